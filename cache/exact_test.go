@@ -61,7 +61,7 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 				if got := m.cache.Log().Oldest(); replay > 0 && got != changed {
 					t.Errorf("the log reaches back to %d, want %d", got, changed)
 				}
-				if loads := m.reflector.Stats().Loads; loads != 2 {
+				if loads := m.reflector.Stats.Loads.Load(); loads != 2 {
 					t.Errorf("%d loads", loads)
 				}
 				m.settle(t)

@@ -64,9 +64,7 @@ type Reflector struct {
 	config ReflectorConfig
 	cache  *Cache
 
-	loaded, total    atomic.Int64
-	decoded, offered atomic.Int64
-	loads, objects   atomic.Int64
+	Stats ReflectorStats
 
 	decoding chan struct{} // has an element for each worker that decodes a part of a page
 	scratch  []Change      // of the goroutine that applies
@@ -99,20 +97,12 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 type ReflectorStats struct {
 	// Loaded and Total are the progress of the current or last load: the objects decoded,
 	// and the objects in the store.
-	Loaded, Total int64
+	Loaded, Total atomic.Int64
 	// Loads counts successful loads, and Objects the objects that all loads have read.
-	Loads, Objects int64
+	Loads, Objects atomic.Int64
 	// Decoded counts decoded values, and Offered values that were not decoded because the
 	// write had offered an Object.
-	Decoded, Offered int64
-}
-
-// Stats returns the counters.
-func (r *Reflector) Stats() ReflectorStats {
-	return ReflectorStats{
-		Loaded: r.loaded.Load(), Total: r.total.Load(), Loads: r.loads.Load(), Objects: r.objects.Load(),
-		Decoded: r.decoded.Load(), Offered: r.offered.Load(),
-	}
+	Decoded, Offered atomic.Int64
 }
 
 // Reload starts a reload of the cache, as after a loss, and does not wait for it.
@@ -213,7 +203,7 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 		r.cache.reset(objects, revision, exactTo, replacements)
 		r.config.Sub.Loaded(revision)
 		r.cache.appended()
-		r.loads.Add(1)
+		r.Stats.Loads.Add(1)
 		r.replacements = replacements
 		r.replay(ctx, group, past, present)
 		return nil
@@ -244,16 +234,16 @@ func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, pre
 // read returns all objects of a revision, 0 being the newest, and that revision. A page is fetched while the previous
 // one is decoded; at most two are held.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
-	r.loaded.Store(0)
-	r.total.Store(0)
+	r.Stats.Loaded.Store(0)
+	r.Stats.Total.Store(0)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var pages [][]*Object
 	awaitBefore := func() {}
 	opts := kv.RangeOptions{Prefix: r.config.Prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.config.Copies}
 	revision, err := kv.RangeAll(ctx, r.config.Store, opts, func(page kv.Page) error {
-		if r.total.Load() == 0 {
-			r.total.Store(page.Count)
+		if r.Stats.Total.Load() == 0 {
+			r.Stats.Total.Store(page.Count)
 		}
 		objects, await := r.decodePage(ctx, page)
 		pages = append(pages, objects)
@@ -306,8 +296,8 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 			objects[i] = r.decode(ctx, key, items[i].Value, items[i].Revision)
 		}
 	}
-	r.loaded.Add(int64(len(items)))
-	r.objects.Add(int64(len(items)))
+	r.Stats.Loaded.Add(int64(len(items)))
+	r.Stats.Objects.Add(int64(len(items)))
 }
 
 // decode makes an Object of a value, by Decode or from a write's offer. If that panics, the
@@ -322,11 +312,11 @@ func (r *Reflector) decode(ctx context.Context, key string, value []byte, revisi
 	}()
 	if offered := r.cache.offers.take(key, value, revision); offered != nil {
 		if o := offered.Object(revision); o != nil {
-			r.offered.Add(1)
+			r.Stats.Offered.Add(1)
 			return o
 		}
 	}
-	r.decoded.Add(1)
+	r.Stats.Decoded.Add(1)
 	return r.cache.config.Decode(ctx, key, value, revision)
 }
 

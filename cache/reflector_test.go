@@ -147,7 +147,7 @@ func TestReflectorMirrorsStore(t *testing.T) {
 		m.remove(t, testPrefix)
 		m.start(t)
 		m.settle(t)
-		if stats := m.reflector.Stats(); stats.Loaded != 2500 || stats.Total != 2500 || stats.Loads == 0 {
+		if stats := &m.reflector.Stats; stats.Loaded.Load() != 2500 || stats.Total.Load() != 2500 || stats.Loads.Load() == 0 {
 			t.Errorf("after the load: %+v", stats)
 		}
 		position := m.cache.Snapshot().Position()
@@ -294,7 +294,7 @@ func TestReflectorRepeatsLoad(t *testing.T) {
 		})
 		m.start(t)
 		m.settle(t)
-		if stats := m.reflector.Stats(); stats.Loads != 1 || stats.Loaded != 13_000 {
+		if stats := &m.reflector.Stats; stats.Loads.Load() != 1 || stats.Loaded.Load() != 13_000 {
 			t.Errorf("%+v", stats)
 		}
 		mu.Lock()
@@ -335,7 +335,8 @@ func TestReflectorTakesOffers(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
 		m.settle(t)
-		before := m.reflector.Stats()
+		stats := &m.reflector.Stats
+		offered, decoded := stats.Offered.Load(), stats.Decoded.Load()
 		handed := func(revision int64) *Object {
 			return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
 		}
@@ -355,9 +356,8 @@ func TestReflectorTakesOffers(t *testing.T) {
 		m.cache.Offer("a", []byte("third"), 1, func(int64) *Object { return nil })
 		m.put(t, testPrefix+"a", "third")
 		m.settle(t)
-		after := m.reflector.Stats()
-		if after.Offered-before.Offered != 1 || after.Decoded-before.Decoded != 2 {
-			t.Errorf("before %+v, after %+v", before, after)
+		if stats.Offered.Load()-offered != 1 || stats.Decoded.Load()-decoded != 2 {
+			t.Errorf("before %d and %d, after %+v", offered, decoded, stats)
 		}
 	})
 }

@@ -155,13 +155,13 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 
 // collectFeed reports the lists and events that filled the cache, and the events that watches received.
 func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
-	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
+	reflector, hub := &r.Reflector.Stats, r.Hub.Stats()
 	emit("apiserver_watch_cache_events_received_total", counter, float64(hub.Events))
 	emit("apiserver_watch_cache_events_dispatched_total", counter, float64(hub.Events))
 	emit("apiserver_storage_events_received_total", counter, float64(hub.Events))
 	emit("apiserver_init_events_total", counter, float64(hub.Initial))
 	emit("apiserver_terminated_watchers_total", counter, float64(hub.Lapped))
-	emit("apiserver_watch_cache_initializations_total", counter, float64(reflector.Loads))
+	emit("apiserver_watch_cache_initializations_total", counter, float64(reflector.Loads.Load()))
 	room, grown, shrunk := r.Cache.Log().Room()
 	emit("watch_cache_capacity", gauge, float64(room))
 	for name, n := range map[string]int64{"watch_cache_capacity_increase_total": grown, "watch_cache_capacity_decrease_total": shrunk, "apiserver_storage_decode_errors_total": r.Codec().Undecodable()} {
@@ -179,14 +179,14 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("larder_watchers_behind", gauge, float64(behind))
 	emit("larder_watchers_slowest_seconds", gauge, slowest.Seconds())
 	emit("larder_cache_decodes_total", counter, float64(r.Codec().Decodes()))
-	emit("larder_cache_ingested_total", counter, float64(reflector.Decoded))
-	emit("larder_cache_offered_total", counter, float64(reflector.Offered))
-	lists, fetched := &r.StoreLists, r.StoreLists.Fetched.Load()+reflector.Objects
-	if total := lists.Lists.Load() + reflector.Loads; total > 0 { // as with upstream's
+	emit("larder_cache_ingested_total", counter, float64(reflector.Decoded.Load()))
+	emit("larder_cache_offered_total", counter, float64(reflector.Offered.Load()))
+	lists, fetched := &r.StoreLists, r.StoreLists.Fetched.Load()+reflector.Objects.Load()
+	if total := lists.Lists.Load() + reflector.Loads.Load(); total > 0 { // as with upstream's
 		emit("apiserver_storage_list_total", counter, float64(total))
 		emit("apiserver_storage_list_fetched_objects_total", counter, float64(fetched))
 		emit("apiserver_storage_list_evaluated_objects_total", counter, float64(fetched))
-		emit("apiserver_storage_list_returned_objects_total", counter, float64(lists.Returned.Load()+reflector.Objects))
+		emit("apiserver_storage_list_returned_objects_total", counter, float64(lists.Returned.Load()+reflector.Objects.Load()))
 	}
 	checks := r.CheckStats()
 	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Equal), "success")

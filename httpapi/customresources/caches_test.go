@@ -83,13 +83,13 @@ func TestOffersAreWhatTheStoreHolds(t *testing.T) {
 			}
 			s.get(t, shelvesV1) // has seen all of it
 			offered := cached(r)
-			if r.Reflector.Stats().Offered == 0 {
+			if r.Reflector.Stats.Offered.Load() == 0 {
 				t.Error("nothing was taken from offers")
 			}
-			loads := r.Reflector.Stats().Loads
+			loads := r.Reflector.Stats.Loads.Load()
 			r.Reflector.Reload()
 			proctest.Eventually(t, "the cache loads again", func() error {
-				if r.Reflector.Stats().Loads == loads {
+				if r.Reflector.Stats.Loads.Load() == loads {
 					return errors.New("not yet")
 				}
 				return nil

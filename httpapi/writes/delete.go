@@ -16,11 +16,11 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/apihelpers"
 	"k8s.io/apiserver/pkg/util/dryrun"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // delete deletes an object (apiserver pkg/endpoints/handlers/delete.go).
@@ -119,7 +119,7 @@ func (w *Write) deleteOptions(verb requestmetrics.RequestBodyVerb) (*metav1.Dele
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 	}
-	if !deletesUnread() {
+	if !storage.DeletesUnread() {
 		options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
 	}
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
@@ -156,14 +156,10 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 }
 
-func deletesUnread() bool {
-	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
-}
-
 // ignoresReadErrors reports whether the client asks to delete an object that may be unreadable.
 func ignoresReadErrors(options *metav1.DeleteOptions) bool {
 	ignore := options.IgnoreStoreReadErrorWithClusterBreakingPotential
-	return ignore != nil && *ignore && deletesUnread()
+	return ignore != nil && *ignore && storage.DeletesUnread()
 }
 
 // unsafeDeleter returns the deleter of unreadable objects, if the user is authorized to use it.

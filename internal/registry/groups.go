@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/storageversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
-	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -44,13 +43,13 @@ type groups struct {
 }
 
 // add adds a Group with its endpoints.
-func (g *groups) add(from builtin.APIGroup) error {
-	group := &Group{Name: from.Name, Info: from.Info}
-	for _, gv := range from.Info.PrioritizedVersions {
-		if len(from.Info.VersionedResourcesStorageMap[gv.Version]) == 0 {
+func (g *groups) add(info *genericapiserver.APIGroupInfo) error {
+	group := &Group{Name: info.PrioritizedVersions[0].Group, Info: info}
+	for _, gv := range info.PrioritizedVersions {
+		if len(info.VersionedResourcesStorageMap[gv.Version]) == 0 {
 			continue
 		}
-		endpoints, err := buildEndpoints(from.Info, gv)
+		endpoints, err := buildEndpoints(info, gv)
 		if err != nil {
 			return err
 		}

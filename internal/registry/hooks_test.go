@@ -25,7 +25,7 @@ func TestNothingChangesWhatAWriteReturns(t *testing.T) {
 							t.Errorf("%s %s has a hook %s", e.GVR, e.Subresource, hook)
 						}
 					}
-					if decorates := !store.FieldByName("Decorator").IsNil(); decorates && e.Subresource == "" && !e.View.Resource.Codec().Decorated() {
+					if decorates := !store.FieldByName("Decorator").IsNil(); decorates && e.Subresource == "" && e.View.Resource.Codec().Decorate == nil {
 						t.Errorf("the codec of %s does not decorate", e.GVR)
 					}
 				}

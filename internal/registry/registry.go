@@ -78,7 +78,7 @@ func (r *Registry) buildGroups() error {
 	}
 	for _, group := range made {
 		if err := r.groups.add(group); err != nil {
-			return fmt.Errorf("group %q: %w", group.Name, err)
+			return err
 		}
 	}
 	return nil
@@ -186,7 +186,7 @@ func (r *Registry) Progress() Progress {
 		if res.Ready() {
 			p.Ready++
 		}
-		p.Objects += res.Reflector.Stats().Loaded
+		p.Objects += res.Reflector.Stats.Loaded.Load()
 	}
 	return p
 }

@@ -35,7 +35,7 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	}
 	if store := storeOf(upstream); store != nil {
 		if store.Decorator != nil {
-			r.Codec().Decorate(store.Decorator)
+			r.Codec().Decorate = store.Decorator
 		}
 		if _, ok := store.TableConvertor.(printerstorage.TableConvertor); ok {
 			store.TableConvertor = tables

@@ -32,15 +32,9 @@ func New(config Config, factory *StorageFactory, records Records, health []func(
 	return b, err
 }
 
-// APIGroup is the result of upstream's provider of one API group.
-type APIGroup struct {
-	Name string
-	Info *genericapiserver.APIGroupInfo
-}
-
 // Groups makes the REST storages of every group that has an enabled resource, in the order
 // in which upstream installs them. It is called once.
-func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
+func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
 	client, err := kubernetes.NewForConfig(b.config.ClientConfig)
 	if err != nil {
 		return nil, err
@@ -56,14 +50,14 @@ func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	var groups []APIGroup
+	var groups []*genericapiserver.APIGroupInfo
 	for _, p := range providers(&b.config, b.core, client) {
 		info, err := b.info(p, getter, expiration)
 		if err != nil {
 			return nil, fmt.Errorf("group %q: %w", p.GroupName(), err)
 		}
 		if info != nil {
-			groups = append(groups, APIGroup{p.GroupName(), info})
+			groups = append(groups, info)
 		}
 	}
 	return groups, nil

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -75,28 +73,22 @@ type Config struct {
 //
 // A custom resource has a Codec for the whole resource and one for each version: see [Custom].
 type Codec struct {
-	GroupResource schema.GroupResource
-	Schema        *cache.Schema           // of the objects that the Codec makes for the cache
-	Scheme        *runtime.Scheme         // converts between versions; nil for custom resources
-	Canonical     schema.GroupVersionKind // the kind of the canonical encoding
-	Encrypted     bool                    // values may be encrypted, so reading one may wait for a key service
+	// Config has its defaults. Transformer is never nil, and Scheme is nil for custom resources.
+	Config
 
-	// New and NewList make an empty object, and an empty list, of the type that handlers and strategies use.
-	New, NewList func() runtime.Object
+	// Encrypted says that values may be encrypted, so reading one may wait for a key service.
+	Encrypted bool
 
-	storage     runtime.Codec
-	transformer value.Transformer
-	convertor   runtime.ObjectConvertor // shares memory between in and out
-	envelope    []byte                  // see cutEnvelope; nil for custom resources and records
+	// Decorate is the REST storage's Decorator for objects that it reads, nil for nearly all
+	// resources. If it is not nil, cached objects differ from stored ones. It is set before the first use.
+	// It is idempotent: storages that read through storage.Interface call it again.
+	Decorate func(runtime.Object)
+
+	convertor runtime.ObjectConvertor // shares memory between in and out
+	envelope  []byte                  // see cutEnvelope; nil for custom resources and records
 	// storesCanonical says that objects are stored in the canonical version, in such envelopes.
 	storesCanonical atomic.Bool
-	attrs           storage.AttrFunc
 	numbers         *numbers // of the encodings of the resource's objects
-
-	// decorate is the REST storage's Decorator for objects that it reads, nil for nearly all
-	// resources. It is set before the first use. It is idempotent: storages that read through
-	// storage.Interface call it again.
-	decorate func(runtime.Object)
 
 	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
 	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
@@ -104,12 +96,6 @@ type Codec struct {
 
 	// rules makes cached objects without decoding; nil if the values have no fingerprints.
 	rules *ruleCache
-
-	// planner makes plans that write items without decoding; may be nil.
-	planner *transcode.Planner
-
-	// served says that values are canonical messages: see Config.Served.
-	served bool
 
 	// custom has the further fields of custom resources; nil for built-in resources.
 	custom *customCodec
@@ -122,19 +108,8 @@ type Codec struct {
 
 // New returns the Codec of a built-in resource.
 func New(config Config) (*Codec, error) {
-	c := &Codec{
-		GroupResource: config.GroupResource, Schema: config.Schema, Scheme: config.Scheme, Canonical: config.Canonical,
-		New: config.New, NewList: config.NewList,
-
-		storage: config.Storage,
-		attrs:   config.Attrs,
-		numbers: new(numbers),
-
-		splitMetadata: splitMetadata[config.GroupResource],
-		planner:       config.Planner,
-		served:        config.Served,
-	}
-	c.transformer, c.Encrypted = bound(config.Transformer)
+	c := &Codec{Config: config, numbers: new(numbers), splitMetadata: splitMetadata[config.GroupResource]}
+	c.Transformer, c.Encrypted = bound(config.Transformer)
 	if c.Scheme == nil {
 		c.Scheme = legacyscheme.Scheme
 	}
@@ -143,7 +118,7 @@ func New(config Config) (*Codec, error) {
 		return c, nil
 	}
 	if c.Canonical.Empty() {
-		if err := c.findCanonical(config.EncodeVersioner); err != nil {
+		if err := c.findCanonical(); err != nil {
 			return nil, err
 		}
 	}
@@ -152,16 +127,16 @@ func New(config Config) (*Codec, error) {
 }
 
 // findCanonical makes the stored kind the canonical one.
-func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
+func (c *Codec) findCanonical() error {
 	kinds, _, err := c.Scheme.ObjectKinds(c.New())
 	if err != nil {
 		return fmt.Errorf("registry: %s: %w", c.GroupResource, err)
 	}
-	gvk, ok := stored.KindForGroupVersionKinds(kinds)
+	gvk, ok := c.EncodeVersioner.KindForGroupVersionKinds(kinds)
 	if !ok {
 		return fmt.Errorf("registry: %s: no storage version for %v", c.GroupResource, kinds)
 	}
-	if c.Canonical = gvk; !c.served {
+	if c.Canonical = gvk; !c.Served {
 		c.rules = newRuleCache(c)
 	}
 	return nil
@@ -177,13 +152,6 @@ var splitMetadata = map[schema.GroupResource]bool{
 // splitPrefix is the prefix of the annotations that such conversions make of fields.
 const splitPrefix = "deprecated."
 
-// Decorate sets the REST storage's Decorator for objects that it reads. It is called before the Codec is
-// used.
-func (c *Codec) Decorate(decorate func(runtime.Object)) { c.decorate = decorate }
-
-// Decorated reports whether objects are decorated. Then cached objects differ from stored ones.
-func (c *Codec) Decorated() bool { return c.decorate != nil }
-
 // Decodes returns the number of decodings of cached bytes. Reads of cached encodings do not count.
 func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
 
@@ -196,9 +164,6 @@ func (c *Codec) IsCustom() bool { return c.custom != nil }
 // Converts reports whether making an object of this version may take a webhook, which may
 // change labels and fields.
 func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
-
-// Attrs finds the labels and the selectable fields of an object of the Codec's version.
-func (c *Codec) Attrs(obj runtime.Object) (labels.Set, fields.Set, error) { return c.attrs(obj) }
 
 // DecodeObject decodes o as Decode, or Restore if exact is set, decodes its canonical bytes, unless a webhook
 // converts. Then it decodes the bytes that a GET returns, as plain JSON: the webhook was called once for all readers, and
@@ -226,7 +191,7 @@ func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
 // Decrypt undoes encryption at rest. stale says that an update should write the value even without a
 // change.
 func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
-	data, stale, err = c.transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
+	data, stale, err = c.Transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
 	if err != nil {
 		return nil, false, storage.NewInternalError(err)
 	}
@@ -235,7 +200,7 @@ func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []b
 
 // Encrypt encrypts data for the value under key.
 func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, error) {
-	value, err := c.transformer.TransformToStorage(ctx, data, authenticatedKey(key))
+	value, err := c.Transformer.TransformToStorage(ctx, data, authenticatedKey(key))
 	if err != nil {
 		return nil, storage.NewInternalError(err)
 	}
@@ -248,7 +213,7 @@ func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) e
 		return c.SetRevision(into, revision)
 	}
 	if !c.decodeCanonical(data, into) {
-		if _, _, err := c.storage.Decode(data, nil, into); err != nil {
+		if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
 			c.undecodable.Add(1)
 			return err
 		}
@@ -295,7 +260,7 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	if data, ok := c.encodeCanonical(obj); ok {
 		return data, nil
 	}
-	data, err := runtime.Encode(c.storage, obj)
+	data, err := runtime.Encode(c.Storage, obj)
 	if _, canonical := c.cutEnvelope(data); canonical && err == nil {
 		c.storesCanonical.Store(true)
 	}
@@ -391,7 +356,7 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 		if c.custom.decode(body, into) {
 			return nil
 		}
-		_, _, err := c.storage.Decode(body, nil, into)
+		_, _, err := c.Storage.Decode(body, nil, into)
 		return err
 	}
 	obj, err := c.versioned(body)
@@ -460,8 +425,8 @@ func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error
 			return nil, fmt.Errorf("registry: annotate bookmark: %w", err)
 		}
 	}
-	if c.decorate != nil {
-		c.decorate(obj)
+	if c.Decorate != nil {
+		c.Decorate(obj)
 	}
 	return obj, nil
 }

@@ -73,7 +73,7 @@ func NewCustom(config CustomConfig) *Custom {
 		c.schemas = sync.OnceValue(config.Schemas)
 	}
 	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, schemas: c.allSchemas})
-	c.attrs = c.allAttrs
+	c.Attrs = c.allAttrs
 	c.New = func() runtime.Object { return &unstructured.Unstructured{} }
 	c.NewList = func() runtime.Object { return &unstructured.UnstructuredList{} }
 	return c
@@ -94,12 +94,12 @@ func (c *Custom) schemasOf(version string) []*servedjson.Schema {
 
 func (c *Custom) newCodec(custom *customCodec) *Codec {
 	custom.schemas = sync.OnceValue(custom.schemas)
-	codec := &Codec{GroupResource: c.config.GroupResource, Schema: c.config.Schema, numbers: new(numbers), custom: custom}
+	codec := &Codec{Config: Config{GroupResource: c.config.GroupResource, Schema: c.config.Schema}, numbers: new(numbers), custom: custom}
 	if c.Codec == nil { // the first codec belongs to the whole resource
-		codec.transformer, codec.Encrypted = bound(c.config.Transformer)
+		codec.Transformer, codec.Encrypted = bound(c.config.Transformer)
 		return codec
 	}
-	codec.transformer, codec.Encrypted, codec.numbers = c.transformer, c.Encrypted, c.numbers
+	codec.Transformer, codec.Encrypted, codec.numbers = c.Transformer, c.Encrypted, c.numbers
 	return codec
 }
 
@@ -130,14 +130,14 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		return list
 	}
 	l := &lazyCodec{ready: c.config.Make}
-	if v.storage, v.attrs = l, c.metadataOf; c.config.Selects {
+	if v.Storage, v.Attrs = l, c.metadataOf; c.config.Selects {
 		// Upstream's JSONPath keeps state, and values are decoded in parallel.
-		v.attrs = exclusive(l.attrsOf)
+		v.Attrs = exclusive(l.attrsOf)
 	}
 	c.versions[gvk.Version], c.lazy[gvk.Version] = v, l
 	// The codec of any version decodes a value in the value's own version, unless another is
 	// requested.
-	c.storage = l
+	c.Storage = l
 	if v.custom.onlyVersion = c.config.Versions == 1; v.custom.onlyVersion {
 		c.New = v.New // the version's codec decodes into no other type
 	}
@@ -184,7 +184,7 @@ func (c *Custom) allAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	var all labels.Set
 	selectable := make(fields.Set)
 	for _, v := range c.versions {
-		set, found, err := v.attrs(obj)
+		set, found, err := v.Attrs(obj)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -310,7 +310,7 @@ func NewPlanner() *transcode.Planner {
 // decoded: if whole objects are of another scheme, of a kind that no plan can express, or of another
 // version than the canonical one.
 func (c *Codec) planOf(gv schema.GroupVersion, projection Projection) *transcode.Plan {
-	if c.custom != nil || c.planner == nil {
+	if c.custom != nil || c.Planner == nil {
 		return nil
 	}
 	t, kind := reflect.TypeFor[metav1.PartialObjectMetadata](), schema.GroupVersionKind{}
@@ -327,7 +327,7 @@ func (c *Codec) planOf(gv schema.GroupVersion, projection Projection) *transcode
 		}
 		t = reflect.TypeOf(obj).Elem()
 	}
-	plan, err := c.planner.Plan(t, kind)
+	plan, err := c.Planner.Plan(t, kind)
 	if err != nil {
 		return nil
 	}

@@ -16,15 +16,15 @@ func (c *Codec) Read(value []byte, revision int64) (runtime.Object, error) {
 	if err := c.DecodeUpstream(value, obj, revision); err != nil {
 		return nil, err
 	}
-	if c.decorate != nil {
-		c.decorate(obj)
+	if c.Decorate != nil {
+		c.Decorate(obj)
 	}
 	return obj, nil
 }
 
 // DecodeUpstream is DecodeStored by upstream's codec alone.
 func (c *Codec) DecodeUpstream(data []byte, into runtime.Object, revision int64) error {
-	if _, _, err := c.storage.Decode(data, nil, into); err != nil {
+	if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
 		return err
 	}
 	return c.SetRevision(into, revision)
@@ -35,7 +35,7 @@ func (c *Codec) EncodeUpstream(obj runtime.Object) ([]byte, error) {
 	if err := c.Versioner().PrepareObjectForStorage(obj); err != nil {
 		return nil, err
 	}
-	return runtime.Encode(c.storage, obj)
+	return runtime.Encode(c.Storage, obj)
 }
 
 // DecodesCanonical reports whether DecodeStored decodes data by itself.

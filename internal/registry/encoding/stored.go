@@ -47,7 +47,7 @@ func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
 
 // ForeseeAlike is Foresee without decoding s. It succeeds if the fingerprint of s has a rule.
 func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
-	if c.decorate != nil || rest == "" {
+	if c.Decorate != nil || rest == "" {
 		return Foreseen{}
 	}
 	v := c.rules.inspect(s.Data)
@@ -82,12 +82,12 @@ func (c *Codec) Lossless(data []byte) bool {
 // foreseeDecoded sets f from obj.
 func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool {
 	var err error
-	if f.config.Labels, f.config.Fields, err = c.attrs(obj); err != nil {
+	if f.config.Labels, f.config.Fields, err = c.Attrs(obj); err != nil {
 		return false
 	}
-	if c.decorate != nil {
+	if c.Decorate != nil {
 		decorated := obj.DeepCopyObject()
-		c.decorate(decorated)
+		c.Decorate(decorated)
 		f.Plain = f.Plain && reflect.DeepEqual(obj, decorated)
 		obj = decorated
 	}
@@ -101,7 +101,7 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 	if !c.custom.stores(s.Data) {
 		return false
 	}
-	if c.decorate == nil {
+	if c.Decorate == nil {
 		if f.document, f.known = s.document, s.known; !f.known {
 			f.document, f.known = c.custom.read(s.Data)
 		}

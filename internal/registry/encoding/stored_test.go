@@ -114,7 +114,7 @@ func TestCachedObjectsAreRestored(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen := 0
 	for _, r := range server.Registry.Resources() {
-		if r.Cache == nil || r.Codec().Decorated() {
+		if r.Cache == nil || r.Codec().Decorate != nil {
 			continue
 		}
 		if r.GroupResource.Resource == "customresourcedefinitions" { // stored as JSON, which has empty lists

@@ -62,7 +62,7 @@ func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
 		return err
 	}
 	obj, err := c.New(), error(nil)
-	if c.served { // by another API server, whose message is the body
+	if c.Served { // by another API server, whose message is the body
 		var ok bool
 		if config.Body, ok = c.cutEnvelope(data); !ok {
 			return fmt.Errorf("registry: value is no message of %s", c.Canonical)
@@ -74,11 +74,11 @@ func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
 	if err != nil {
 		return err
 	}
-	if config.Labels, config.Fields, err = c.attrs(obj); err != nil || c.served {
+	if config.Labels, config.Fields, err = c.Attrs(obj); err != nil || c.Served {
 		return err
 	}
-	if c.decorate != nil {
-		c.decorate(obj)
+	if c.Decorate != nil {
+		c.Decorate(obj)
 	}
 	if config.Body, err = c.encode(obj); err == nil && c.custom != nil {
 		config.Head = wire.HeadJSON(config.Body)
@@ -88,7 +88,7 @@ func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
 
 // readDocument completes config for a custom resource in served form; known is false for others.
 func (c *Codec) readDocument(data []byte, config *cache.ObjectConfig) (known bool, err error) {
-	if c.custom == nil || c.decorate != nil {
+	if c.custom == nil || c.Decorate != nil {
 		return false, nil
 	}
 	d, ok := c.custom.read(data)

@@ -255,27 +255,11 @@ func (w *walker) number() bool {
 	return float(text)
 }
 
-// integer reports whether text is an int64.
+// integer reports whether text is an int64 as encoding/json writes it.
 func integer(text []byte) bool {
-	digits := text
-	if len(digits) > 0 && digits[0] == '-' {
-		if digits = digits[1:]; len(digits) == 1 && digits[0] == '0' {
-			return false
-		}
-	}
-	if len(digits) == 0 || digits[0] == '0' && len(digits) > 1 {
-		return false
-	}
-	for _, c := range digits {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	if len(digits) < 19 {
-		return true
-	}
-	_, err := strconv.ParseInt(string(text), 10, 64)
-	return err == nil
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	var room [20]byte
+	return err == nil && bytes.Equal(strconv.AppendInt(room[:0], n, 10), text)
 }
 
 // float reports whether text, which has a point or an exponent, is a float64 as

@@ -41,7 +41,7 @@ func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 1}); got != want {
 					t.Fatalf("sound: %+v", got)
 				}
-				loads := f.resource.Reflector.Stats().Loads
+				loads := f.resource.Reflector.Stats.Loads.Load()
 
 				revision := f.increase(t.Context(), t)
 				f.resource.Cache.Apply(cache.Batch{Revision: revision, Changes: []cache.Change{corrupt(f)}})
@@ -50,7 +50,7 @@ func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 					t.Fatalf("corrupted: %+v", got)
 				}
 				synctest.Wait()
-				if got := f.resource.Reflector.Stats().Loads; got != loads+1 {
+				if got := f.resource.Reflector.Stats.Loads.Load(); got != loads+1 {
 					t.Errorf("loaded %d times", got-loads)
 				}
 				listing, err := f.list(ListRequest{})
@@ -114,7 +114,7 @@ func TestCheckThatFailsLeavesTheCacheAlone(t *testing.T) {
 		if got, want := f.resource.CheckStats(), (CheckStats{Failed: 1}); got != want {
 			t.Errorf("%+v", got)
 		}
-		if loads := f.resource.Reflector.Stats().Loads; loads != 1 {
+		if loads := f.resource.Reflector.Stats.Loads.Load(); loads != 1 {
 			t.Errorf("loaded %d times", loads)
 		}
 	})

@@ -26,9 +26,9 @@ const (
 	maxCorrupt = 100
 )
 
-// deletesUnread reports whether corrupt objects may be deleted unread: the feature is off by
+// DeletesUnread reports whether corrupt objects may be deleted unread: the feature is off by
 // default.
-func deletesUnread() bool {
+func DeletesUnread() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
 
@@ -59,7 +59,7 @@ func corruptError(key string, revision int64, err error) error {
 
 // unreadable returns the error of a write whose present object is corrupt, and nil for nil.
 func unreadable(revision int64, err error) error {
-	if err == nil || !deletesUnread() {
+	if err == nil || !DeletesUnread() {
 		return err
 	}
 	var internal storage.InternalError

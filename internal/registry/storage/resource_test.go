@@ -134,8 +134,8 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 					t.Errorf("%s is %q, want %q", name, got, want)
 				}
 			}
-			if s := f.resource.Reflector.Stats(); s.Offered != 2 || s.Decoded != 0 {
-				t.Errorf("%d offered, %d decoded", s.Offered, s.Decoded)
+			if s := &f.resource.Reflector.Stats; s.Offered.Load() != 2 || s.Decoded.Load() != 0 {
+				t.Errorf("%d offered, %d decoded", s.Offered.Load(), s.Decoded.Load())
 			}
 		})
 	}

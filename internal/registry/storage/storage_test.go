@@ -251,14 +251,14 @@ func (corrupt) TransformFromStorage(context.Context, []byte, value.Context) ([]b
 // reload makes the cache reload, and waits for that.
 func (f *fixture) reload() {
 	f.t.Helper()
-	before := f.resource.Reflector.Stats().Loads
+	before := f.resource.Reflector.Stats.Loads.Load()
 	tries := 0
 	f.until("reload", func() bool {
 		if tries%400 == 0 { // again if there was no watch to end
 			f.memory.EndWatches(kv.ErrReplaced)
 		}
 		tries++
-		return f.resource.Reflector.Stats().Loads > before
+		return f.resource.Reflector.Stats.Loads.Load() > before
 	})
 }
 

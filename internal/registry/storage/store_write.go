@@ -172,7 +172,7 @@ func newLike(obj runtime.Object) runtime.Object {
 //
 // Cached objects that are decorated differ from stored ones and are not used.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
-	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
+	if s.Cache != nil && s.Cache.Ready() && s.codec.Decorate == nil {
 		ahead := s.Cache.Ahead(s.layout.rest(full))
 		snapshot := s.Cache.Snapshot()
 		o := snapshot.Get(s.layout.rest(full))
@@ -402,7 +402,7 @@ func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, pr
 		write:    write{adapter: s, full: full, like: out, preconditions: preconditions},
 		validate: validate,
 	}
-	d.unread = opts.IgnoreStoreReadError && deletesUnread()
+	d.unread = opts.IgnoreStoreReadError && DeletesUnread()
 	if err := d.begin(ctx, given); err != nil {
 		return err
 	}
