@@ -381,7 +381,9 @@ func TestReflectorEndsWithItsContext(t *testing.T) {
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("subscription closed: %v", err)
 		}
-		m.store.Close()
+		ended, end := context.WithCancel(t.Context())
+		end()
+		_ = m.store.Run(ended) // closes it
 		go func() { done <- m.reflector.Run(t.Context()) }()
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("store closed: %v", err)

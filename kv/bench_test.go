@@ -25,9 +25,7 @@ func openBench(b *testing.B) *kv.Etcd {
 	if err != nil {
 		b.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- store.Run(context.Background()) }()
-	b.Cleanup(func() { store.Close(); <-done })
+	kvtest.RunUntilEnd(b, store.Run)
 	<-store.Ready()
 	return store
 }
@@ -51,9 +49,7 @@ func BenchmarkRevision(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			done := make(chan error, 1)
-			go func() { done <- store.Run(context.Background()) }()
-			b.Cleanup(func() { store.Close(); <-done })
+			kvtest.RunUntilEnd(b, store.Run)
 			<-store.Ready()
 			for by == "own" && store.OwnReads() == 0 {
 				must[int64](b)(store.Revision(b.Context()))
@@ -92,9 +88,7 @@ func BenchmarkWrites(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			done := make(chan error, 1)
-			go func() { done <- store.Run(context.Background()) }()
-			b.Cleanup(func() { store.Close(); <-done })
+			kvtest.RunUntilEnd(b, store.Run)
 			<-store.Ready()
 			benchSubscription(b, store)
 			for own := store.OwnWrites(); own == store.OwnWrites(); {

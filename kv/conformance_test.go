@@ -20,6 +20,8 @@ import (
 // Subject is an open store under test, with operations on its server that the suite needs.
 type Subject struct {
 	kv.Store
+	// Stop ends Run and waits for it.
+	Stop func()
 	// Compact discards the history before a revision.
 	Compact func(ctx context.Context, revision int64) error
 	// PutAll writes several keys in one revision, which it returns. A nil value deletes a key.
@@ -33,7 +35,7 @@ type Subject struct {
 const limit = proctest.Patience
 
 // testConformance tests the guarantees of package kv. The store that open returns must be running and is left
-// open. Only keys under "/conformance/" are changed. The test of Close opens another store.
+// open. Only keys under "/conformance/" are changed. The test of the end of Run opens another store.
 func testConformance(t *testing.T, open func(t *testing.T) Subject) {
 	store := open(t)
 	for _, c := range []struct {
@@ -66,7 +68,7 @@ func testConformance(t *testing.T, open func(t *testing.T) Subject) {
 			c.test(&suite{T: t, Subject: store, ctx: ctx, prefix: "/conformance/" + c.name + "/"})
 		})
 	}
-	t.Run("Close", func(t *testing.T) { testClose(t, open(t).Store) })
+	t.Run("Close", func(t *testing.T) { testClose(t, open(t)) })
 }
 
 // suite is one test of a store.
@@ -483,14 +485,13 @@ func (s *suite) expectExpired(watch <-chan kv.WatchResponse) {
 	}
 }
 
-func testClose(t *testing.T, store kv.Store) {
+func testClose(t *testing.T, store Subject) {
 	revision, err := store.Revision(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	watch := store.Watch(t.Context(), "/conformance/", revision)
-	store.Close()
-	store.Close()
+	store.Stop()
 	for response := range watch {
 		if response.Err != nil && !errors.Is(response.Err, kv.ErrClosed) {
 			t.Errorf("watch ended with %v", response.Err)
@@ -502,7 +503,7 @@ func testClose(t *testing.T, store kv.Store) {
 	response := <-store.Watch(t.Context(), "/conformance/", 1)
 	for name, err := range map[string]error{"Get": get, "Put": put, "Revision": read, "Watch": response.Err} {
 		if !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("%s after Close: %v", name, err)
+			t.Errorf("%s after Run: %v", name, err)
 		}
 	}
 }

@@ -23,7 +23,8 @@ func TestSingleMemberConforms(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 1, nil)
 	testConformance(t, func(t *testing.T) Subject {
-		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
+		store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
+		return subject(t, store, err)
 	})
 }
 
@@ -31,29 +32,26 @@ func TestClusterConforms(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 3, kvtest.Steady)
 	testConformance(t, func(t *testing.T) Subject {
-		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
+		store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
+		return subject(t, store, err)
 	})
 }
 
 func TestEmbeddedConforms(t *testing.T) {
 	t.Parallel()
-	testConformance(t, func(t *testing.T) Subject { return subject(openEmbedded(t, embedded.Config{})) })
+	testConformance(t, func(t *testing.T) Subject {
+		store, err := embedded.New(embedded.Config{Dir: t.TempDir(), UnsafeNoFsync: true})
+		return subject(t, store, err)
+	})
 }
 
 func TestMemoryConforms(t *testing.T) {
 	t.Parallel()
 	testConformance(t, func(t *testing.T) Subject {
 		store := kvtest.NewMemory()
-		done := make(chan error, 1)
-		go func() { done <- store.Run(context.Background()) }()
-		t.Cleanup(func() {
-			store.Close()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
 		return Subject{
 			Store:   store,
+			Stop:    kvtest.RunUntilEnd(t, store.Run),
 			Compact: func(_ context.Context, revision int64) error { return store.Compact(revision) },
 			PutAll: func(_ context.Context, values map[string][]byte) (int64, error) {
 				return store.PutAll(values), nil
@@ -73,15 +71,16 @@ func TestUnopenedStoreWaits(t *testing.T) {
 		t.Errorf("Get: %v", err)
 	}
 	watch := store.Watch(t.Context(), "/registry/", 1)
-	store.Close()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := store.Run(ended); err != nil {
+		t.Errorf("Run: %v", err)
+	}
 	if response := <-watch; !errors.Is(response.Err, kv.ErrClosed) {
-		t.Errorf("watch after Close: %+v", response)
+		t.Errorf("watch after Run: %+v", response)
 	}
 	if _, _, _, err := store.Get(t.Context(), "/registry/a"); !errors.Is(err, kv.ErrClosed) {
-		t.Errorf("Get after Close: %v", err)
-	}
-	if err := store.Run(t.Context()); err != nil {
-		t.Errorf("Run after Close: %v", err)
+		t.Errorf("Get after Run: %v", err)
 	}
 }
 

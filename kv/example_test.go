@@ -24,10 +24,12 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	defer store.Close()
-	ctx, cancel := context.WithCancel(context.Background())
+	running, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(running) }()
+	defer func() { stop(); <-ended }()
+	ctx, cancel := context.WithCancel(running)
 	defer cancel()
-	go store.Run(ctx) // Close waits for it
 
 	before, err := store.Revision(ctx) // waits until the store is open
 	if err != nil {
@@ -66,7 +68,6 @@ func Example() {
 // the objects and then applies the changes.
 func ExampleTail() {
 	store := kvtest.NewMemory()
-	defer store.Close()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -16,8 +16,9 @@ import (
 )
 
 // kineSubject is a store of kine, in whose transactions only one key is written.
-func kineSubject(store *kv.Etcd) Subject {
-	one := subject(store)
+func kineSubject(t *testing.T, store *kv.Etcd, err error) Subject {
+	t.Helper()
+	one := subject(t, store, err)
 	one.Imitation = true
 	one.PutAll = func(ctx context.Context, values map[string][]byte) (revision int64, err error) {
 		for key, value := range values {
@@ -50,7 +51,8 @@ func startKine(t *testing.T, flags ...string) *kvtest.Kine {
 func TestKineConforms(t *testing.T) {
 	kine := startKine(t, "--compact-min-retain", "0")
 	testConformance(t, func(t *testing.T) Subject {
-		return kineSubject(openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}}))
+		store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{kine.URL}})
+		return kineSubject(t, store, err)
 	})
 }
 

@@ -174,7 +174,7 @@ type WatchResponse struct {
 }
 
 // Store is a revisioned map of keys to values. Any number of goroutines may call
-// its methods, except Run; until Run has opened the store, they wait.
+// its methods. Until the store is open, they wait.
 type Store interface {
 	// Get returns the item of one key, linearizably, and the store's revision.
 	Get(ctx context.Context, key string) (item Item, found bool, revision int64, err error)
@@ -207,12 +207,6 @@ type Store interface {
 	// a hint: another process may have compacted without the protocol, and an imitation of etcd
 	// may keep older revisions.
 	Compaction() int64
-	// Run opens the store and blocks until ctx ends, Close is called or the store
-	// fails. Then it closes the store and waits for everything that it started. It
-	// returns an error only if the store failed. It may be called once.
-	Run(ctx context.Context) error
-	// Close makes Run end and waits for it.
-	Close()
 }
 
 const (

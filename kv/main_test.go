@@ -1,7 +1,6 @@
 package kv_test
 
 import (
-	"context"
 	"flag"
 	"log"
 	"os"
@@ -40,26 +39,19 @@ func startCluster(t *testing.T, size int, adjust func([]kvtest.MemberConfig)) []
 	return kvtest.StartCluster(t, memberVariable, size, adjust)
 }
 
-// runStore runs a store until the test ends and waits until it is open.
-func runStore(t *testing.T, store *kv.Etcd, err error) *kv.Etcd {
+// runStore runs a store until the test ends, or stop is called, and waits until it is open.
+func runStore(t *testing.T, store *kv.Etcd, err error) (stop func()) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- store.Run(context.Background()) }()
-	t.Cleanup(func() {
-		store.Close()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	stop = kvtest.RunUntilEnd(t, store.Run)
 	select {
 	case <-store.Ready():
 	case <-time.After(proctest.Patience):
 		t.Fatal("the store does not open")
 	}
-	return store
+	return stop
 }
 
 func openEmbedded(t *testing.T, cfg embedded.Config) *kv.Etcd {
@@ -69,15 +61,20 @@ func openEmbedded(t *testing.T, cfg embedded.Config) *kv.Etcd {
 	}
 	cfg.UnsafeNoFsync = true
 	store, err := embedded.New(cfg)
-	return runStore(t, store, err)
+	runStore(t, store, err)
+	return store
 }
 
 func openExternal(t *testing.T, cfg kv.ExternalConfig) *kv.Etcd {
 	t.Helper()
 	store, err := kv.NewExternal(cfg)
-	return runStore(t, store, err)
+	runStore(t, store, err)
+	return store
 }
 
-func subject(store *kv.Etcd) Subject {
-	return Subject{Store: store, Compact: store.CompactAt, PutAll: store.PutAll}
+// subject runs a store as runStore does.
+func subject(t *testing.T, store *kv.Etcd, err error) Subject {
+	t.Helper()
+	stop := runStore(t, store, err)
+	return Subject{Store: store, Stop: stop, Compact: store.CompactAt, PutAll: store.PutAll}
 }

@@ -133,11 +133,12 @@ func TestRevisionsMoveToAnotherMember(t *testing.T) {
 	}
 }
 
-// TestCloseUnderWay checks that Close makes the calls in progress fail with its error.
+// TestCloseUnderWay checks that the end of Run makes the calls in progress fail with ErrClosed.
 func TestCloseUnderWay(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
-	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
+	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
+	stop := runStore(t, store, err)
 	standStill(t, member, store)
 	before := store.RevisionReads()
 	failures := make(chan error)
@@ -161,12 +162,12 @@ func TestCloseUnderWay(t *testing.T) {
 		}
 		return nil
 	})
-	go store.Close()
+	go stop()
 	for failed := range asks {
 		// On a busy machine some may be answered before the whole member is paused.
 		if err := <-failures; err != nil && !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%d: %v", failed, err)
 		}
 	}
-	store.Close()
+	stop()
 }

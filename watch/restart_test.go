@@ -107,10 +107,11 @@ func TestWatchesGoOnAfterRestart(t *testing.T) {
 		},
 		"embedded": func(t *testing.T) (kv.Store, func() kv.Store) {
 			dir := t.TempDir()
-			store := openEtcd(t, dir)
+			store, stop := openEtcd(t, dir)
 			return store, func() kv.Store {
-				store.Close()
-				return openEtcd(t, dir)
+				stop()
+				store, _ := openEtcd(t, dir)
+				return store
 			}
 		},
 	} {
@@ -137,21 +138,13 @@ func TestWatchesGoOnAfterRestart(t *testing.T) {
 	}
 }
 
-func openEtcd(t *testing.T, dir string) *kv.Etcd {
+func openEtcd(t *testing.T, dir string) (store *kv.Etcd, stop func()) {
 	t.Helper()
 	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- store.Run(context.Background()) }()
-	t.Cleanup(func() {
-		store.Close()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return store
+	return store, kvtest.RunUntilEnd(t, store.Run)
 }
 
 // reader is a client that received some events before its server ended.

@@ -65,11 +65,13 @@ func tryOpen(dir string) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- store.Run(context.Background()) }()
+	go func() { ended <- store.Run(ctx) }()
 	select {
 	case <-store.Ready():
-		store.Close()
+		cancel()
 		return <-ended
 	case err := <-ended:
 		return err
@@ -83,15 +85,11 @@ func fill(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(context.Background()) }()
+	stop := kvtest.RunUntilEnd(t, store.Run)
 	for i := range 300 {
 		kvtest.Put(t, store, fmt.Sprintf("/registry/%d", i), strings.Repeat("x", 1000))
 	}
-	store.Close()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	stop()
 }
 
 // TestDamagedDatabasesOpenOrSayWhy checks that a store with a damaged database opens or returns an error, and does

@@ -127,7 +127,6 @@ func TestUnusableDirectoriesAreRefused(t *testing.T) {
 	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err == nil {
 		t.Error("Get from a store that did not open")
 	}
-	store.Close()
 }
 
 // TestOldDatabasesAreErrorsOfRun checks that a database that is older than the snapshot, here an empty one, makes
@@ -138,7 +137,7 @@ func TestOldDatabasesAreErrorsOfRun(t *testing.T) {
 	for i := range 50 {
 		kvtest.Put(t, first, fmt.Sprintf("/registry/%d", i), "1")
 	}
-	first.Close()
+	first.Stop()
 	if err := os.Truncate(filepath.Join(dir, "member", "snap", "db"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +164,7 @@ func TestStoresReopen(t *testing.T) {
 	first := open(t, embedded.Config{Dir: dir})
 	revision := kvtest.Put(t, first, "/registry/a", "1")
 	cluster := clusterID(t, first)
-	first.Close()
+	first.Stop()
 	again := open(t, embedded.Config{Dir: dir})
 	item, found, _, err := again.Get(t.Context(), "/registry/a")
 	if err != nil || !found || item.Revision != revision || clusterID(t, again) != cluster {
@@ -185,7 +184,7 @@ func TestElectionsWaitForRaft(t *testing.T) {
 		kvtest.Put(t, store, "/registry/a", "1")
 	}
 	for range proctest.Fewer(150) {
-		store.Close()
+		store.Stop()
 		store = open(t, cfg)
 	}
 }

@@ -21,13 +21,14 @@ import (
 // store.
 type Store struct {
 	*kv.Etcd
+	Stop   func() // ends Run and waits for it
 	opener *opener
 }
 
 // NewStore is New.
 func NewStore(cfg Config) (*Store, error) {
 	etcd, opener, err := newStore(cfg)
-	return &Store{etcd, opener}, err
+	return &Store{Etcd: etcd, opener: opener}, err
 }
 
 // CompactAt compacts the store.

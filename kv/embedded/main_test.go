@@ -44,7 +44,7 @@ func open(t testing.TB, cfg embedded.Config) *embedded.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kvtest.RunUntilEnd(t, store.Run)
+	store.Stop = kvtest.RunUntilEnd(t, store.Run)
 	select {
 	case <-store.Ready():
 	case <-time.After(proctest.Patience):

@@ -264,7 +264,7 @@ func TestClosesWhileRead(t *testing.T) {
 			})
 		}
 		<-reading
-		store.Close()
+		store.Stop()
 		readers.Wait()
 	}
 }

@@ -16,11 +16,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Memory is a kv.Store in memory. It is open from the start.
+// Memory is a kv.Store in memory. It is open from the start, until the context of Run ends.
 type Memory struct {
-	closing chan struct{} // closed by Close
-	once    sync.Once
-	running sync.WaitGroup
+	closing chan struct{} // closed when the context of Run ends
 	watches sync.WaitGroup
 
 	replaced         atomic.Uint64
@@ -421,23 +419,13 @@ func (m *Memory) Compaction() int64 {
 	return m.compacted
 }
 
-// Run waits until ctx ends or Close is called.
+// Run closes the store when ctx ends, and returns when all watches have ended.
 func (m *Memory) Run(ctx context.Context) error {
+	<-ctx.Done()
 	m.mu.Lock()
-	select {
-	case <-m.closing:
-		m.mu.Unlock()
-		return nil
-	default:
-	}
-	m.running.Add(1)
+	close(m.closing)
 	m.mu.Unlock()
-	defer m.running.Done()
-	select {
-	case <-m.closing:
-	case <-ctx.Done():
-		m.shut()
-	}
+	m.watches.Wait()
 	return nil
 }
 
@@ -458,19 +446,4 @@ func (m *Memory) expire(lease int64) {
 		return true
 	})
 	m.commitLocked(writes)
-}
-
-// Close ends all watches and Run.
-func (m *Memory) Close() {
-	m.shut()
-	m.running.Wait()
-	m.watches.Wait()
-}
-
-func (m *Memory) shut() {
-	m.once.Do(func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		close(m.closing)
-	})
 }

@@ -2,23 +2,26 @@ package kvtest
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/larder-io/larder/kv"
 )
 
-// RunUntilEnd runs fn until the test ends and fails the test if fn failed.
-func RunUntilEnd(t testing.TB, fn func(context.Context) error) {
+// RunUntilEnd runs fn until the test ends, or stop is called, and fails the test if fn failed.
+func RunUntilEnd(t testing.TB, fn func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- fn(ctx) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // Put sets a key, whatever its revision is, and returns the write's.

@@ -310,7 +310,9 @@ func TestAStoreThatEndsEndsTheMirror(t *testing.T) {
 		if _, err := m.Fresh(t.Context()); err != nil {
 			t.Error(err)
 		}
-		store.Close()
+		ended, end := context.WithCancel(t.Context())
+		end()
+		_ = store.Run(ended) // closes it
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("Run: %v", err)
 		}

@@ -27,7 +27,6 @@ func TestSiblingsLoseNoWriteAndReadTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/"})
 	f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
 		c.Store, c.Tail = store, tail

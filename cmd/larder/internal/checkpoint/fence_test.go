@@ -17,7 +17,6 @@ import (
 // the server itself, still write.
 func TestFenceStopsEarlierRequests(t *testing.T) {
 	fence, memory := new(checkpoint.Fence), kvtest.NewMemory()
-	defer memory.Close()
 	store := fence.Store(memory)
 	write := func(ctx context.Context, refused bool) {
 		t.Helper()

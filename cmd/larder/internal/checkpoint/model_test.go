@@ -83,14 +83,12 @@ func TestRandomResetsMatchTheModel(t *testing.T) {
 				t.Fatalf("seed %d: the store holds %v, want %v", seed, got, model)
 			}
 		}
-		store.Close()
 	}
 }
 
 // open returns checkpoints over a new store.
 func open(t testing.TB, adjust func(*checkpoint.Config)) (*checkpoint.Checkpoints, *kvtest.Memory) {
 	store := kvtest.NewMemory()
-	t.Cleanup(store.Close)
 	config := checkpoint.Config{Stores: []kv.Store{store}, Prefix: "/registry"}
 	if adjust != nil {
 		adjust(&config)
@@ -298,7 +296,6 @@ func TestNamesAndBytesAreBounded(t *testing.T) {
 // TestEachStoreIsReset checks that each of several stores is reset to its own state.
 func TestEachStoreIsReset(t *testing.T) {
 	other := kvtest.NewMemory()
-	t.Cleanup(other.Close)
 	c, store := open(t, func(config *checkpoint.Config) { config.Stores = append(config.Stores, other) })
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")
 	kvtest.Put(t, other, "/registry/nodes/a", "1")

@@ -42,7 +42,6 @@ func follow(t *testing.T, urls []string) *truth {
 	group.Go(func() { tr.watch(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		store.Close()
 		group.Wait()
 	})
 	return tr
