@@ -222,7 +222,6 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if f.own && resp.StatusCode == http.StatusUnauthorized {
-			f.wrote.Store(false) // the upstream has done nothing
 			return errNotAccepted
 		}
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
@@ -272,7 +271,7 @@ var errNotAccepted = errors.New("the upstream API server does not accept the rel
 // Retry-After. So the answer to a write that the upstream may have executed does not have it.
 func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 	status := apierrors.NewServiceUnavailable("the upstream API server does not answer")
-	if err == errNotAccepted {
+	if err == errNotAccepted { // it has done nothing
 		status = apierrors.NewServiceUnavailable(err.Error())
 	}
 	var known *apierrors.StatusError
@@ -283,7 +282,7 @@ func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 		status = apierrors.NewForbidden(schema.GroupResource{}, "", err)
 	case errors.Is(context.Cause(req.Context()), context.DeadlineExceeded):
 		status = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
-	case !f.wrote.Load() || req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions:
+	case err == errNotAccepted || !f.wrote.Load() || req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions:
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 		w.Header().Set("Retry-After", "1")
 	}
