@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/httpapi/request"
@@ -66,6 +68,39 @@ func TestFirstRequestsWaitForTheVersion(t *testing.T) {
 				t.Errorf("version %q: a cache answers: %v, after %v", version, got, time.Since(began))
 			}
 		})
+	}
+}
+
+// TestVersionOfEachConnection checks that the relay requests the version again only after the upstream has closed the connection.
+func TestVersionOfEachConnection(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"major":"1","minor":"36"}`) })
+	transport, err := TransportFor(u.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer utilnet.CloseIdleConnectionsFor(transport)
+	r := newRelay(t, newRegistry(t), &http.Client{Transport: transport})
+	if r.config.Upstream, err = url.Parse(u.URL); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{{"/pods", "/version"}, {"/pods"}, {"/pods", "/version"}} {
+		if i == 2 {
+			u.CloseClientConnections()
+		}
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, u.URL+"/pods", nil)
+		resp, err := encodable{r}.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		for _, uri := range want {
+			if got := <-u.heard; got.uri != uri {
+				t.Errorf("request %d: %s, want %s", i, got.uri, uri)
+			}
+		}
+		if len(u.heard) > 0 {
+			t.Errorf("request %d: also %s", i, (<-u.heard).uri)
+		}
 	}
 }
 

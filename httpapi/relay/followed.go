@@ -202,7 +202,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 				f.loaded.Store(0)
 			}
 			if bytes < 0 {
-				r.config.Logger.Warn("a page has no room, requests for the resource go through", "resource", f.gvr)
+				r.config.Logger.Warn("no room for a resource with a large page, its requests go through", "resource", f.gvr)
 				f.over.Store(true)
 				f.cancel()
 				return
