@@ -50,7 +50,7 @@ var serverKinds = map[string]wire.Kind{
 }
 
 // start runs a relay of an upstream in a synctest bubble until stop is called.
-func start(t *testing.T, resources *registry.Registry) (s *apiServer, stop func()) {
+func start(t *testing.T, resources *registry.Registry, configure ...func(*Config)) (s *apiServer, stop func()) {
 	t.Helper()
 	s = &apiServer{revision: 100, minor: "36", lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
 	for resource := range serverKinds {
@@ -58,6 +58,9 @@ func start(t *testing.T, resources *registry.Registry) (s *apiServer, stop func(
 	}
 	s.Relay = newRelay(t, resources, &http.Client{Transport: s})
 	s.config.Idle = time.Hour
+	for _, fn := range configure {
+		fn(&s.config)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
@@ -280,10 +283,9 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 func TestPageWithoutRoom(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
+		s, stop := start(t, resources, func(c *Config) { c.Budget.limit = 3000 })
 		defer stop()
-		s.config.Budget.limit = 3000
-		s.items["configmaps"] = configMap(t, strings.Repeat("x", 2000), 95)
+		s.set(func() { s.items["configmaps"] = configMap(t, strings.Repeat("x", 2000), 95) })
 		s.read(t, configMaps)
 		time.Sleep(overFor)
 		s.Relay.mu.Lock()
@@ -292,7 +294,7 @@ func TestPageWithoutRoom(t *testing.T) {
 		if f == nil || !f.over.Load() || f.alive.Err() == nil {
 			t.Errorf("%+v", f)
 		}
-		s.items["configmaps"] = nil
+		s.set(func() { s.items["configmaps"] = nil })
 		time.Sleep(11 * time.Second)
 		if s.read(t, configMaps) == nil {
 			t.Error("no cache answers later")
@@ -307,7 +309,7 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources)
 		defer stop()
-		s.cutAfter = 30 * time.Second
+		s.set(func() { s.cutAfter = 30 * time.Second })
 		var x request.Request
 		if err := x.Parse("GET", configMaps); err != nil {
 			t.Fatal(err)
@@ -335,7 +337,7 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 		before, after := net.Pipe()
 		defer before.Close()
 		defer after.Close()
-		s.conn, s.cutAfter = before, time.Second
+		s.set(func() { s.conn, s.cutAfter = before, time.Second })
 		r := s.read(t, configMaps)
 		if r == nil {
 			t.Fatal("no cache answers")
