@@ -33,7 +33,7 @@ const (
 	deniedTTL     = 5 * time.Second
 	tokenTTL      = 2 * time.Second
 	reviewTimeout = 30 * time.Second // as in kube-apiserver
-	maxReview     = 128 << 10        // bytes of an answer, which repeats the user's groups
+	maxReview     = 1 << 20          // bytes of an answer, which repeats the user's groups
 )
 
 // retries configures the retries of a review. A client retries a request that fails.
