@@ -334,9 +334,13 @@ func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, wri
 	return result, nil
 }
 
-// Health reads one key that need not exist, as kube-apiserver's probe does.
+// Health asks the cluster for its revision, by a read as kube-apiserver's probe does. It uses the connection of reads, which
+// leaves a member that does not answer.
 func (e *Etcd) Health(ctx context.Context) error {
-	_, _, _, err := e.Get(ctx, e.healthKey)
+	if err := e.awaitOpen(ctx); err != nil {
+		return e.fail("health", "", err)
+	}
+	_, err := e.readRevision(ctx)
 	return err
 }
 

@@ -22,7 +22,7 @@ import (
 // (apiserver pkg/storage/storagebackend/factory/etcd3.go).
 const (
 	dialTimeout      = 20 * time.Second
-	attemptTimeout   = 3 * time.Second // of the first answer; tried again and again
+	attemptTimeout   = 3 * time.Second // of the first answer; later attempts take longer
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
 )
@@ -143,9 +143,11 @@ func reconnects() grpc.ConnectParams {
 // start in any order.
 func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error {
 	cluster := etcdserverpb.NewKVClient(client.ActiveConnection()) // which returns the error of an attempt: client tries on
-	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
-		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		_, err := cluster.Range(attempt, e.anyRead)
+	patience := attemptTimeout
+	for delay := 100 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		attempt, cancel := context.WithTimeout(ctx, patience)
+		_, err := cluster.Range(attempt, e.anyRead, grpc.WaitForReady(true))
+		patience = min(2*patience, slowTimeout)
 		cancel()
 		if err == nil {
 			return nil

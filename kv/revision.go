@@ -3,7 +3,6 @@ package kv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,13 +13,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// revisionTimeout bounds one shared read, so that a member that stopped
-// answering delays the next read, which may go to another member, no longer.
-const revisionTimeout = 3 * time.Second
+// A shared read ends after revisionTimeout, so that a member that stopped answering delays the next read, which may go
+// to another member, no longer. If the cluster is slow, later reads may take longer, up to slowTimeout.
+const (
+	revisionTimeout = 3 * time.Second
+	slowTimeout     = 30 * time.Second
+)
 
-// errRevisionTimeout is the error of a read that ended after revisionTimeout, and not because its
-// caller's context ended.
-var errRevisionTimeout = fmt.Errorf("etcd has not answered in %v", revisionTimeout)
+// errRevisionTimeout is the error of a read that has timed out, and not because its caller's context ended.
+var errRevisionTimeout = errors.New("etcd has not answered in time")
 
 // revisionReader shares one linearizable read among all callers that wait at the same time. Callers must not join a
 // read that has begun, because it might miss a later acknowledged write. A caller that arrives while no read is
@@ -32,6 +33,7 @@ type revisionReader struct {
 	delivered atomic.Int64
 	kick      chan struct{} // has an element when next should be read
 	reads     atomic.Uint64
+	slowness  atomic.Int64 // nanoseconds that the last read took, or its timeout
 
 	mu sync.Mutex
 	// busy says that a read is running or about to begin.
@@ -160,8 +162,14 @@ func (e *Etcd) runRevisions(ctx context.Context) error {
 	}
 }
 
+// timeout returns how long the next read may take: twice as long as the last, within limits.
+func (r *revisionReader) timeout() time.Duration {
+	return min(max(revisionTimeout, 2*time.Duration(r.slowness.Load())), slowTimeout)
+}
+
 func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, revisionTimeout, errRevisionTimeout)
+	timeout := e.revisions.timeout()
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errRevisionTimeout)
 	defer cancel()
 	e.revisions.reads.Add(1)
 	mark, start := e.history.mark(), time.Now()
@@ -176,10 +184,14 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
+			if err == errRevisionTimeout {
+				e.revisions.slowness.Store(int64(timeout))
+			}
 			return 0, e.fail("revision", "", err)
 		}
 		header = resp.Header
 	}
+	e.revisions.slowness.Store(int64(time.Since(start)))
 	e.observe("get", "", start, nil)
 	e.observeHistory(ctx, mark, header)
 	return header.Revision, nil

@@ -268,7 +268,11 @@ func (t *Tail) followFrom(ctx context.Context, from place) error {
 		if errors.Is(err, ErrClosed) || errors.Is(err, ErrCompacted) || errors.Is(err, ErrReplaced) {
 			return err
 		}
-		t.logger.Info("watch ended, resuming", "revision", t.seen.Load(), "error", err)
+		level := slog.LevelInfo
+		if errors.Is(err, errStalled) {
+			level = slog.LevelWarn
+		}
+		t.logger.Log(ctx, level, "watch ended, resuming", "revision", t.seen.Load(), "error", err)
 		if t.seen.Load() > before {
 			delay = retryFirst
 		}
@@ -536,7 +540,7 @@ func (t *Tail) isBehind(ctx context.Context) bool {
 	if known == 0 {
 		return false
 	}
-	asking, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	asking, cancel := context.WithTimeout(ctx, slowTimeout)
 	defer cancel()
 	revision, err := t.store.Revision(asking)
 	switch {

@@ -20,7 +20,7 @@ type Health struct {
 	err   error
 }
 
-// healthInterval is the largest age of an answer that a check returns.
+// healthInterval is how long checks return an answer after it has come.
 const healthInterval = time.Second
 
 // NewHealth returns a Health that calls ask, and waits for it no longer than timeout.

@@ -1,0 +1,25 @@
+package kv
+
+import (
+	"testing"
+	"time"
+)
+
+// TestRevisionTimeoutFollowsTheCluster checks that reads of a slow cluster succeed in the end, and that a fast cluster
+// is soon asked again.
+func TestRevisionTimeoutFollowsTheCluster(t *testing.T) {
+	var r revisionReader
+	for _, latency := range []time.Duration{time.Millisecond, 4 * time.Second, 25 * time.Second, time.Millisecond} {
+		tries := 1
+		for ; r.timeout() < latency; tries++ {
+			if tries > 5 {
+				t.Fatalf("no read of a cluster that answers after %v succeeds: %v", latency, r.timeout())
+			}
+			r.slowness.Store(int64(r.timeout()))
+		}
+		r.slowness.Store(int64(latency))
+		if again := r.timeout(); again < min(2*latency, slowTimeout) || again > max(2*latency, revisionTimeout) {
+			t.Errorf("after an answer in %v the next read may take %v", latency, again)
+		}
+	}
+}
