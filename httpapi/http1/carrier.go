@@ -107,6 +107,7 @@ func (ss *Session) Slot() *any { return &ss.slot }
 func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	_ = ss.conn.SetDeadline(time.Time{}) // the first write returns an error
 	c, ahead := ss.connection, ss.readAhead()
+	c.http1.Store(nil)
 	c.from.served(c)
 	to := exchange.BodyStream{Conn: ss.conn, Chunked: ss.Chunks()}
 	h := &ss.header

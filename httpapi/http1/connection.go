@@ -25,7 +25,7 @@ type connection struct {
 	began   time.Time
 	state   atomic.Uint32
 	http2   atomic.Pointer[http2.Conn] // nil for HTTP/1.1, and before the protocol is known
-	http1   atomic.Pointer[Session]    // the last one; nil for HTTP/2, and before the protocol is known
+	http1   atomic.Pointer[Session]    // that serves it; nil for HTTP/2, before the protocol is known, and once taken over
 }
 
 // The states of a connection.

@@ -412,6 +412,7 @@ func (ss *Session) give(taken func(exchange.Hijacked)) func() {
 		t.Ahead, t.Body = b.in, &b
 	}
 	return func() {
+		ss.connection.http1.Store(nil)
 		ss.connection.from.served(ss.connection)
 		if ss.conn.SetDeadline(time.Time{}) != nil {
 			ss.conn.Close() // taken sees that at its first read or write

@@ -252,7 +252,7 @@ func TestPagesDecideNothing(t *testing.T) {
 	for name, text := range map[string]string{
 		"no kind": `{"error":"maintenance"}`, "another kind": `{"apiVersion":"v1","kind":"Pod",` + status,
 		"another version": `{"apiVersion":"authentication.k8s.io/v2","kind":"TokenReview",` + status, "empty": "", "list": "[]",
-		"large": `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":true,"user":{"username":"ann","groups":["` + strings.Repeat(`","`, 50_000) + `"]}}}`,
+		"large": `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":true,"user":{"username":"ann","groups":["` + strings.Repeat(`","`, 500_000) + `"]}}}`,
 	} {
 		text = fmt.Sprintf("%-200s", text)
 		r.gateway.Store(&text)
