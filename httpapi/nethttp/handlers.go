@@ -93,8 +93,7 @@ func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlin
 	x.Exchange.Init(c, received, deadlines)
 }
 
-// HTTP returns the request for net/http code. It refers to no memory of the connection, and its context does not end
-// with the exchange.
+// HTTP returns the request for net/http code. It refers to no memory of the connection. Its context is that of Base.
 func (x *Call) HTTP() *http.Request {
 	if x.detached == nil {
 		x.detached = x.copyRequest()

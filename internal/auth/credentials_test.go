@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -498,6 +499,10 @@ func TestReviewsThatCannotBeDecoded(t *testing.T) {
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		a := says.Load()
 		w.Header().Set("Content-Type", a.contentType)
+		if a.contentType == "cut" {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", strconv.Itoa(len(a.body)+1))
+		}
 		w.WriteHeader(a.code)
 		_, _ = io.WriteString(w, a.body)
 	}))
@@ -515,8 +520,11 @@ func TestReviewsThatCannotBeDecoded(t *testing.T) {
 		{200, "application/json", `[]`}:                                       true,
 		{200, "application/json", strings.Replace(review, "false", "1", 1)}:   true,
 		{200, "application/vnd.kubernetes.protobuf", "k8s"}:                   true,
-		{200, "", ""}: true,
-		{204, "", ""}: true,
+		{200, "application/vnd.kubernetes.protobuf", "k8s\x00junk"}:           true,
+		{200, "cut", review}:                                                  true,
+		{200, "", ""}:                                                         true,
+		{204, "", ""}:                                                         true,
+		{200, "application/json", strings.Replace(review, "0-length response", "no kind of access", 1)}: false,
 		{503, "", ""}: true,
 	} {
 		says.Store(&text)

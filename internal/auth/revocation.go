@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -160,7 +162,9 @@ func unanswered(err error) bool {
 	if strings.HasPrefix(text, "oidc: ") {
 		return slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
 	}
-	return Undecided(err) || slices.ContainsFunc(noReview, func(begin string) bool { return strings.HasPrefix(text, begin) })
+	var field *json.UnmarshalTypeError
+	return Undecided(err) || errors.Is(err, io.ErrUnexpectedEOF) || runtime.IsNotRegisteredError(err) || errors.As(err, &field) ||
+		slices.ContainsFunc(noReview, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
 // Undecided reports whether err, from an authenticator or authorizer, means that a webhook could not be reached.
@@ -196,11 +200,11 @@ const failedCondition = "cel evaluation error: "
 // refused: apiserver pkg/authentication/request/bearertoken and websocket.
 const refusedToken = "invalid bearer token"
 
-// noReview are the beginnings of errors for an answer that is no TokenReview: client-go rest/request.go, and apimachinery
-// below it.
+// noReview are the beginnings of errors without a type for an answer that is no TokenReview, or ends early: client-go
+// rest/request.go, and apimachinery below it. JSON without a kind is taken for a TokenReview that refuses.
 var noReview = []string{
-	"0-length response with status code: ", "couldn't get version/kind; ", "converting (", "no kind ", "json: cannot unmarshal ",
-	"serializer for ",
+	"0-length response with status code: ", "couldn't get version/kind; ", "converting (v", "unexpected error when reading response body",
+	"stream error when reading response body",
 }
 
 // silentProvider are parts of upstream's errors for a token whose provider could not be
