@@ -243,6 +243,22 @@ func (l *Log) append(events []*Event) {
 	l.ring.Append(events...)
 }
 
+// repair replaces the event that has brought a corrupt object, if it is still there. No reader has got past it.
+func (l *Log) repair(h repair) {
+	at, _ := l.search(l.ring.First(), l.ring.Next(), h.corrupt.Revision()-1)
+	for ; ; at++ {
+		e := l.ring.at(at)
+		switch {
+		case e == nil || e.Revision != h.corrupt.Revision():
+			return
+		case e.Object == h.corrupt:
+			e.frames.retire(e.schema().budget)
+			l.ring.Replace(at, &Event{Pos: e.Pos, Revision: e.Revision, Object: h.sound, Prev: e.Prev, time: e.time, Last: e.Last})
+			return
+		}
+	}
+}
+
 // forget drops the oldest whole revisions until the other events, plus those about to be added, fit the log's own
 // bounds.
 func (l *Log) forget(now int64, adding int, cost int64) {

@@ -67,7 +67,7 @@ func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 }
 
 // showRepaired replaces corrupt objects that are still present with sound ones of the same
-// revision. The objects have not changed in the store, so there are no events.
+// revision, also in their events. The objects have not changed in the store, so there are no new events.
 func (c *Cache) showRepaired(repaired []repair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,13 @@ func (c *Cache) showRepaired(repaired []repair) {
 		}
 		next.put(h.sound)
 	}
-	if next != nil && !c.retired.Load() {
-		c.publish(next)
+	if next == nil || c.retired.Load() {
+		return
+	}
+	c.publish(next)
+	for _, h := range repaired {
+		if next.get(h.corrupt.Key()) == h.sound {
+			c.log.repair(h)
+		}
 	}
 }

@@ -60,6 +60,56 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	}
 }
 
+// TestHealedEvents checks that readers of the log who come after a repair find the sound object in the event that brought
+// the corrupt one, and that nothing else changes.
+func TestHealedEvents(t *testing.T) {
+	schema := NewSchema("things", nil)
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	corrupt, sound := corruptObjects(schema, 4)
+	for i := range corrupt {
+		corrupt[i] = NewObject(ObjectConfig{Key: corrupt[i].Key(), Revision: 3, Err: errCorrupt}, schema)
+		sound[i] = NewObject(ObjectConfig{Key: sound[i].Key(), Revision: 3}, schema)
+	}
+	other := NewObject(ObjectConfig{Key: "other", Revision: 2}, schema)
+	c.Reset(nil, 1)
+	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: other.Key(), Object: other}}})
+	var changes []Change
+	for _, o := range corrupt {
+		changes = append(changes, Change{Key: o.Key(), Object: o})
+	}
+	c.Apply(Batch{Revision: 3, Changes: changes})
+	c.Apply(Batch{Revision: 4, Changes: []Change{{Key: corrupt[3].Key()}}})
+	read := func() []*Event {
+		at, err := c.log.After(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, _, err := c.log.Read(at, make([]*Event, 0, 16))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return events
+	}
+	before := read()
+	c.showRepaired([]repair{{corrupt[1], sound[1]}, {corrupt[2], sound[2]}, {corrupt[3], sound[3]}})
+	after := read()
+	if len(after) != 6 || len(before) != 6 {
+		t.Fatalf("%d events, %d before", len(after), len(before))
+	}
+	for i, want := range []*Object{other, corrupt[0], sound[1], sound[2], corrupt[3], nil} {
+		e, was := after[i], before[i]
+		if e.Object != want || e.Prev != was.Prev || e.Pos != was.Pos || e.Revision != was.Revision || e.Last != was.Last || e.time != was.time {
+			t.Errorf("event %d: %+v, before the repair %+v", i, e, was)
+		}
+	}
+	if o := before[2].Object; o != corrupt[1] {
+		t.Error("an event that a reader has is changed")
+	}
+}
+
 // TestCorruptObjectsCostLinearly checks that allocations for loading, applying, repairing and deleting corrupt
 // objects grow linearly with their number.
 func TestCorruptObjectsCostLinearly(t *testing.T) {

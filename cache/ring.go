@@ -12,7 +12,7 @@ type Position uint64
 // ring is a queue with one writer and any number of readers, each of which keeps its own Position.
 // Readers take no lock. The writer does not wait for them: Read reports to a reader that it was lapped.
 //
-// Entries are shared from Append on and must not change. Append, Forget and Skip are for the writer.
+// Entries are shared from Append on and must not change. Append, Replace, Forget and Skip are for the writer.
 //
 // Implementation: a slice of atomic pointers, whose length is a power of two. The writer raises first
 // before it clears a slot. A reader loads slots, and then first: if first has passed what it loaded,
@@ -97,6 +97,12 @@ func (r *ring[T]) Forget(before Position) {
 	if room := r.room(int(r.next.Load() - to)); room != len(slots) {
 		r.resize(room)
 	}
+}
+
+// Replace replaces the entry at a position, which must be there.
+func (r *ring[T]) Replace(p Position, e *T) {
+	slots := *r.slots.Load()
+	slots[uint64(p)&uint64(len(slots)-1)].Store(e)
 }
 
 // Skip drops every entry and leaves one position unused: all positions known so far become too old.
