@@ -88,9 +88,9 @@ func TestVersionOfEachConnection(t *testing.T) {
 			u.CloseClientConnections()
 		}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, u.URL+"/pods", nil)
-		resp, err := encodable{r}.RoundTrip(req)
+		resp, err := encodable{r, r.config.Client.Transport}.RoundTrip(req)
 		for i == 2 && err != nil && t.Context().Err() == nil { // the transport has not seen the end of the connection
-			resp, err = encodable{r}.RoundTrip(req)
+			resp, err = encodable{r, r.config.Client.Transport}.RoundTrip(req)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -70,14 +70,17 @@ func (r *Relay) askVersion(ctx context.Context) error {
 }
 
 // encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the upstream. So its
-// first answer waits until that server has told its version.
-type encodable struct{ *Relay }
+// first answer waits until the upstream has reported its version: that of the same server if there is one connection.
+type encodable struct {
+	*Relay
+	next http.RoundTripper
+}
 
 // RoundTrip implements http.RoundTripper.
 func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
 	var conn net.Conn
 	traced := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn }})
-	resp, err := e.config.Client.Transport.RoundTrip(req.WithContext(traced))
+	resp, err := e.next.RoundTrip(req.WithContext(traced))
 	if err != nil || conn == nil {
 		return resp, err
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,7 +193,9 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 	if f.gvr == crdResource() {
 		maxPage = 0
 	} else if protobuf {
-		client = &http.Client{Transport: encodable{r}}
+		checked := *client
+		checked.Transport = encodable{r, cmp.Or(client.Transport, http.DefaultTransport)}
+		client = &checked
 	}
 	store, err := relay.NewStore(relay.StoreConfig{
 		Client: client, Base: r.config.Upstream, Resource: f.gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,

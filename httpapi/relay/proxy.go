@@ -54,6 +54,7 @@ type Proxy struct {
 	certificate authenticator.Request // nil if client certificates name no users
 	client      transports            // without a credential
 	relay       transports            // with the relay's, for impersonated users
+	own         http.RoundTripper     // with the relay's, for itself
 }
 
 // transports send requests with one credential. A connection over HTTP/2 cannot be upgraded.
@@ -84,6 +85,7 @@ func NewProxy(config ProxyConfig) (*Proxy, error) {
 	if p.relay, err = newTransports(upstream); err != nil {
 		return nil, err
 	}
+	p.own = p.relay.plain
 	p.relay = transports{impersonatedOnly{p.relay.plain}, impersonatedOnly{p.relay.upgrading}}
 	return p, nil
 }
@@ -132,11 +134,26 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 			x.Fail(apierrors.NewBadRequest(fmt.Sprintf("a connection of the relay cannot be upgraded to %q", up)))
 			return
 		}
-		f.header, f.own = endToEnd(sent), x.Subresource != "proxy" && !x.VerbInPath
+		f.header, f.refused = endToEnd(sent), p.refused
 		f.via = transports{impersonate(x.User, p.relay.plain), impersonate(x.User, p.relay.upgrading)}
 	}
 	f.header["Audit-Id"] = []string{x.AuditID}
 	x.Forward(f)
+}
+
+// refused reports whether the upstream refuses the relay's own credential, as a request for its version shows. A 401 may
+// also come from a webhook, a pod, a kubelet or an aggregated server.
+func (p *Proxy) refused(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.upstream.JoinPath("version").String(), nil)
+	if err != nil {
+		return false
+	}
+	resp, err := p.own.RoundTrip(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusUnauthorized
 }
 
 // byCertificate reports whether a certificate names the user of a request: if there is one, it comes
@@ -173,9 +190,9 @@ type forwarding struct {
 	prefix   string
 	header   http.Header
 	via      transports
-	own      bool        // the relay's credential is sent, and no pod or the like answers
-	long     bool        // the answer is a watch, a log or the like
-	wrote    atomic.Bool // the upstream may have the request
+	refused  func(context.Context) bool // of the Proxy, if the relay's credential is sent
+	long     bool                       // the answer is a watch, a log or the like
+	wrote    atomic.Bool                // the upstream may have the request
 }
 
 // flushDelay is how long the beginning of an answer waits for the rest, so that most go out at once.
@@ -221,7 +238,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		proxy.Transport = f.via.upgrading
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
-		if f.own && resp.StatusCode == http.StatusUnauthorized {
+		if f.refused != nil && resp.StatusCode == http.StatusUnauthorized && f.refused(req.Context()) {
 			return errNotAccepted
 		}
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -297,29 +298,39 @@ func TestUpstreamAway(t *testing.T) {
 	}
 }
 
-// TestRelaysCredentialIsNotAccepted checks that a client with a valid certificate gets 503 instead of the upstream's 401, but gets
-// the 401 of a pod.
+// TestRelaysCredentialIsNotAccepted checks that a client with a valid certificate gets 503 if the upstream refuses the relay's
+// credential, and the 401 of a webhook, a kubelet or a pod.
 func TestRelaysCredentialIsNotAccepted(t *testing.T) {
-	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Unauthorized", http.StatusUnauthorized) })
-	s := serve(t, u.config())
-	for _, c := range []struct {
-		name, method, path string
-		code               int
-	}{
-		{"bob", "GET", "/api/v1/namespaces/n/pods", 503}, {"bob", "POST", "/api/v1/namespaces/n/pods", 503}, {"bob", "GET", "/api/v1/pods?watch=1", 503},
-		{"bob", "GET", "/api/v1/namespaces/n/pods/p/proxy/", 401}, {"", "GET", "/api/v1/namespaces/n/pods", 401},
-	} {
-		req, _ := http.NewRequest(c.method, "https://"+s.addr+c.path, nil)
-		resp := s.ask(t, s.transportFor(t, s.tlsFor(t, c.name), true), req)
-		text, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != c.code || c.code == 503 != (resp.Header.Get("Retry-After") == "1" && strings.Contains(string(text), "the relay's own credential")) {
-			t.Errorf("%s: %s %s: %d, %v, %s, %v", c.name, c.method, c.path, resp.StatusCode, resp.Header, text, err)
+	const own = "the relay's own credential"
+	var accepted atomic.Bool
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != "/version" || !accepted.Load() {
+			http.Error(w, "sign first", http.StatusUnauthorized)
 		}
-	}
-	_, in := s.upgrade(t, "bob", "POST", "/api/v1/namespaces/n/pods/p/exec", "SPDY/3.1")
-	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("%v, %v", resp, err)
+	})
+	s := serve(t, u.config())
+	for _, accept := range []bool{false, true} {
+		accepted.Store(accept)
+		for _, c := range []struct{ name, method, path string }{
+			{"bob", "GET", "/api/v1/namespaces/n/pods"}, {"bob", "POST", "/api/v1/namespaces/n/pods"}, {"bob", "GET", "/api/v1/pods?watch=1"},
+			{"bob", "GET", "/api/v1/namespaces/n/pods/p/proxy/"}, {"", "GET", "/api/v1/namespaces/n/pods"},
+		} {
+			want, code := own, http.StatusServiceUnavailable
+			if c.name == "" || accept {
+				want, code = "sign first", http.StatusUnauthorized
+			}
+			req, _ := http.NewRequest(c.method, "https://"+s.addr+c.path, nil)
+			resp := s.ask(t, s.transportFor(t, s.tlsFor(t, c.name), true), req)
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != code || !strings.Contains(string(text), want) || want == own != (resp.Header.Get("Retry-After") == "1") {
+				t.Errorf("%q, accepted %v: %s %s: %d, %v, %s, %v", c.name, accept, c.method, c.path, resp.StatusCode, resp.Header, text, err)
+			}
+		}
+		_, in := s.upgrade(t, "bob", "POST", "/api/v1/namespaces/n/pods/p/exec", "SPDY/3.1")
+		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode == http.StatusServiceUnavailable == accept {
+			t.Errorf("accepted %v: %v, %v", accept, resp, err)
+		}
 	}
 }
 

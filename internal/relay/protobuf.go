@@ -84,7 +84,9 @@ func (c *protobufCodec) frames(body io.Reader, limit int64) func() ([]byte, erro
 		if size > limit {
 			return nil, errTooLarge
 		}
-		buffer.Reset()
+		if buffer.Reset(); buffer.Cap() > keptBuffer {
+			buffer = bytes.Buffer{}
+		}
 		_, err := io.CopyN(&buffer, body, size) // grows as the bytes come
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
@@ -92,6 +94,9 @@ func (c *protobufCodec) frames(body io.Reader, limit int64) func() ([]byte, erro
 		return buffer.Bytes(), err
 	}
 }
+
+// keptBuffer is the size up to which the buffer of a frame is used again.
+const keptBuffer = 1 << 20
 
 func (c *protobufCodec) event(frame []byte) (event, error) {
 	var decoded metav1.WatchEvent
