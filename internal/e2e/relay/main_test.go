@@ -259,10 +259,12 @@ func (u *upstream) kubeconfig(t *testing.T) string {
 // startRelay starts a relay with these arguments and waits until it is ready.
 func startRelay(t *testing.T, args ...string) *relay {
 	t.Helper()
-	port := proctest.Port(t)
+	port, temp := proctest.Port(t), t.TempDir()
 	r := &relay{url: fmt.Sprintf("https://127.0.0.1:%d", port)}
 	r.Process = proctest.New(t, "the relay", func() *exec.Cmd {
-		return exec.Command(*larder, append([]string{"relay", "--secure-port", strconv.Itoa(port)}, args...)...)
+		cmd := exec.Command(*larder, append([]string{"relay", "--secure-port", strconv.Itoa(port)}, args...)...)
+		cmd.Env = append(os.Environ(), "TMPDIR="+temp) // the test kills it before it can remove what it leaves there
+		return cmd
 	})
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
