@@ -167,6 +167,7 @@ func (r *revisionReader) timeout() time.Duration {
 	return min(max(revisionTimeout, 2*time.Duration(r.slowness.Load())), slowTimeout)
 }
 
+// readRevision reads the revision. Its connection allows one call at a time, which revisionReader ensures.
 func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	timeout := e.revisions.timeout()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errRevisionTimeout)

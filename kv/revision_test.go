@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -114,6 +116,36 @@ func TestRevisionOutlivesSilence(t *testing.T) {
 		if a := <-answers; a.err != nil || a.revision != last {
 			t.Errorf("at %d, %v; want %d", a.revision, a.err, last)
 		}
+	}
+}
+
+// TestHealthBesideRevisions checks that checks of health and reads of the revision do not disturb each other.
+func TestHealthBesideRevisions(t *testing.T) {
+	t.Parallel()
+	member := startCluster(t, 1, nil)[0]
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
+	awaitOwnRead(t, store)
+	var group errgroup.Group
+	for range 4 {
+		group.Go(func() error {
+			for range 500 {
+				if err := store.Health(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		group.Go(func() error {
+			for range 500 {
+				if _, err := store.Revision(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
