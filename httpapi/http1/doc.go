@@ -32,12 +32,12 @@
 //
 // # Goroutines
 //
-// Each connection has one while it is served, and none while a handler has it. ServeNetwork and
+// Each connection has one while it is served, and none while a handler has it. ServeNetwork, EndLeft and
 // CutStalled run on the goroutines of their callers. Abort returns after the last connection has
 // ended.
 //
 // # Locks
 //
-// A listener's lock guards its set of open connections. It is a leaf: while it is held, nothing is
-// written and no other lock is taken.
+// A listener's lock guards its set of open connections, a session's the contexts of its request. Both are leaves:
+// while one is held, nothing is written and no other lock of this package is taken.
 package http1
