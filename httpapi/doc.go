@@ -43,7 +43,7 @@
 // # Goroutines
 //
 // [Server.Run] owns all goroutines and returns after the last has ended: those of http1, streams,
-// nethttp and revocation, one that detects disconnected clients, one that reports the number of
+// nethttp and revocation, two that detect disconnected clients, one that reports the number of
 // requests, one that sums up costs and, at shutdown, one that closes stalled connections and one
 // that ends watches. A handler may outlive its request's deadline. [Front.Run] starts and awaits
 // those of its own http1 server.
