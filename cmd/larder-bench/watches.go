@@ -27,18 +27,15 @@ sends the patches to another server of the same etcd, so that the cost does not 
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
-			if c.Plan.Open { // how many deliveries there are depends on it
-				c.Operations = c.Plan.Operations()
-			}
 			if perNode {
 				if seed.Nodes < 1 {
 					return errors.New("--per-node needs --nodes of at least 1")
 				}
-				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Operations)
+				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Total())
 			}
 			if shards > 0 {
 				c.Name = fmt.Sprintf("watch, %d shards", shards)
-				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Operations
+				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Total()
 			}
 			if through != "" {
 				if c.Through, err = o.other(through); err != nil {
@@ -49,9 +46,9 @@ sends the patches to another server of the same etcd, so that the cost does not 
 		},
 	}
 	flags := cmd.Flags()
-	addLoad(cmd, &c.Load, "changes", true)
+	addLoad(cmd, &c.Load, "changes", 200, changesUsage)
 	addSeed(flags, &seed)
-	addChanges(flags, &c, &objects)
+	addWatchers(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	flags.IntVar(&c.Stuck, "stuck", 0, "number of additional watchers that never read")
 	flags.BoolVar(&perNode, "per-node", false, "watcher i selects the pods of node i")
@@ -60,10 +57,12 @@ sends the patches to another server of the same etcd, so that the cost does not 
 	return cmd
 }
 
-// addChanges adds the flags of the watchers and the changes.
-func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
+// changesUsage describes the flag of the number of changes.
+const changesUsage = "number of patches; --rate is their rate"
+
+// addWatchers adds the flags of the watchers and of the objects that are changed.
+func addWatchers(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 	flags.IntVar(&c.Watchers, "watchers", 200, "number of watches")
-	flags.IntVar(&c.Operations, "changes", 200, "number of patches; --rate is their rate")
 	flags.IntVar(objects, "objects", 50, "number of pods to patch in turn")
 }
 
