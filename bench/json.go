@@ -53,26 +53,6 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes, except the series.
-func (r *Result) UnmarshalJSON(text []byte) error {
-	*r = *NewResult("", "")
-	in := struct {
-		*plain
-		Latency struct {
-			HDR string `json:"hdr"`
-		} `json:"latency"`
-	}{plain: (*plain)(r)}
-	if err := json.Unmarshal(text, &in); err != nil || in.Latency.HDR == "" {
-		return err
-	}
-	h, err := hdrhistogram.Decode([]byte(in.Latency.HDR))
-	if err != nil {
-		return fmt.Errorf("bench: histogram: %w", err)
-	}
-	r.Latency = h
-	return nil
-}
-
 // encodeHistogram returns "" for an empty histogram.
 func encodeHistogram(h *hdrhistogram.Histogram) (string, error) {
 	if h == nil || h.TotalCount() == 0 {

@@ -182,16 +182,12 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// EachRound are the results of all rounds, named by row and server.
-func (t *Table) EachRound() []*bench.Result {
+// All are the results of all rows, servers and rounds.
+func (t *Table) All() []*bench.Result {
 	var all []*bench.Result
 	for _, r := range t.Rows {
 		for _, k := range kinds {
-			for i, result := range r.Results[k] {
-				named := *result
-				named.Name, named.Round = r.ID+" "+string(k), i+1
-				all = append(all, &named)
-			}
+			all = append(all, r.Results[k]...)
 		}
 	}
 	return all
