@@ -28,7 +28,8 @@ import (
 // Invariant: users is 0 when idle is closed.
 type backend struct {
 	custom   *registry.CustomResource
-	readable map[string]*reads.Resource // the versions that are served
+	schemas  func() (versions.Schemas, error) // computes them once
+	readable map[string]*reads.Resource       // the versions that are served
 
 	// built makes the storages and endpoints in its first call. If that fails, failed has the error,
 	// and the CRD is not served any more.
@@ -52,6 +53,7 @@ const loadTimeout = 5 * time.Second
 func (s *serving) build() (*backend, error) {
 	e, crd := s.extensions, s.crd.Load()
 	g := &backend{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
+	g.schemas = sync.OnceValues(func() (versions.Schemas, error) { return versions.SchemasOf(crd) })
 	g.built = sync.OnceValues(func() (*built, error) {
 		made, err := s.buildVersions(g)
 		if err != nil {
@@ -104,7 +106,7 @@ func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
 		Versions:      len(spec.Versions),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
-		Schemas:       func() map[string]*servedjson.Schema { return SchemasOf(crd) },
+		Schemas:       func() map[string]*servedjson.Schema { return StoredSchemas(crd, g.schemas) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
 		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return len(v.SelectableFields) > 0
@@ -149,8 +151,12 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 	if err != nil {
 		return nil, err
 	}
+	schemas, err := g.schemas()
+	if err != nil {
+		return nil, err
+	}
 	set, err := versions.Build(versions.Config{
-		CRD: s.crd.Load(), RESTOptions: g.custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
+		CRD: s.crd.Load(), RESTOptions: g.custom, Schemas: schemas, Converters: s.extensions.converters,
 		Authorizer: c.Authorizer, Models: models, Model: s.extensions.templatesV3.model,
 	})
 	if err != nil {
@@ -255,21 +261,19 @@ func (g *backend) retire() {
 	}
 }
 
-// SchemasOf returns the schemas of stored objects by version. There are none if objects are not
-// pruned.
-func SchemasOf(crd *apiextensionsv1.CustomResourceDefinition) map[string]*servedjson.Schema {
-	schemas := make(map[string]*servedjson.Schema)
+// StoredSchemas returns the schemas of stored objects by version. There are none if objects are not
+// pruned, or if schemas, which returns those of crd, fails.
+func StoredSchemas(crd *apiextensionsv1.CustomResourceDefinition, schemas func() (versions.Schemas, error)) map[string]*servedjson.Schema {
+	stored := make(map[string]*servedjson.Schema)
 	if crd.Spec.PreserveUnknownFields {
-		return schemas
+		return stored
 	}
-	for i := range crd.Spec.Versions {
-		v := &crd.Spec.Versions[i]
-		s, err := versions.SchemaOf(crd, v)
-		if err != nil || s.Structural == nil {
-			continue
+	all, _ := schemas() // without schemas objects are decoded
+	for version, s := range all {
+		if s != nil {
+			gv := schema.GroupVersion{Group: crd.Spec.Group, Version: version}
+			stored[version] = servedjson.New(s, gv.WithKind(crd.Status.AcceptedNames.Kind))
 		}
-		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
-		schemas[v.Name] = servedjson.New(s.Structural, gv.WithKind(crd.Status.AcceptedNames.Kind))
 	}
-	return schemas
+	return stored
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
 	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
@@ -66,15 +67,16 @@ type Config struct {
 
 // Extensions serves custom resources.
 type Extensions struct {
-	config    Config
-	builtIn   sets.Set[string] // groups whose requests built-in handlers answer, as in kube-apiserver
-	client    clientset.Interface
-	informers informers.SharedInformerFactory
-	establish *establish.EstablishingController // set by Follow, before the informer starts
-	discovery *discovery
-	changes   changeSignal // of servings
-	schemas   func() (map[string]*spec.Schema, error)
-	monitors  apimetrics.Resources // of all resources that were ever served
+	config     Config
+	builtIn    sets.Set[string] // groups whose requests built-in handlers answer, as in kube-apiserver
+	client     clientset.Interface
+	informers  informers.SharedInformerFactory
+	establish  *establish.EstablishingController // set by Follow, before the informer starts
+	discovery  *discovery
+	changes    changeSignal                   // of servings
+	converters *conversion.CRConverterFactory // of all CRDs
+	schemas    func() (map[string]*spec.Schema, error)
+	monitors   apimetrics.Resources // of all resources that were ever served
 
 	templatesV2 *templates[spec.Swagger]
 	templatesV3 *templates[spec3.OpenAPI]
@@ -114,6 +116,9 @@ func New(config Config) (*Extensions, error) {
 	}
 	var err error
 	if e.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
+		return nil, fmt.Errorf("customresources: %w", err)
+	}
+	if e.converters, err = conversion.NewCRConverterFactory(config.Webhooks, config.Webhooks.Auth); err != nil {
 		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/httpapi/customresources/versions"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/servedjson"
@@ -110,8 +111,10 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 	custom, err = r.config.Registry.NewCustomResource(registry.CustomResourceConfig{
 		CustomConfig: encoding.CustomConfig{
 			GroupResource: f.gvr.GroupResource(), Versions: 1, Namespaced: namespaced,
-			Schemas: func() map[string]*servedjson.Schema { return customresources.SchemasOf(crd) },
-			Make:    sync.OnceValue(func() error { return custom.Serve(gvk) }),
+			Schemas: func() map[string]*servedjson.Schema {
+				return customresources.StoredSchemas(crd, func() (versions.Schemas, error) { return versions.SchemasOf(crd) })
+			},
+			Make: sync.OnceValue(func() error { return custom.Serve(gvk) }),
 		},
 		Kinds: []registry.CustomKind{{GroupVersionKind: gvk, ListKind: names.ListKind}},
 		In:    in.Override,

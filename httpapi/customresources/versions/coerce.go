@@ -27,7 +27,7 @@ import (
 // fields and forbidden nulls, and makes the metadata well-formed.
 type coercer struct {
 	kind    schema.GroupKind
-	schemas map[string]*structuralschema.Structural // by version
+	schemas Schemas
 
 	// preserves says that the CRD keeps unknown fields.
 	preserves bool
@@ -170,7 +170,7 @@ func (b *builder) typesOfVersion(v *apiextensionsv1.CustomResourceDefinitionVers
 		options:   options,
 		typer:     apiextensionsserver.UnstructuredObjectTyper{Delegate: options, UnstructuredTyper: crdserverscheme.NewUnstructuredObjectTyper()},
 		creater:   unstructuredscheme.NewUnstructuredCreator(),
-		defaulter: defaulter{options, b.structurals, kind.GroupKind()},
+		defaulter: defaulter{options, b.Schemas, kind.GroupKind()},
 	}
 }
 
@@ -178,7 +178,7 @@ func (b *builder) typesOfVersion(v *apiextensionsv1.CustomResourceDefinitionVers
 // to another defaulter.
 type defaulter struct {
 	runtime.ObjectDefaulter
-	schemas map[string]*structuralschema.Structural // by version
+	schemas Schemas
 	kind    schema.GroupKind
 }
 
@@ -213,7 +213,7 @@ func (b *builder) serializer(v *apiextensionsv1.CustomResourceDefinitionVersion,
 }
 
 func (b *builder) coercer(kind schema.GroupKind) *coercer {
-	return &coercer{kind: kind, schemas: b.structurals, preserves: b.CRD.Spec.PreserveUnknownFields}
+	return &coercer{kind: kind, schemas: b.Schemas, preserves: b.CRD.Spec.PreserveUnknownFields}
 }
 
 func (s *serializer) SupportedMediaTypes() []runtime.SerializerInfo { return s.media }

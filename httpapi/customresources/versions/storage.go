@@ -28,8 +28,12 @@ import (
 // storage returns the storages of one version.
 func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) (customresource.CustomResourceStorage, error) {
 	var none customresource.CustomResourceStorage
-	crd, names, kind, s := b.CRD, &b.CRD.Status.AcceptedNames, b.kind(v), b.schemas[v.Name]
-	validator, openAPI, err := validation.NewSchemaValidator(s.Props)
+	crd, names, kind, s := b.CRD, &b.CRD.Status.AcceptedNames, b.kind(v), b.Schemas[v.Name]
+	props, err := propsOf(v)
+	if err != nil {
+		return none, err
+	}
+	validator, openAPI, err := validation.NewSchemaValidator(props)
 	if err != nil {
 		return none, err
 	}
@@ -40,9 +44,9 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 	)
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		status = new(apiextensions.CustomResourceSubresourceStatus)
-		if s.Props != nil {
-			if props, ok := s.Props.Properties["status"]; ok {
-				if statusValidator, _, err = validation.NewSchemaValidator(&props); err != nil {
+		if props != nil {
+			if own, ok := props.Properties["status"]; ok {
+				if statusValidator, _, err = validation.NewSchemaValidator(&own); err != nil {
 					return none, err
 				}
 			}
@@ -60,12 +64,12 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 	storage, err := customresource.NewStorage(
 		schema.GroupResource{Group: kind.Group, Resource: names.Plural}, schema.GroupResource{Group: kind.Group, Resource: names.Singular},
 		kind, gv.WithKind(names.ListKind),
-		customresource.NewStrategy(t.typer, b.namespaced(), kind, validator, statusValidator, s.Structural, status, scale, v.SelectableFields),
+		customresource.NewStrategy(t.typer, b.namespaced(), kind, validator, statusValidator, s, status, scale, v.SelectableFields),
 		restOptions{b.RESTOptions, b, gv}, names.Categories, table, b.replicas)
-	if err != nil || crd.Spec.PreserveUnknownFields || s.Structural == nil {
+	if err != nil || crd.Spec.PreserveUnknownFields || s == nil {
 		return storage, err
 	}
-	prove(storage.CustomResource, func() *checks { return checksOf(kind, b.namespaced(), openAPI, s.Structural, scale) })
+	prove(storage.CustomResource, func() *checks { return checksOf(kind, b.namespaced(), openAPI, s, scale) })
 	return storage, nil
 }
 
@@ -88,7 +92,7 @@ func (o restOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Obj
 	stored.stored = true
 	options.StorageConfig.Codec = versioning.NewCodec(
 		options.StorageConfig.Codec, decoder{Decoder: options.StorageConfig.Codec, coercer: &stored}, converter{o.b.safe, converted},
-		unstructuredscheme.NewUnstructuredCreator(), crdserverscheme.NewUnstructuredObjectTyper(), defaulter{apiextensionsserver.Scheme, o.b.structurals, kind},
+		unstructuredscheme.NewUnstructuredCreator(), crdserverscheme.NewUnstructuredObjectTyper(), defaulter{apiextensionsserver.Scheme, o.b.Schemas, kind},
 		schema.GroupVersion{Group: o.gv.Group, Version: o.b.stored}, o.gv, "customResources")
 	return options, nil
 }

@@ -34,18 +34,22 @@ func shelves(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinitio
 // upstreamOf returns upstream's strategy and the checks for a CRD.
 func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (upstreamStrategy, *checks) {
 	t.Helper()
-	v := &crd.Spec.Versions[0]
-	s, err := SchemaOf(crd, v)
+	schemas, err := SchemasOf(crd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	validator, openAPI, err := validation.NewSchemaValidator(s.Props)
+	s := schemas["v1"]
+	props, err := propsOf(&crd.Spec.Versions[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	validator, openAPI, err := validation.NewSchemaValidator(props)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shelf"}
 	scale := &apiextensions.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}
-	return customresource.NewStrategy(nil, true, kind, validator, nil, s.Structural, nil, scale, nil), checksOf(kind, true, openAPI, s.Structural, scale)
+	return customresource.NewStrategy(nil, true, kind, validator, nil, s, nil, scale, nil), checksOf(kind, true, openAPI, s, scale)
 }
 
 // TestProvedObjectsAreValidatedAsUpstreamDoes checks that errors are upstream's for objects that are proved valid

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/scale/scheme/autoscalingv1"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -29,9 +28,11 @@ type Config struct {
 	// RESTOptions are the REST options of the storages. Their codec encodes objects for the store.
 	RESTOptions generic.RESTOptionsGetter
 
-	// Services and Auth find and authenticate conversion webhooks.
-	Services webhook.ServiceResolver
-	Auth     webhook.AuthenticationInfoResolverWrapper
+	// Schemas are those that SchemasOf returns for CRD.
+	Schemas Schemas
+
+	// Converters makes the converter between the versions.
+	Converters *conversion.CRConverterFactory
 
 	Authorizer authorizer.Authorizer
 
@@ -64,8 +65,6 @@ type Set struct {
 type builder struct {
 	Config
 	stored       string
-	schemas      map[string]*Schema
-	structurals  map[string]*structuralschema.Structural // of schemas
 	types        managedfields.TypeConverter
 	safe, unsafe runtime.ObjectConvertor
 	equivalents  runtime.EquivalentResourceRegistry
@@ -76,7 +75,6 @@ type builder struct {
 func Build(config Config) (*Set, error) {
 	b := &builder{
 		Config: config, equivalents: runtime.NewEquivalentResourceRegistry(), replicas: make(managedfields.ResourcePathMappings),
-		schemas: make(map[string]*Schema), structurals: make(map[string]*structuralschema.Structural),
 	}
 	if err := b.prepare(); err != nil {
 		return nil, fmt.Errorf("versions: CRD %s: %w", config.CRD.Name, err)
@@ -106,22 +104,12 @@ func (b *builder) prepare() (err error) {
 		return fmt.Errorf("incomplete status.acceptedNames: %+v", names)
 	}
 	for i := range crd.Spec.Versions {
-		v := &crd.Spec.Versions[i]
-		s, err := SchemaOf(crd, v)
-		if err != nil {
-			return fmt.Errorf("schema of %s: %w", v.Name, err)
-		}
-		b.schemas[v.Name], b.structurals[v.Name] = s, s.Structural
-		b.declare(v)
+		b.declare(&crd.Spec.Versions[i])
 	}
 	if b.types, err = b.typesOf(); err != nil {
 		return err
 	}
-	converters, err := conversion.NewCRConverterFactory(b.Services, b.Auth)
-	if err != nil {
-		return err
-	}
-	b.safe, b.unsafe, err = converters.NewConverter(crd)
+	b.safe, b.unsafe, err = b.Converters.NewConverter(crd)
 	return err
 }
 
@@ -200,32 +188,48 @@ func (b *builder) manageStatus(set *Set) error {
 	return nil
 }
 
-// Schema is the schema of one version, in upstream's two forms. Both are nil if the version has
-// none. Structural, by which objects are decoded, may be nil, too, if they are not pruned.
-type Schema struct {
-	Props      *apiextensions.JSONSchemaProps
-	Structural *structuralschema.Structural
+// Schemas are the structural schemas of a CRD's versions by name. A version without one has nil. Schemas are
+// shared: nobody changes them.
+type Schemas map[string]*structuralschema.Structural
+
+// SchemasOf returns the schemas of all versions. It fails if upstream does not serve CRDs with such schemas.
+func SchemasOf(crd *apiextensionsv1.CustomResourceDefinition) (Schemas, error) {
+	schemas := make(Schemas)
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		s, err := structural(crd, v)
+		if err != nil {
+			return nil, fmt.Errorf("versions: schema of version %s of CRD %s: %w", v.Name, crd.Name, err)
+		}
+		schemas[v.Name] = s
+	}
+	return schemas, nil
 }
 
-// SchemaOf returns the schema of a version, which is the caller's own. It fails if upstream does
-// not serve CRDs with such a schema.
-func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*Schema, error) {
-	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
-		return &Schema{}, nil
+func structural(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
+	props, err := propsOf(v)
+	if err != nil || props == nil {
+		return nil, err
+	}
+	s, err := structuralschema.NewStructural(props)
+	if crd.Spec.PreserveUnknownFields {
+		return s, nil // nil if it is not structural
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, defaulting.PruneDefaults(s)
+}
+
+// propsOf returns the schema of a version in upstream's internal form. It is the caller's own, and nil if the version
+// has no schema.
+func propsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
+	if v.Schema == nil {
+		return nil, nil
 	}
 	var internal apiextensions.CustomResourceValidation
 	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema.DeepCopy(), &internal, nil); err != nil {
 		return nil, err
 	}
-	s := &Schema{Props: internal.OpenAPIV3Schema}
-	structural, err := structuralschema.NewStructural(s.Props)
-	if crd.Spec.PreserveUnknownFields {
-		s.Structural = structural // nil if it is not structural
-		return s, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.Structural = structural.DeepCopy() // it shares defaults with Props
-	return s, defaulting.PruneDefaults(s.Structural)
+	return internal.OpenAPIV3Schema, nil
 }
