@@ -156,6 +156,7 @@ var decoded = map[schema.GroupVersionResource]string{
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicies"}:       "v1beta1",
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicybindings"}: "v1beta1",
 	{Group: "events.k8s.io", Version: "v1", Resource: "events"}:                                         "v1 of the core group",
+	{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"}:               "extra attributes of users",
 	{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}:               "schemas",
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}:                           "few, in a scheme of their own",
 }

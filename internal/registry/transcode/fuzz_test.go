@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,7 +19,7 @@ import (
 // wrote must not be refused.
 func FuzzAppend(f *testing.F) {
 	types := []reflect.Type{
-		reflect.TypeFor[corev1.Pod](), reflect.TypeFor[corev1.Secret](), reflect.TypeFor[certificatesv1.CertificateSigningRequest](),
+		reflect.TypeFor[corev1.Pod](), reflect.TypeFor[corev1.Secret](),
 		reflect.TypeFor[coordinationv1.Lease](), reflect.TypeFor[appsv1.ControllerRevision](), reflect.TypeFor[corev1.PersistentVolume](),
 	}
 	planner := transcode.NewPlanner()

@@ -38,7 +38,6 @@ const (
 	kindInt32
 	kindInt64
 	kindMessage
-	kindWrapped // a message whose only field is a list, which replaces the message in the JSON
 	kindTime
 	kindMicroTime
 	kindQuantity
@@ -89,11 +88,11 @@ const (
 
 // field describes how a field is written.
 type field struct {
-	name        literal // `,"name":`
-	absent      literal // name and the zero value
+	name        []byte // `,"name":`
+	absent      []byte // name and the zero value
 	cardinality cardinality
 	kind        kind
-	of          *message // of messages and wrapped lists
+	of          *message // of messages
 }
 
 // Plan writes one kind of object.
@@ -261,7 +260,7 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 		return entry{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	head := append(jsontext.AppendString([]byte{','}, name), ':')
-	out.name, out.absent = literalOf(head), literalOf(append(head, zero...))
+	out.name, out.absent = head, slices.Concat(head, zero)
 	for _, typed := range b.planner.typed {
 		if typed.Owner == owner && typed.Field == f.Name && out.kind == kindMessage {
 			out.of = out.of.of(typed.Kind)
@@ -307,9 +306,6 @@ func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 		if t.Key().Kind() != reflect.String || ownForm(t) || textForm(t.Key()) {
 			return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 		}
-		if t.Elem().Kind() == reflect.Slice && isMessage(t.Elem()) {
-			return p.wrapped(t.Elem())
-		}
 		out, _, err := p.elementLocked(t.Elem())
 		out.cardinality = textMap
 		return out, wireLen, err
@@ -354,16 +350,6 @@ func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
 		}
 	}
 	return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
-}
-
-// wrapped plans a map of named slices that are messages with the elements in field 1.
-func (p *Planner) wrapped(t reflect.Type) (field, uint8, error) {
-	if t.Elem().Kind() != reflect.String || ownForm(t) || textForm(t.Elem()) {
-		return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
-	}
-	items := entry{slot: 0, wire: wireLen, repeated: true}
-	m := &message{table: []entry{{slot: none}, items}, fields: []field{{kind: kindString, cardinality: list}}}
-	return field{kind: kindWrapped, of: m, cardinality: textMap}, wireLen, nil
 }
 
 // knownForms are the types with a MarshalJSON that walker imitates.

@@ -114,41 +114,39 @@ func (c *template) fits(msg []byte) bool {
 // fill writes the message of w, which fits c: a copy of c.out with the message's own gaps. If the JSON of a
 // gap has another length than in c.out, fill writes nothing and returns false.
 func (w *walker) fill(c *template) bool {
-	start := w.n
-	w.bytes(c.out)
-	stop := w.n
+	start := len(w.dst)
+	w.dst = append(w.dst, c.out...)
 	w.special = c.special
 	for _, i := range c.loose {
 		if !w.fillGap(&c.gaps[i], start) {
-			w.n, w.special = start, false
+			w.dst, w.special = w.dst[:start], false
 			return false
 		}
 	}
-	w.n = stop
 	return true
 }
 
-// fillGap writes a gap of the message, whose JSON begins at start.
-func (w *walker) fillGap(g *gap, start int) bool {
-	text, dst := w.src[g.from:g.to], w.dst[start+int(g.at):start+int(g.stop)]
-	as := w.plain
+// fillGap writes a gap of the message, whose JSON begins at start. The JSON of times and escaped strings is first
+// written behind the message's.
+func (w *walker) fillGap(g *gap, start int) (ok bool) {
+	text, stop := w.src[g.from:g.to], len(w.dst)
 	switch g.kind {
 	case gapText:
-		as = as || jsontext.IsPlain(w.src, int(g.from), int(g.to))
+		ok = w.plain || jsontext.IsPlain(w.src, int(g.from), int(g.to))
 	case gapFields:
-		as = as || plainObjects(text)
+		ok = w.plain || plainObjects(text)
 	case gapQuantity:
-		as = as || canonicalQuantity(text)
+		ok = w.plain || canonicalQuantity(text)
 	case gapSpecial:
-		w.escaped = jsontext.AppendString(w.escaped[:0], text)
-		copy(dst, w.escaped)
-		return len(dst) == len(w.escaped)
+		w.dst, ok = jsontext.AppendString(w.dst, text), true
+		text = w.dst[stop:]
 	default:
-		w.n = start + int(g.at)
-		return w.time(int(g.from), int(g.to), g.kind == gapMicroTime) && w.n == start+int(g.stop)
+		ok = w.time(int(g.from), int(g.to), g.kind == gapMicroTime)
+		text = w.dst[stop:]
 	}
-	copy(dst, text)
-	return as
+	w.dst = w.dst[:stop]
+	copy(w.dst[start+int(g.at):start+int(g.stop)], text)
+	return ok && len(text) == int(g.stop-g.at)
 }
 
 // lineSize is the size of a cache line.
@@ -252,6 +250,6 @@ func (s *templates) free() *template {
 // gap records that the output from at on is the JSON of src[from:to], if a template is being made.
 func (w *walker) gap(from, to, at int, kind gapKind) {
 	if w.noting {
-		w.gaps = append(w.gaps, gap{int32(from), int32(to), int32(at - w.start), int32(w.n - w.start), kind})
+		w.gaps = append(w.gaps, gap{int32(from), int32(to), int32(at - w.start), int32(len(w.dst) - w.start), kind})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -28,7 +29,7 @@ func (w *walker) number(want uint64, at, to int) (value uint64, next int) {
 // lastTime caches the message of a time and its text, because many times of an object are equal.
 type lastTime struct {
 	msg  uint64
-	text [block]byte
+	text [32]byte
 	n    int // 0 if there is none yet
 }
 
@@ -40,25 +41,23 @@ func (w *walker) time(from, to int, micro bool) bool {
 	if micro || to-from != timeSize {
 		return w.timestamp(from, to, micro)
 	}
-	w.room(0)
-	start, msg := w.n, binary.LittleEndian.Uint64(w.src[from:])
+	start, msg := len(w.dst), binary.LittleEndian.Uint64(w.src[from:])
 	if msg == w.last.msg && w.last.n > 0 {
-		w.n += copy(w.dst[start:], w.last.text[:w.last.n]) // exactly: a copied message may continue here
+		w.dst = append(w.dst, w.last.text[:w.last.n]...)
 		return true
 	}
 	if !w.timestamp(from, to, false) {
 		return false
 	}
-	if w.n-start <= block {
-		w.last.msg, w.last.n = msg, copy(w.last.text[:], w.dst[start:w.n])
+	if len(w.dst)-start <= len(w.last.text) {
+		w.last.msg, w.last.n = msg, copy(w.last.text[:], w.dst[start:])
 	}
 	return true
 }
 
 func (w *walker) timestamp(from, to int, micro bool) bool {
-	w.room(0)
 	if from == to {
-		w.bytes([]byte("null"))
+		w.dst = append(w.dst, "null"...)
 		return true
 	}
 	seconds, at := w.number(1, from, to)
@@ -76,15 +75,14 @@ func (w *walker) timestamp(from, to int, micro bool) bool {
 		return false
 	}
 	t := time.Unix(int64(seconds), int64(nanos)).UTC()
-	var text [2 * block]byte // AppendFormat may write beyond its result
-	w.bytes(append(t.AppendFormat(append(text[:0], '"'), format), '"'))
+	w.dst = append(t.AppendFormat(append(w.dst, '"'), format), '"')
 	return !t.Truncate(time.Second).IsZero() // the zero time is null
 }
 
 // quantity writes a Quantity, which is a text in field 1.
 func (w *walker) quantity(from, to int) bool {
 	if from == to {
-		w.bytes([]byte(`"0"`))
+		w.dst = append(w.dst, `"0"`...)
 		return true
 	}
 	from, ok := w.only(from, to)
@@ -107,7 +105,7 @@ func (w *walker) quantity(from, to int) bool {
 	if string(data[1:len(data)-1]) != string(text) {
 		w.special = true
 	}
-	w.bytes(data)
+	w.dst = append(w.dst, data...)
 	return true
 }
 
@@ -148,7 +146,7 @@ func canonicalQuantity(text []byte) bool {
 // intOrString writes an IntOrString: which of the two, the number, the text.
 func (w *walker) intOrString(from, to int) bool {
 	if from == to {
-		w.integer(0)
+		w.dst = append(w.dst, '0')
 		return true
 	}
 	which, at := w.number(1, from, to)
@@ -169,7 +167,7 @@ func (w *walker) intOrString(from, to int) bool {
 	}
 	switch which {
 	case 0:
-		w.integer(int64(int32(number)))
+		w.dst = strconv.AppendInt(w.dst, int64(int32(number)), 10)
 	case 1:
 		w.text(at, to)
 	default:
@@ -181,7 +179,7 @@ func (w *walker) intOrString(from, to int) bool {
 // fieldSet writes a FieldsV1, which is JSON in field 1.
 func (w *walker) fieldSet(from, to int) bool {
 	if from == to {
-		w.bytes([]byte("null"))
+		w.dst = append(w.dst, "null"...)
 		return true
 	}
 	from, ok := w.only(from, to)
@@ -191,15 +189,15 @@ func (w *walker) fieldSet(from, to int) bool {
 	if text := w.src[from:to]; !w.plain && !plainObjects(text) {
 		return w.json(text)
 	}
-	w.bytes(w.src[from:to])
-	w.gap(from, to, w.n-(to-from), gapFields)
+	w.dst = append(w.dst, w.src[from:to]...)
+	w.gap(from, to, len(w.dst)-(to-from), gapFields)
 	return true
 }
 
 // raw writes a RawExtension, which is JSON in field 1.
 func (w *walker) raw(from, to int) bool {
 	if from == to {
-		w.bytes([]byte("null"))
+		w.dst = append(w.dst, "null"...)
 		return true
 	}
 	from, ok := w.only(from, to)
@@ -218,7 +216,7 @@ func (w *walker) raw(from, to int) bool {
 // with some characters escaped.
 func (w *walker) json(text []byte) bool {
 	if w.plain {
-		w.bytes(text)
+		w.dst = append(w.dst, text...)
 		return true
 	}
 	data, err := json.Marshal(json.RawMessage(text))
@@ -228,7 +226,7 @@ func (w *walker) json(text []byte) bool {
 	if !bytes.Equal(data, text) {
 		w.special = true
 	}
-	w.bytes(data)
+	w.dst = append(w.dst, data...)
 	return true
 }
 

@@ -16,7 +16,7 @@ import (
 // walker writes one message.
 type walker struct {
 	src []byte
-	output
+	dst []byte // the output
 	// plain says that no string needs to be escaped.
 	plain bool
 	// special says that something was escaped or changed.
@@ -27,9 +27,8 @@ type walker struct {
 	last  lastTime
 
 	templates templates
-	escaped   []byte // a string of the message that is written by a template
-	noting    bool   // gaps are noted, for a template
-	start     int    // of the message in the output
+	noting    bool // gaps are noted, for a template
+	start     int  // of the message in the output
 	gaps      []gap
 }
 
@@ -70,13 +69,12 @@ func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Res
 	if uint64(len(msg)) > math.MaxInt32 {
 		return dst, Result{}, ErrUnusual
 	}
-	w.src, w.plain, w.special, w.slots = msg, plain, false, w.slots[:0]
-	w.appended(dst)
+	w.src, w.dst, w.plain, w.special, w.slots = msg, dst, plain, false, w.slots[:0]
 	how.Copied = w.copied(p.root)
 	ok := how.Copied || w.walk(p.root)
-	out := w.written()
+	out := w.dst
 	how.Plain = ok && !w.special
-	w.src, w.output = nil, output{}
+	w.src, w.dst = nil, nil
 	if !ok {
 		return dst, Result{}, ErrUnusual
 	}
@@ -85,10 +83,10 @@ func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Res
 
 // walk writes the whole message, and makes a template of it if that may help.
 func (w *walker) walk(root *message) bool {
-	w.start, w.noting = w.n, w.templates.wants(w.src)
+	w.start, w.noting = len(w.dst), w.templates.wants(w.src)
 	ok := w.message(root, 0, len(w.src))
 	if w.noting && ok {
-		w.gaps = w.templates.add(root, w.src, w.dst[w.start:w.n], w.special, w.gaps)
+		w.gaps = w.templates.add(root, w.src, w.dst[w.start:], w.special, w.gaps)
 	}
 	w.noting, w.gaps = false, w.gaps[:0]
 	return ok
@@ -96,22 +94,17 @@ func (w *walker) walk(root *message) bool {
 
 // message writes the message between from and to.
 func (w *walker) message(m *message, from, to int) bool {
-	w.room(0)
-	start := w.n
-	if len(m.head) > 0 {
-		w.bytes(m.head)
-	}
+	start := len(w.dst)
+	w.dst = append(w.dst, m.head...)
 	if !w.sorted(m, from, to) {
 		return false
 	}
-	w.room(0)
-	if w.n == start {
-		w.dst[start], w.dst[start+1] = '{', '}'
-		w.n += 2
+	if len(w.dst) == start {
+		w.dst = append(w.dst, '{', '}')
 		return true
 	}
 	w.dst[start] = '{' // in place of the first comma
-	w.byte('}')
+	w.dst = append(w.dst, '}')
 	return true
 }
 
@@ -152,12 +145,11 @@ func (w *walker) sorted(m *message, from, to int) bool {
 	for todo := present | m.always; todo != 0; todo &= todo - 1 {
 		i := bits.TrailingZeros64(todo)
 		f := &m.fields[i]
-		w.room(slack)
 		if present>>i&1 == 0 {
-			w.literal(&f.absent)
+			w.dst = append(w.dst, f.absent...)
 			continue
 		}
-		w.literal(&f.name)
+		w.dst = append(w.dst, f.name...)
 		var ok bool
 		switch slot := w.slots[base+i]; f.cardinality {
 		case list:
@@ -270,30 +262,26 @@ func (w *walker) skip(tag uint64, at, to int) int {
 // list writes a run of fields with the same tag, as scan has found it.
 func (w *walker) list(f *field, at, to int) bool {
 	src := w.src[:to]
-	w.room(0)
-	w.byte('[')
+	w.dst = append(w.dst, '[')
 	for first := true; at < to; first = false {
 		tag, body := varint(src, at)
 		e := entry{wire: uint8(tag & 7)}
 		value, stop := e.content(src, tag, body)
 		if !first {
-			w.room(0)
-			w.byte(',')
+			w.dst = append(w.dst, ',')
 		}
 		if stop < 0 || !w.value(f, value) {
 			return false
 		}
 		at = stop
 	}
-	w.room(0)
-	w.byte(']')
+	w.dst = append(w.dst, ']')
 	return true
 }
 
 // textMap writes such a run of fields that are keys and values.
 func (w *walker) textMap(f *field, at, to int) bool {
-	w.room(0)
-	w.byte('{')
+	w.dst = append(w.dst, '{')
 	var last []byte
 	for first := true; at < to; first = false {
 		_, body := varint(w.src[:to], at)
@@ -304,18 +292,16 @@ func (w *walker) textMap(f *field, at, to int) bool {
 			return false
 		}
 		if !first {
-			w.room(0)
-			w.byte(',')
+			w.dst = append(w.dst, ',')
 		}
 		last = w.src[begin(key):end(key)]
 		w.key(begin(key), end(key))
-		w.byte(':')
+		w.dst = append(w.dst, ':')
 		if !w.value(f, value) {
 			return false
 		}
 	}
-	w.room(0)
-	w.byte('}')
+	w.dst = append(w.dst, '}')
 	return true
 }
 
@@ -350,7 +336,7 @@ func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 	return key, value, true
 }
 
-// value writes one value. There is slack; it leaves some.
+// value writes one value.
 func (w *walker) value(f *field, slot uint64) bool {
 	from, to := begin(slot), end(slot)
 	switch f.kind {
@@ -359,23 +345,20 @@ func (w *walker) value(f *field, slot uint64) bool {
 	case kindMessage:
 		return w.message(f.of, from, to)
 	case kindBool:
-		w.room(0)
-		w.appended(strconv.AppendBool(w.written(), slot != 0))
+		w.dst = strconv.AppendBool(w.dst, slot != 0)
 	case kindInt32:
-		w.integer(int64(int32(slot)))
+		w.dst = strconv.AppendInt(w.dst, int64(int32(slot)), 10)
 	case kindInt64:
-		w.integer(int64(slot))
+		w.dst = strconv.AppendInt(w.dst, int64(slot), 10)
 	case kindBytes:
-		w.appended(append(base64.StdEncoding.AppendEncode(append(w.written(), '"'), w.src[from:to]), '"'))
-	case kindWrapped:
-		return w.wrapped(f.of, from, to)
+		w.dst = append(base64.StdEncoding.AppendEncode(append(w.dst, '"'), w.src[from:to]), '"')
 	case kindTime:
-		at := w.n
+		at := len(w.dst)
 		ok := w.time(from, to, false)
 		w.gap(from, to, at, gapTime)
 		return ok
 	case kindMicroTime:
-		at := w.n
+		at := len(w.dst)
 		ok := w.time(from, to, true)
 		w.gap(from, to, at, gapMicroTime)
 		return ok
@@ -393,22 +376,12 @@ func (w *walker) value(f *field, slot uint64) bool {
 	return true
 }
 
-// integer writes a number.
-func (w *walker) integer(n int64) {
-	if 0 <= n && n < 10 {
-		w.room(0)
-		w.byte(byte('0' + n))
-		return
-	}
-	w.appended(strconv.AppendInt(w.written(), n, 10))
-}
-
 // text writes the string between from and to.
 func (w *walker) text(from, to int) {
 	if !w.plain && !jsontext.IsPlain(w.src, from, to) {
-		at := w.n
+		at := len(w.dst)
 		w.special = true
-		w.appended(jsontext.AppendString(w.written(), w.src[from:to]))
+		w.dst = jsontext.AppendString(w.dst, w.src[from:to])
 		w.gap(from, to, at, gapSpecial)
 		return
 	}
@@ -425,34 +398,7 @@ func (w *walker) key(from, to int) {
 
 // quoted writes src[from:to] as a string.
 func (w *walker) quoted(from, to int, kind gapKind) {
-	n := to - from
-	w.room(n)
-	dst := w.dst[w.n:]
-	dst[0] = '"'
-	if n <= block && from+block <= len(w.src) {
-		*(*[block]byte)(dst[1:]) = [block]byte(w.src[from:])
-	} else {
-		copy(dst[1:], w.src[from:to])
-	}
-	dst[n+1] = '"'
-	w.n += n + 1
-	w.gap(from, to, w.n-n, kind)
-	w.n++
-}
-
-// wrapped writes the list that a message holds.
-func (w *walker) wrapped(m *message, from, to int) bool {
-	base := len(w.slots)
-	w.slots = append(w.slots, 0)
-	present, ok := w.scan(m.table, from, to, base)
-	slot := w.slots[base]
-	w.slots = w.slots[:base]
-	switch {
-	case !ok:
-		return false
-	case present == 0:
-		w.bytes([]byte("[]"))
-		return true
-	}
-	return w.list(&m.fields[0], begin(slot), end(slot))
+	w.dst = append(append(w.dst, '"'), w.src[from:to]...)
+	w.gap(from, to, len(w.dst)-(to-from), kind)
+	w.dst = append(w.dst, '"')
 }
