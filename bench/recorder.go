@@ -11,17 +11,19 @@ import (
 )
 
 // recorder collects the results of concurrent workers and the cost of the processes. Cost counts only between
-// resume and pause, so a workload can prepare itself outside of them.
+// resume and pause, so a workload can prepare itself outside of them. The lock of a part is taken before that of
+// the whole.
 type recorder struct {
 	target *Target
 	total  int
 	began  time.Time
+	series bool      // whether Result.Series is wanted
+	whole  *recorder // of which this is a part, nil for none
 
 	mu      sync.Mutex
 	result  *Result
-	name    string // with the phase, for people
-	resumed reading
-	seconds *series // nil if they are not wanted
+	name    string  // with the phase, for people
+	resumed reading // the zero value after pause
 }
 
 // reading is the state of the clocks at one time.
@@ -39,14 +41,8 @@ func (t *Target) recorded(name, unit string, total int, work func(*recorder) err
 	if err != nil {
 		return nil, err
 	}
-	rec := &recorder{
-		target: t, total: total, name: name, began: time.Now(),
-		result: NewResult(name, unit),
-	}
+	rec := &recorder{target: t, total: total, name: name, began: time.Now(), series: t.Series, result: NewResult(name, unit)}
 	rec.result.Before = before
-	if t.Series {
-		rec.seconds = &series{clock: newClock()}
-	}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
 	if err := work(rec); err != nil {
@@ -64,11 +60,8 @@ func (r *recorder) set(change func(*Result)) {
 
 // part returns a recorder for some of the operations of the same run. It records no cost.
 func (r *recorder) part(name, unit string) *recorder {
-	p := &recorder{target: r.target, result: NewResult(name, unit)}
+	p := &recorder{target: r.target, series: r.series, whole: r, result: NewResult(name, unit)}
 	p.result.Part = true
-	if r.seconds != nil {
-		p.seconds = &series{clock: r.seconds.clock}
-	}
 	return p
 }
 
@@ -107,9 +100,6 @@ func (r *recorder) resume() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.resumed = now
-	if r.seconds != nil {
-		r.seconds.clock.resume(now.at)
-	}
 	return err
 }
 
@@ -122,10 +112,8 @@ func (r *recorder) pause() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.seconds != nil {
-		r.seconds.clock.pause(end.at)
-	}
 	res, start := r.result, r.resumed
+	r.resumed = reading{}
 	res.Wall += end.at.Sub(start.at)
 	res.ServerCPU += end.server.CPU - start.server.CPU
 	res.ClientCPU += end.client - start.client
@@ -160,11 +148,32 @@ func (r *recorder) finish() *Result {
 	defer r.mu.Unlock()
 	r.result.Interrupted = r.result.Interrupted || r.target.stopped()
 	r.result.Protocol, _ = r.target.spoken.Load().(string) // none if there was no connection
-	if r.seconds != nil {
-		r.seconds.close()
-		r.result.Series = r.seconds.done
+	if passed := r.passedLocked(); r.series && passed > 0 {
+		r.secondLocked(passed - 1) // nothing may have ended in the last seconds
 	}
 	return r.result
+}
+
+// passedLocked is how much measured time has passed.
+func (r *recorder) passedLocked() time.Duration {
+	switch {
+	case r.whole != nil:
+		r.whole.mu.Lock()
+		defer r.whole.mu.Unlock()
+		return r.whole.passedLocked()
+	case r.resumed.at.IsZero():
+		return r.result.Wall
+	}
+	return r.result.Wall + time.Since(r.resumed.at)
+}
+
+// secondLocked returns the counts of a second of the measured time.
+func (r *recorder) secondLocked(at time.Duration) *Counts {
+	n := int(at / time.Second)
+	for len(r.result.Series) <= n {
+		r.result.Series = append(r.result.Series, Counts{Latency: secondHistogram()})
+	}
+	return &r.result.Series[n]
 }
 
 // record counts one operation.
@@ -177,8 +186,8 @@ func (r *recorder) record(took time.Duration, o outcome, err error) {
 		r.result.Retries += o.retries
 		r.result.addStatus(http.StatusTooManyRequests, o.retries)
 	}
-	if second := r.seconds.now(); second != nil {
-		second.record(took, o.status, err)
+	if r.series {
+		r.secondLocked(r.passedLocked()).record(took, o.status, err)
 	}
 }
 

@@ -2,9 +2,12 @@ package bench
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/larder-io/larder/bench/process"
 )
@@ -65,6 +68,31 @@ type Result struct {
 // NewResult returns a Result that has counted nothing yet.
 func NewResult(name, unit string) *Result {
 	return &Result{Name: name, Unit: unit, Counts: Counts{Latency: newHistogram()}}
+}
+
+// MarshalJSON implements json.Marshaler. Times are in nanoseconds. The rate and the CPU time of an operation are
+// derived from other fields, for other programs.
+func (r *Result) MarshalJSON() ([]byte, error) {
+	type fields Result // without its methods
+	out := struct {
+		*fields
+		Rate     float64       `json:"opsPerSecond"`
+		CPUPerOp time.Duration `json:"serverCPUPerOpNanoseconds"`
+		// Latency has the mean and quantiles, and in hdr the whole histogram, of microseconds, as
+		// HdrHistogram's tools read it.
+		Latency map[string]any `json:"latency,omitempty"`
+	}{fields: (*fields)(r), Rate: r.Rate(), CPUPerOp: r.CPUPerOp()}
+	if r.Latency != nil && r.Latency.TotalCount() > 0 {
+		text, err := r.Latency.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+		if err != nil {
+			return nil, fmt.Errorf("bench: histogram: %w", err)
+		}
+		out.Latency = map[string]any{"mean": time.Duration(r.Latency.Mean() * float64(time.Microsecond)), "hdr": string(text)}
+		for _, q := range []float64{50, 75, 90, 95, 99, 99.9, 99.99, 100} {
+			out.Latency[fmt.Sprintf("p%g", q)] = r.Quantile(q)
+		}
+	}
+	return json.Marshal(out)
 }
 
 // Record counts one operation. status is the status of its answer, 0 if there was none.

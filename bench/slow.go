@@ -69,9 +69,9 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	deliveries.result.Wall, deliveries.result.Server, deliveries.result.Interrupted = lists.Wall, lists.Server, lists.Interrupted
-	deliveries.result.Protocol = lists.Protocol
-	return []*Result{lists, deliveries.result}, nil
+	delivered := deliveries.finish()
+	delivered.Wall, delivered.Server = lists.Wall, lists.Server
+	return []*Result{lists, delivered}, nil
 }
 
 // read sends one request and records its outcome.

@@ -149,7 +149,7 @@ func (o *options) target() (*bench.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	target.Series = o.outputs != (outputs{})
+	target.Series = o.outputs.series != ""
 	target.Process = process.Process{Name: "server", PID: o.pid}
 	if o.etcdPID != 0 {
 		target.Beside = []process.Process{{Name: "etcd", PID: o.etcdPID}}
