@@ -61,7 +61,7 @@ func (c *Comparison) IDs() []string {
 	var ids []string
 	for _, s := range append(c.config.selected(c.steps()), c.config.selected(c.startSteps())...) {
 		for _, r := range s.rows {
-			ids = append(ids, r.id)
+			ids = append(ids, r.ID)
 		}
 	}
 	return ids
@@ -115,7 +115,7 @@ func (c *Config) say(format string, args ...any) {
 // are measured.
 func (c *Config) selected(steps []step) []step {
 	return slices.DeleteFunc(steps, func(s step) bool {
-		return !slices.ContainsFunc(s.rows, func(r rowSpec) bool { return c.Rows.MatchString(r.id + " " + r.work) })
+		return !slices.ContainsFunc(s.rows, func(r *Row) bool { return c.Rows.MatchString(r.ID + " " + r.Work) })
 	})
 }
 
@@ -211,14 +211,10 @@ func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
 
 // step runs all rounds of a step and adds its rows.
 func (c *Comparison) step(ctx context.Context, s step) error {
-	rows := make([]*Row, len(s.rows))
-	for i, r := range s.rows {
-		rows[i] = &Row{ID: r.id, Work: r.work, Figures: slices.Clone(r.figures), Results: make(map[Kind][]*bench.Result)}
-		c.table.Rows = append(c.table.Rows, rows[i])
-	}
+	c.table.Rows = append(c.table.Rows, s.rows...)
 	defer func() {
-		for i, r := range rows {
-			s.rows[i].fill(r)
+		for _, r := range s.rows {
+			r.fill()
 			c.config.say("%s", strings.Join(r.cells(), " | "))
 		}
 	}()
@@ -229,9 +225,9 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 			}
 			results, err := s.run(ctx, kind)
 			if err != nil {
-				return fmt.Errorf("compare: %s, %s: %w", s.rows[0].id, kind, err)
+				return fmt.Errorf("compare: %s, %s: %w", s.rows[0].ID, kind, err)
 			}
-			for i, r := range rows {
+			for i, r := range s.rows {
 				r.Results[kind] = append(r.Results[kind], results[i])
 			}
 		}

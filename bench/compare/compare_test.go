@@ -180,13 +180,13 @@ func TestIDsAreUnique(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, s := range append(comparison.steps(), comparison.startSteps()...) {
 		for _, r := range s.rows {
-			if seen[r.id] {
-				t.Errorf("two rows are %s", r.id)
+			if seen[r.ID] {
+				t.Errorf("two rows are %s", r.ID)
 			}
-			seen[r.id] = true
-			for _, f := range r.figures {
+			seen[r.ID] = true
+			for _, f := range r.Figures {
 				if f.of == nil {
-					t.Errorf("%s does not say how to make its figure %q", r.id, f.Name)
+					t.Errorf("%s does not say how to make its figure %q", r.ID, f.Name)
 				}
 			}
 		}
@@ -228,18 +228,18 @@ func TestBest(t *testing.T) {
 		return append(all, &bench.Result{Counts: bench.Counts{Ops: 3, Errors: 3}, Server: process.Usage{RSS: 1}})
 	}
 	for _, c := range []struct {
-		spec rowSpec
+		row  Row
 		unit Unit
 		of   []*bench.Result
 		want float64
 	}{
-		{rowSpec{}, Memory, results(5, 3, 4), 3},
-		{rowSpec{}, PerSecond, results(5, 3, 6), 6},
-		{rowSpec{worst: true}, Memory, results(5, 3, 4), 5},
-		{rowSpec{median: true}, Memory, results(5, 3, 4), 4},
-		{rowSpec{}, Memory, results(), 0},
+		{Row{}, Memory, results(5, 3, 4), 3},
+		{Row{}, PerSecond, results(5, 3, 6), 6},
+		{Row{worst: true}, Memory, results(5, 3, 4), 5},
+		{Row{median: true}, Memory, results(5, 3, 4), 4},
+		{Row{}, Memory, results(), 0},
 	} {
-		if got := c.spec.best(c.unit, resident, c.of); got != c.want {
+		if got := c.row.best(c.unit, resident, c.of); got != c.want {
 			t.Errorf("best %g, want %g", got, c.want)
 		}
 	}

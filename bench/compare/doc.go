@@ -8,8 +8,7 @@
 // latencies, memory, system calls, and the CPU time of etcd and the client.
 //
 // For rows of watches, a separate Larder makes the changes. So these rows have the cost of
-// following etcd, encoding and delivering, but not of writing. All other servers are paused
-// meanwhile, as for the mixed load (B36), because each of them would follow the changes too. In
-// rows of reads the other server makes the changes. In rows of writes the other server is
-// stopped.
+// following etcd, encoding and delivering, but not of writing. All other servers are stopped
+// meanwhile, as for the mixed load (B36) and in rows of writes, because each of them would follow the
+// changes too. In rows of reads the other server makes the changes.
 package compare

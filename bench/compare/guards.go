@@ -17,23 +17,20 @@ const elsewhere = "p99 beside a flood of another server, of that alone"
 // As a control, the other user reads from a second server of that kind.
 func (c *Comparison) flood() step {
 	const rate, clients = 200, 32
-	spec := rowSpec{
-		id:   "B39",
-		work: fmt.Sprintf("GET one pod by one user, %d requests/s, open loop, beside another's %d clients that LIST %d pods each, in a priority level of 5 seats", rate, clients, c.seed.Pods/c.seed.Namespaces),
-		figures: []Figure{
-			{Name: "of the p99 alone", Unit: Times, of: value(bench.Slowdown)},
-			{Name: "control: flood of another server", Unit: Times, of: value(elsewhere)},
-			latency("p99", 99), {Name: "p99 alone", Unit: Seconds, of: value(bench.AloneP99)},
-		},
-	}
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+	spec := newRow("B39",
+		fmt.Sprintf("GET one pod by one user, %d requests/s, open loop, beside another's %d clients that LIST %d pods each, in a priority level of 5 seats", rate, clients, c.seed.Pods/c.seed.Namespaces),
+		Figure{Name: "of the p99 alone", Unit: Times, of: value(bench.Slowdown)},
+		Figure{Name: "control: flood of another server", Unit: Times, of: value(elsewhere)},
+		latency("p99", 99), Figure{Name: "p99 alone", Unit: Seconds, of: value(bench.AloneP99)},
+	)
+	return step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
 		server := c.servers[kind]
 		quiet := c.started.Tenant(server, 0)
 		if err := server.Target.AllowTenants(ctx, quiet); err != nil {
 			return nil, err
 		}
 		config := bench.FloodConfig{
-			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Load: bench.Load{Operations: c.ops(kind, 600, 600), Clients: 8, Rate: rate}},
+			Quiet: bench.ReadConfig{Name: spec.ID, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Load: bench.Load{Operations: c.ops(kind, 600, 600), Clients: 8, Rate: rate}},
 			By:    c.started.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Repeats: 2,
 		}
 		r, err := bench.Flood(ctx, quiet, config)
@@ -69,7 +66,7 @@ var guarded = []struct {
 
 // guards measures one read by a user who is not an administrator, on servers with different guards.
 func (c *Comparison) guards() step {
-	var specs []rowSpec
+	var specs []*Row
 	for _, g := range guarded {
 		specs = append(specs, row(g.id, "GET one pod, resourceVersion=0, 4 clients: "+g.what))
 	}

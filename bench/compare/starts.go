@@ -16,7 +16,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 	if _, err := c.end(Larder); err != nil {
 		return err
 	}
-	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].id != emptyStart }) {
+	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].ID != emptyStart }) {
 		c.config.say("seeding up to %d pods", c.config.StartPods)
 		more := c.seed
 		more.Pods = c.config.StartPods
@@ -39,34 +39,25 @@ const emptyStart = "B31"
 // startSteps are the workloads that start servers.
 func (c *Comparison) startSteps() []step {
 	n := c.config.StartPods
-	spec := func(id, work string) rowSpec {
-		return rowSpec{id: id, work: work, figures: []Figure{
-			{Unit: Seconds, of: wall}, {Name: "CPU", Unit: Seconds, of: cpuPerOp}, {Name: "RSS", Unit: Memory, of: resident},
-		}}
+	spec := func(id, work string) *Row {
+		return newRow(id, work, Figure{Unit: Seconds, of: wall}, Figure{Name: "CPU", Unit: Seconds, of: cpuPerOp}, Figure{Name: "RSS", Unit: Memory, of: resident})
 	}
 	empty := spec(emptyStart, "start to /readyz 200, empty; Larder with its own etcd")
 	full := spec("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n))
-	under := rowSpec{
-		id: "B33", work: fmt.Sprintf("resident with %d pods under LIST load", n),
-		figures: []Figure{
-			{Unit: Memory, of: resident},
-			{Name: "at most", Unit: Memory, of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }},
-		},
-	}
-	open := rowSpec{
-		id: "B26", work: fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), worst: true,
-		figures: []Figure{{Unit: Memory, of: value(bench.MemoryPerWatch)}},
-	}
+	under := newRow("B33", fmt.Sprintf("resident with %d pods under LIST load", n), Figure{Unit: Memory, of: resident},
+		Figure{Name: "at most", Unit: Memory, of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }})
+	open := newRow("B26", fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), Figure{Unit: Memory, of: value(bench.MemoryPerWatch)})
+	open.worst = true
 	return []step{
-		{rows: []rowSpec{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		{rows: []*Row{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 			server, err := c.started.StartEmpty(ctx, string(kind))
 			if err != nil {
 				return nil, err
 			}
-			r, err := started(empty.id, server)
+			r, err := started(empty.ID, server)
 			return one(r, errors.Join(err, server.Stop()))
 		}},
-		{rows: []rowSpec{full, under, open}, run: c.startFull},
+		{rows: []*Row{full, under, open}, run: c.startFull},
 	}
 }
 

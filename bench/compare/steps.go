@@ -16,7 +16,7 @@ const pods = "/api/v1/pods"
 
 // step is one workload. Its results make one or more rows.
 type step struct {
-	rows  []rowSpec
+	rows  []*Row
 	limit bool // whether the limit takes part
 	asks  asks
 	run   func(ctx context.Context, kind Kind) ([]*bench.Result, error)
@@ -28,30 +28,21 @@ type asks struct {
 	watchList              bool
 }
 
-// rowSpec describes how a row is built from results.
-type rowSpec struct {
-	id, work string
-	body     bool // whether to show the size of the answer
-	figures  []Figure
-	worst    bool // whether the worst round counts: in others, memory that was free before may hide growth
-	median   bool // whether the median counts, because a single round may have no slow request
-}
-
-// fill computes a row's figures from its results.
-func (s *rowSpec) fill(r *Row) {
+// fill computes the row's figures from its results.
+func (r *Row) fill() {
 	for i := range r.Figures {
 		f := &r.Figures[i]
 		f.Best = make(map[Kind]float64)
 		for _, k := range kinds {
-			f.Best[k] = s.best(f.Unit, f.of, r.Results[k])
+			f.Best[k] = r.best(f.Unit, f.of, r.Results[k])
 		}
 	}
-	if larder := r.Results[Larder]; s.body && len(larder) > 0 {
+	if larder := r.Results[Larder]; r.body && len(larder) > 0 {
 		r.Body = larder[0].BytesPerOp()
 	}
 }
 
-func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*bench.Result) float64 {
+func (r *Row) best(unit Unit, of func(*bench.Result) float64, results []*bench.Result) float64 {
 	var all []float64
 	for _, r := range results {
 		if r.Succeeded() > 0 {
@@ -61,10 +52,10 @@ func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*ben
 	switch {
 	case len(all) == 0:
 		return 0
-	case s.median:
+	case r.median:
 		slices.Sort(all)
 		return all[len(all)/2]
-	case unit == PerSecond || s.worst:
+	case unit == PerSecond || r.worst:
 		return slices.Max(all)
 	}
 	return slices.Min(all)
@@ -89,9 +80,14 @@ func latency(name string, q float64) Figure {
 	return Figure{Name: name, Unit: Seconds, of: quantile(q)}
 }
 
-// row is the spec of a row of CPU time per operation, and of more figures.
-func row(id, work string, more ...Figure) rowSpec {
-	return rowSpec{id: id, work: work, figures: append([]Figure{{Unit: Seconds, of: cpuPerOp}}, more...)}
+// newRow returns a row of figures without results.
+func newRow(id, work string, figures ...Figure) *Row {
+	return &Row{ID: id, Work: work, Figures: figures, Results: make(map[Kind][]*bench.Result)}
+}
+
+// row is newRow of CPU time per operation, and of more figures.
+func row(id, work string, more ...Figure) *Row {
+	return newRow(id, work, append([]Figure{{Unit: Seconds, of: cpuPerOp}}, more...)...)
 }
 
 // ops returns the number of operations for a server. Fast servers do more, so that each is measured for
@@ -166,11 +162,11 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
 
 // readBy is a step of one request that is sent again and again. Before each request for gzip a pod is changed,
 // so that a server cannot repeat its last answer. The limit always sends the same bytes.
-func (c *Comparison) readBy(clients int, spec rowSpec, a asks, stock, fast int) step {
+func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) step {
 	spec.body = true
-	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		read := bench.ReadConfig{
-			Name: spec.id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
+			Name: spec.ID, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
 		}
 		if a.encoding == "gzip" && kind != Limit {
 			read.Between = func(ctx context.Context, i int) error {
@@ -190,7 +186,7 @@ func (c *Comparison) watchLists() []step {
 	list := func(id, work, path, accept string, objects, clients, stock, fast int) step {
 		spec := row(id, work)
 		spec.body = true
-		return step{rows: []rowSpec{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return step{rows: []*Row{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
 				Name: id, Path: path, Accept: accept, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients}, Objects: objects,
 			}))
@@ -211,7 +207,7 @@ func (c *Comparison) fanOut() step {
 	rate, changes := min(50, max(1, most/float64(watchers))), min(200, max(5, events/watchers))
 	spec := row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %g events/s, per delivery", watchers, rate))
 	spec.body = true
-	return c.undisturbed(step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
 			Load: bench.Load{Operations: c.ops(kind, changes, changes), Rate: rate, Clients: 4},
@@ -224,7 +220,7 @@ func (c *Comparison) selective() step {
 	const rate = 400
 	watchers := c.config.watchers(1000)
 	spec := row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate))
-	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		changes := c.ops(kind, 1200, 1200)
 		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
 		return c.watch(ctx, kind, bench.WatchConfig{
@@ -237,7 +233,7 @@ func (c *Comparison) selective() step {
 // opening opens watches.
 func (c *Comparison) opening() step {
 	spec := row("B25", "opening a watch, TLS handshake included")
-	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Hold(ctx, c.servers[kind].Target, bench.HoldConfig{
 			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
 		}))
@@ -246,7 +242,7 @@ func (c *Comparison) opening() step {
 
 // writes are the life of ConfigMaps.
 func (c *Comparison) writes() step {
-	var specs []rowSpec
+	var specs []*Row
 	for i, verb := range bench.Verbs {
 		specs = append(specs, withRate(27+i, verb+" of a ConfigMap, 16 clients"))
 	}
@@ -259,7 +255,7 @@ func (c *Comparison) writes() step {
 
 // components are the writes of a cluster's own components.
 func (c *Comparison) components() step {
-	var specs []rowSpec
+	var specs []*Row
 	for i, name := range bench.ComponentWrites() {
 		specs = append(specs, withRate(46+i, name+", 16 clients"))
 	}
@@ -271,14 +267,14 @@ func (c *Comparison) components() step {
 }
 
 // withRate is a row of CPU per operation and of operations per second.
-func withRate(number int, work string) rowSpec {
+func withRate(number int, work string) *Row {
 	return row(fmt.Sprintf("B%d", number), work, Figure{Unit: PerSecond, of: (*bench.Result).Rate})
 }
 
 // patches are of pods, the largest objects that are written often.
 func (c *Comparison) patches() step {
 	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
-	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
 			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
 		}))
@@ -288,7 +284,7 @@ func (c *Comparison) patches() step {
 // storm closes all watches and opens them again at once.
 func (c *Comparison) storm() step {
 	spec := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
-	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
 			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000), Returns: 1,
 		}))

@@ -86,6 +86,10 @@ type Row struct {
 	Figures []Figure `json:"figures"`
 	// Results are all rounds, by the name of the server.
 	Results map[Kind][]*bench.Result `json:"results"`
+
+	body   bool // whether to show the size of the answer
+	worst  bool // whether the worst round counts: in others, memory that was free before may hide growth
+	median bool // whether the median counts, because a single round may have no slow request
 }
 
 // RSS is the resident memory of a server after the row's last round.

@@ -15,7 +15,7 @@ import (
 
 // tail returns the row of CPU per operation, and of latency at p99 and p99.9. Each figure is the median of
 // all rounds.
-func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
+func tail(id, work string, p99, p999 func(*bench.Result) float64) *Row {
 	spec := row(id, work, Figure{Name: "p99", Unit: Seconds, of: p99}, Figure{Name: "p99.9", Unit: Seconds, of: p999})
 	spec.median = true
 	return spec
@@ -27,7 +27,7 @@ func (c *Comparison) stuck() step {
 	const rate = 100
 	watchers := c.config.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
-	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
 			Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},
@@ -58,7 +58,7 @@ const (
 func (c *Comparison) mixed() step {
 	const rate = 300
 	spec := tail("B36", fmt.Sprintf("mixed load, %d requests/s, open loop; latencies of GETs and of lists of a node", rate), value(smallP99), value(smallP999))
-	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Load: bench.Load{Operations: c.ops(kind, 4500, 4500), Clients: 16, Rate: rate}})
 		if err != nil {
 			return nil, err
