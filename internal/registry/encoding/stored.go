@@ -225,7 +225,7 @@ func (s *Stored) Decode(c *Codec, empty runtime.Object) (runtime.Object, error) 
 // StoresAs reports whether o, whose body is body, would be stored as s.
 func (c *Codec) StoresAs(o *cache.Object, body []byte, s *Stored) bool {
 	if s.known {
-		return s.document.Equals(body, o.Revision())
+		return bytes.Equal(body, s.document.AppendRevision(make([]byte, 0, len(body)), o.Revision()))
 	}
 	raw, apiVersion, kind, ok := wire.Unenvelope(s.Data)
 	if ok && apiVersion == c.Canonical.GroupVersion().String() && kind == c.Canonical.Kind {

@@ -1,7 +1,6 @@
 package servedjson
 
 import (
-	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,20 +17,6 @@ func (d *Document) AppendRevision(dst []byte, revision int64) []byte {
 
 // Len returns the length of the object as it was read.
 func (d *Document) Len() int { return len(d.data) }
-
-// Equals reports whether body equals the result of AppendRevision.
-func (d *Document) Equals(body []byte, revision int64) bool {
-	var room [20]byte
-	digits := strconv.AppendInt(room[:0], revision, 10)
-	head, tail := d.data[:d.revision.from], d.data[d.revision.to:]
-	middle := len(body) - len(head) - len(tail)
-	if middle != len(d.before)+len(digits)+len(d.after) || !bytes.HasPrefix(body, head) || !bytes.HasSuffix(body, tail) {
-		return false
-	}
-	own := body[len(head) : len(head)+middle]
-	return string(own[:len(d.before)]) == d.before && string(own[middle-len(d.after):]) == d.after &&
-		bytes.Equal(own[len(d.before):middle-len(d.after)], digits)
-}
 
 // Labels returns the labels, nil if there are none.
 func (d *Document) Labels() map[string]string {

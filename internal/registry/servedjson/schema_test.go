@@ -86,11 +86,6 @@ func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Sch
 	if body := d.AppendRevision([]byte("x"), 4711); string(body) != "x"+string(encoded) {
 		t.Fatalf("%s:\nwith a revision %s\nupstream        %s", data, body[1:], encoded)
 	}
-	other := bytes.Clone(encoded)
-	other[len(data)*7919%len(other)]++
-	if !d.Equals(encoded, 4711) || d.Equals(encoded, 4712) || d.Equals(encoded, 471) || d.Equals(other, 4711) || d.Equals(nil, 4711) {
-		t.Fatalf("%s: does not equal itself, or equals %s", data, other)
-	}
 	return true
 }
 
