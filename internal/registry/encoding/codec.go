@@ -2,7 +2,6 @@ package encoding
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,9 +85,7 @@ type Codec struct {
 
 	convertor runtime.ObjectConvertor // shares memory between in and out
 	envelope  []byte                  // see cutEnvelope; nil for custom resources and records
-	// storesCanonical says that objects are stored in the canonical version, in such envelopes.
-	storesCanonical atomic.Bool
-	numbers         *numbers // of the encodings of the resource's objects
+	numbers   *numbers                // of the encodings of the resource's objects
 
 	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
 	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
@@ -257,43 +254,7 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	if err := c.Versioner().PrepareObjectForStorage(obj); err != nil {
 		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
-	if data, ok := c.encodeCanonical(obj); ok {
-		return data, nil
-	}
-	data, err := runtime.Encode(c.Storage, obj)
-	if _, canonical := c.cutEnvelope(data); canonical && err == nil {
-		c.storesCanonical.Store(true)
-	}
-	return data, err
-}
-
-// encodeCanonical encodes obj as the storage codec does, in memory of the exact size. An earlier encoding has
-// shown that the codec stores the canonical version as protobuf. encodeCanonical returns false for unusual
-// objects, which the caller passes to the storage codec.
-func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
-	if !c.storesCanonical.Load() {
-		return nil, false
-	}
-	out, err := c.convertor.ConvertToVersion(obj, c.Canonical.GroupVersion())
-	if err != nil || reflect.TypeOf(out) == reflect.TypeOf(obj) {
-		return nil, false
-	}
-	if _, nested := out.(runtime.NestedObjectEncoder); nested {
-		return nil, false
-	}
-	m, ok := out.(sizedMarshaler)
-	if !ok {
-		return nil, false
-	}
-	size := m.Size()
-	var length [binary.MaxVarintLen64]byte
-	head := binary.PutUvarint(length[:], uint64(size))
-	data := make([]byte, 0, len(c.envelope)+head+size+len(wire.EnvelopeTail))
-	data = append(append(data, c.envelope...), length[:head]...)
-	if n, err := m.MarshalToSizedBuffer(data[len(data) : len(data)+size]); err != nil || n != size {
-		return nil, false
-	}
-	return append(data[:len(data)+size], wire.EnvelopeTail...), true
+	return runtime.Encode(c.Storage, obj)
 }
 
 // SetRevision sets the resourceVersion of obj.
@@ -392,18 +353,9 @@ func (c *Codec) Internal(ctx context.Context, o *cache.Object, revision int64) (
 	return obj, nil
 }
 
-// as decodes canonical bytes into version gv, without kind and apiVersion. It converts by way of the
-// internal version even to the canonical one: conversion adds kind and apiVersion of volume claim
-// templates, which protobuf does not carry.
-func (c *Codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) {
-	obj := c.New()
-	if err := c.Decode(body, obj); err != nil {
-		return nil, err
-	}
-	return c.toVersion(obj, gv)
-}
-
-// toVersion converts obj. The result may share memory with obj.
+// toVersion converts obj, without kind and apiVersion. The result may share memory with obj, which has the internal
+// version even if gv is the canonical one: conversion adds kind and apiVersion of volume claim templates, which
+// protobuf does not carry.
 func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
 	out, err := c.convertor.ConvertToVersion(obj, gv)
 	if err != nil {
@@ -440,11 +392,6 @@ func (c *Codec) Records() bool { return c.New == nil }
 
 // marshaler and unmarshaler have the methods of generated protobuf types.
 type marshaler interface{ Marshal() ([]byte, error) }
-
-type sizedMarshaler interface {
-	Size() int
-	MarshalToSizedBuffer([]byte) (int, error)
-}
 
 type unmarshaler interface {
 	Reset()

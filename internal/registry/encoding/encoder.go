@@ -208,55 +208,48 @@ func (e *Encoder) planned(dst []byte, o *cache.Object) (_ []byte, cheap, ok bool
 	return out, how.Copied, err == nil
 }
 
-// decoded makes the item of o by decoding the object, or the necessary part of it.
+// decoded makes the item of o by decoding the object, or only the metadata of a custom resource.
 func (e *Encoder) decoded(o *cache.Object) ([]byte, error) {
-	c := e.codec
+	c, obj, err := e.codec, e.codec.New(), error(nil)
 	switch {
-	case c.custom != nil:
-		return e.decodedCustom(o)
 	case e.projection == Full:
-		obj, err := c.as(o.Body(), e.gvk.GroupVersion())
-		if err != nil {
-			return nil, err
-		}
-		return e.marshal(obj)
-	case c.splitMetadata:
-		obj := c.New()
-		if err := c.Decode(o.Body(), obj); err != nil {
-			return nil, err
-		}
-		return e.partialOf(obj)
-	default:
-		c.decodes.Add(1)
-		return e.partial(o.Body())
-	}
-}
-
-// decodedCustom is decoded for custom resources.
-func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
-	c := e.codec
-	if e.projection == Full {
-		if e.MediaType != JSON {
+		if c.custom != nil && e.MediaType != JSON {
 			return nil, fmt.Errorf("%w: %s", errNotProtobuf, e.gvk)
 		}
-		obj := c.New()
-		if err := c.Decode(o.Body(), obj); err != nil {
-			return nil, err
-		}
-		return c.encode(obj)
+		err = c.Decode(o.Body(), obj)
+	case c.custom != nil && !e.converts(o):
+		return e.metadataOf(o.Head())
+	default:
+		err = c.DecodeObject(context.Background(), o, obj, false)
 	}
-	if c.custom.converts && !c.custom.stores(o.Head()) {
-		obj, err := c.Internal(context.Background(), o, 0)
-		if err != nil {
-			return nil, err
-		}
-		return e.partialOf(obj)
-	}
-	raw, err := wire.MetadataJSON(o.Head())
 	if err != nil {
 		return nil, err
 	}
-	c.decodes.Add(1)
+	return e.itemOf(obj)
+}
+
+// itemOf makes the item of obj, a decoded object.
+func (e *Encoder) itemOf(obj runtime.Object) ([]byte, error) {
+	switch {
+	case e.projection != Full:
+		return e.partialOf(obj)
+	case e.codec.custom != nil:
+		return e.codec.encode(obj)
+	}
+	out, err := e.codec.toVersion(obj, e.gvk.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return e.marshal(out)
+}
+
+// metadataOf makes the item of PartialObjectMetadata of a custom resource.
+func (e *Encoder) metadataOf(head []byte) ([]byte, error) {
+	raw, err := wire.MetadataJSON(head)
+	if err != nil {
+		return nil, err
+	}
+	e.codec.decodes.Add(1)
 	var metadata map[string]any
 	if err := utiljson.Unmarshal(raw, &metadata); err != nil {
 		return nil, fmt.Errorf("registry: decode metadata: %w", err)
@@ -269,19 +262,6 @@ func (e *Encoder) marshal(obj runtime.Object) ([]byte, error) {
 		return marshalProtobuf(obj)
 	}
 	return marshalJSON(obj)
-}
-
-// partial makes the JSON item of PartialObjectMetadata; only ObjectMeta is decoded.
-func (e *Encoder) partial(body []byte) ([]byte, error) {
-	raw, err := wire.ObjectMetaProtobuf(body)
-	if err != nil {
-		return nil, err
-	}
-	var m metav1.ObjectMeta
-	if err := m.Unmarshal(raw); err != nil {
-		return nil, fmt.Errorf("registry: decode metadata: %w", err)
-	}
-	return e.partialOf(&m)
 }
 
 // partialOf makes the item of PartialObjectMetadata of something with metadata.

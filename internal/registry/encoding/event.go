@@ -64,27 +64,12 @@ func (e *Encoder) AppendBookmark(dst []byte, revision int64, initialEnd bool) ([
 
 // makeBookmark makes the item of a bookmark of some revision.
 func (e *Encoder) makeBookmark(initialEnd bool) (bookmark, error) {
-	item, err := e.bookmarkItem(initialEnd)
+	obj, err := e.codec.Bookmark(1, initialEnd)
+	if err != nil {
+		return bookmark{}, err
+	}
+	item, err := e.itemOf(obj)
 	return bookmark{invariants.SealOf(item), item}, err
-}
-
-func (e *Encoder) bookmarkItem(initialEnd bool) ([]byte, error) {
-	c := e.codec
-	obj, err := c.Bookmark(1, initialEnd)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case e.projection != Full:
-		return e.partialOf(obj)
-	case c.custom != nil:
-		return c.encode(obj)
-	}
-	out, err := c.toVersion(obj, e.gvk.GroupVersion())
-	if err != nil {
-		return nil, err
-	}
-	return e.marshal(out)
 }
 
 // AppendError appends an ERROR event with status.

@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"bytes"
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,14 +31,6 @@ func (c *Codec) DecodeUpstream(data []byte, into runtime.Object, revision int64)
 	return c.SetRevision(into, revision)
 }
 
-// EncodeUpstream is EncodeStored by upstream's codec alone.
-func (c *Codec) EncodeUpstream(obj runtime.Object) ([]byte, error) {
-	if err := c.Versioner().PrepareObjectForStorage(obj); err != nil {
-		return nil, err
-	}
-	return runtime.Encode(c.Storage, obj)
-}
-
 // DecodesCanonical reports whether DecodeStored decodes data by itself.
 func (c *Codec) DecodesCanonical(data []byte) bool { return c.decodeCanonical(data, c.New()) }
 
@@ -51,10 +44,15 @@ func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.
 
 // Tokens returns where the objects of a version have tokens, nil if they have no fingerprints.
 func (c *Codec) Tokens(gvk schema.GroupVersionKind) *wire.Fields {
-	if c.rules == nil {
-		return nil
+	if c.rules != nil {
+		head := wire.Envelope(gvk.GroupVersion().String(), gvk.Kind)
+		for _, kind := range c.rules.kinds {
+			if bytes.Equal(kind.head, head) {
+				return kind.fields()
+			}
+		}
 	}
-	return c.rules.fieldsOf(gvk)
+	return nil
 }
 
 // Fingerprints counts the values with a known and with an unknown fingerprint.

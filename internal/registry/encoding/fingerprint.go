@@ -37,9 +37,8 @@ type ruleCache struct {
 
 	hits, misses atomic.Uint64 // lookups that found a rule, and all others
 
-	kinds    sync.Map                   // *storedKind by schema.GroupVersionKind
-	lastKind atomic.Pointer[storedKind] // of the last value
-	recent   [recentRules]atomic.Pointer[recentRule]
+	kinds  []*storedKind // the canonical kind first
+	recent [recentRules]atomic.Pointer[recentRule]
 
 	mu    sync.RWMutex
 	rules map[fingerprint]*rule // of the fingerprints that were seen; nil if no rule can be made
@@ -48,8 +47,8 @@ type ruleCache struct {
 
 // storedKind describes the stored values of a kind and version.
 type storedKind struct {
-	head   []byte       // the envelope of each value, up to the length of the object's message
-	fields *wire.Fields // the fields that hold tokens
+	head   []byte              // the envelope of each value, up to the length of the object's message
+	fields func() *wire.Fields // returns the fields that hold tokens
 }
 
 // fingerprint is a hash of a skeleton. The seeds are random, so that an attacker cannot construct two
@@ -92,10 +91,27 @@ func newRuleCache(c *Codec) *ruleCache {
 	if !hasTokens[c.GroupResource] {
 		return nil
 	}
-	return &ruleCache{
+	rc := &ruleCache{
 		codec: c, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
 		pool: sync.Pool{New: func() any { return new(inspected) }}, rules: make(map[fingerprint]*rule),
 	}
+	rc.addKind(c.Canonical)
+	for _, gv := range c.Scheme.VersionsForGroupKind(c.Canonical.GroupKind()) {
+		if gv != c.Canonical.GroupVersion() {
+			rc.addKind(gv.WithKind(c.Canonical.Kind))
+		}
+	}
+	return rc
+}
+
+// addKind adds a version in which values may be stored, if it has a protobuf encoding.
+func (rc *ruleCache) addKind(gvk schema.GroupVersionKind) {
+	obj, err := rc.codec.Scheme.New(gvk)
+	if _, ok := obj.(unmarshaler); err != nil || !ok {
+		return
+	}
+	fields := sync.OnceValue(func() *wire.Fields { return objectTokens(obj) })
+	rc.kinds = append(rc.kinds, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), fields})
 }
 
 // inspected is a stored value with its tokens and its fingerprint.
@@ -137,7 +153,7 @@ func (rc *ruleCache) inspect(data []byte) *inspected {
 	if rc.matchRecent(v, kind) {
 		return v
 	}
-	if !v.Make(raw, kind.fields) {
+	if !v.Make(raw, kind.fields()) {
 		rc.release(v)
 		return nil
 	}
@@ -167,7 +183,7 @@ func (rc *ruleCache) promote(r *rule, v *inspected) {
 	if r.lookups.Add(1)%lookupsPerPattern != 0 {
 		return
 	}
-	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.kind.fields)
+	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.kind.fields())
 	if !ok {
 		return
 	}
@@ -186,48 +202,12 @@ func (rc *ruleCache) release(v *inspected) {
 
 // kindOf returns the kind of data and the object's message. The kind is nil if data has no fingerprint.
 func (rc *ruleCache) kindOf(data []byte) (*storedKind, []byte) {
-	if kind := rc.lastKind.Load(); kind != nil {
-		if raw, ok := wire.CutEnvelope(data, kind.head); ok {
-			return kind, raw
-		}
-	}
-	_, apiVersion, name, ok := wire.Unenvelope(data)
-	if !ok {
-		return nil, nil
-	}
-	if kind := rc.storedKind(schema.FromAPIVersionAndKind(apiVersion, name)); kind != nil {
-		rc.lastKind.Store(kind)
+	for _, kind := range rc.kinds {
 		if raw, ok := wire.CutEnvelope(data, kind.head); ok {
 			return kind, raw
 		}
 	}
 	return nil, nil
-}
-
-// storedKind returns the storedKind of a kind and version. It returns nil, and stores nothing, for one whose
-// values have no fingerprints: values may name any kind.
-func (rc *ruleCache) storedKind(gvk schema.GroupVersionKind) *storedKind {
-	kind, ok := rc.kinds.Load(gvk)
-	if !ok {
-		fields := rc.fieldsOf(gvk)
-		if fields == nil {
-			return nil
-		}
-		kind, _ = rc.kinds.LoadOrStore(gvk, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), fields})
-	}
-	return kind.(*storedKind)
-}
-
-// fieldsOf returns the fields of a kind that hold tokens, nil if it has no protobuf encoding.
-func (rc *ruleCache) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
-	obj, err := rc.codec.Scheme.New(gvk)
-	if err != nil {
-		return nil
-	}
-	if _, ok := obj.(unmarshaler); !ok {
-		return nil
-	}
-	return objectTokens(obj)
 }
 
 // value returns the stored value of an object's message.

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -95,9 +94,6 @@ func versionsOf(r *registry.Resource) []schema.GroupVersionKind {
 	var all []schema.GroupVersionKind
 	for _, gv := range legacyscheme.Scheme.VersionsForGroupKind(canonical.GroupKind()) {
 		all = append(all, gv.WithKind(canonical.Kind))
-	}
-	if canonical.Kind == "Event" {
-		all = append(all, eventsv1.SchemeGroupVersion.WithKind("Event"), corev1.SchemeGroupVersion.WithKind("Event"))
 	}
 	return all
 }

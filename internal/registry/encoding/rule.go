@@ -81,7 +81,7 @@ const markRevision = 4611686018427387001
 func (rc *ruleCache) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	marks := newMarks(v.Tokens)
 	next := -1
-	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.kind.fields, func([]byte, wire.Role) (int, bool) {
+	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.kind.fields(), func([]byte, wire.Role) (int, bool) {
 		next++
 		return next, true
 	})
@@ -93,13 +93,9 @@ func (rc *ruleCache) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	if err := rc.codec.decodeInto(v.fingerprint.kind.value(raw), &made); err != nil {
 		return nil
 	}
-	canonical := rc.fieldsOf(rc.codec.Canonical)
-	if canonical == nil {
-		return nil
-	}
 	r := &rule{labels: attributesOf(made.Labels, marks), fields: attributesOf(made.Fields, marks)}
 	if !unchanged(v.raw, config) || !unchanged(raw, &made) {
-		if r.body, ok = wire.NewTemplate(made.Body, canonical, marks.tokenOf); !ok {
+		if r.body, ok = wire.NewTemplate(made.Body, rc.kinds[0].fields(), marks.tokenOf); !ok {
 			return nil
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestStoredValuesMatchUpstream checks that objects of all resources encode to the bytes of upstream's storage codec,
-// and that values, whole and damaged, decode to the same objects or errors.
+// TestStoredValuesMatchUpstream checks that values of all resources, whole and damaged, decode as by upstream's storage
+// codec: to the same objects or errors.
 func TestStoredValuesMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen, own := 0, 0
@@ -45,13 +45,9 @@ func checkStored(t *testing.T, r *registry.Resource) bool {
 		if seed > 0 { // the first one has nothing but defaults
 			registrytest.Fill(obj, rand.NewSource(seed))
 		}
-		want, err := r.Codec().EncodeUpstream(obj.DeepCopyObject())
+		value, err := r.Codec().EncodeStored(obj)
 		if err != nil {
 			t.Fatalf("%s: %v", r.GroupResource, err)
-		}
-		value, err := r.Codec().EncodeStored(obj) // by upstream's codec until the version is known
-		if err != nil || !bytes.Equal(value, want) {
-			t.Fatalf("%s: stored as %q, %v; upstream stores %q", r.GroupResource, value, err, want)
 		}
 		own = r.Codec().DecodesCanonical(value)
 		compareDecoded(t, r, value)
