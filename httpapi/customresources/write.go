@@ -87,7 +87,7 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 					GVR: scope.Resource, Subresource: subresource, GVK: scope.Kind,
 					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
 				},
-				View: view, Scope: scope, Admission: own, PatchTypes: writes.PatchTypes(false), Unrouted: true,
+				View: view, Scope: scope, Admission: own, Unrouted: true,
 				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Monitors: monitors, Manager: manager,
 			})
 		}

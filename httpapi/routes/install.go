@@ -83,7 +83,7 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	return &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
 		Writes: writes.New(writes.Config{
-			Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
+			Endpoint: e, Scope: scope, Admission: in.Admission,
 			ManagedFields: managedfields.NewCache(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource),
 			Life:          life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
 		}),

@@ -37,9 +37,6 @@ type Config struct {
 	// Admission is the admission chain; nil admits everything.
 	Admission admission.Interface
 
-	// PatchTypes lists the accepted content types of patches. See [PatchTypes].
-	PatchTypes []string
-
 	// ManagedFields computes managedFields. If it is nil, Manager does, and if both are nil,
 	// Scope.FieldManager does. Scope.FieldManager always serves apply.
 	ManagedFields *managedfields.Cache
@@ -72,6 +69,7 @@ type Endpoint struct {
 	chain    admission.Interface         // Admission with its audit annotations; nil if Admission is
 	mutating admission.MutationInterface // chain; nil if it does not mutate
 	produces []string                    // the media types of answers
+	consumes []string                    // the content types of patches
 	patches  patches.Target
 }
 
@@ -90,6 +88,7 @@ func New(config Config) *Endpoint {
 	e.deleter, _ = storage.(rest.GracefulDeleter)
 	e.cleaner, _ = storage.(rest.CollectionDeleter)
 	e.produces, _ = negotiation.MediaTypesForSerializer(config.Scope.Serializer)
+	e.consumes = patchTypes(!config.Unrouted)
 	if view := viewOf(config.Endpoint); e.View == nil {
 		e.View = func() *registry.View { return view }
 	}
@@ -128,9 +127,9 @@ func (e *Endpoint) Serves(verb string) bool {
 	return false
 }
 
-// PatchTypes returns the content types of patches. Strategic merge patches need a Go type, so custom
+// patchTypes returns the content types of patches. Strategic merge patches need a Go type, so custom
 // resources do not accept them.
-func PatchTypes(strategic bool) []string {
+func patchTypes(strategic bool) []string {
 	list := []string{string(types.JSONPatchType), string(types.MergePatchType)}
 	if strategic {
 		list = append(list, string(types.StrategicMergePatchType))

@@ -28,8 +28,8 @@ import (
 func (w *Write) patch() (result, error) {
 	e := w.endpoint
 	contentType, _, _ := strings.Cut(string(w.Peek("Content-Type")), ";")
-	if !slices.Contains(e.PatchTypes, contentType) {
-		return result{}, negotiation.NewUnsupportedMediaTypeError(e.PatchTypes)
+	if !slices.Contains(e.consumes, contentType) {
+		return result{}, negotiation.NewUnsupportedMediaTypeError(e.consumes)
 	}
 	kind := types.PatchType(contentType)
 	if err := w.enterNamed(); err != nil {

@@ -21,15 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -94,7 +93,7 @@ func (w *Write) routed() bool {
 	if w.endpoint.Unrouted {
 		return true
 	}
-	if w.Verb == "patch" && !negotiate.Consumes(string(w.Peek("Content-Type")), w.endpoint.PatchTypes) {
+	if w.Verb == "patch" && !negotiate.Consumes(string(w.Peek("Content-Type")), w.endpoint.consumes) {
 		w.NoRoute(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
 		return false
 	}
@@ -252,66 +251,31 @@ func (w *Write) succeeded() {
 	w.Event("Write to database call succeeded", attribute.Int("len", len(w.body)))
 }
 
-// Limits of Warning headers (apiserver pkg/endpoints/filters/warning.go).
-const (
-	mostWarnings    = 4 << 10 // runes in all texts of a response; beyond that, long texts are truncated
-	mostWhenCutting = 256     // runes in a truncated text
-)
-
-// recorder collects the warnings of one response and drops duplicates. It implements
-// warning.Recorder and is safe for concurrent use.
+// recorder collects the warnings of one response by upstream's recorder, whose type is not exported. It is safe for
+// concurrent use.
 type recorder struct {
-	mu      sync.Mutex // guards what follows
-	closed  bool       // the response has its headers
-	known   []warned
-	texts   map[string]bool // of known; a map because texts that are invalid in headers are not limited
-	headers []string
-	runes   int  // of the texts in headers
-	cutting bool // long texts are truncated
+	http.ResponseWriter // nil: upstream's recorder calls only Header
+
+	mu       sync.Mutex      // guards what follows
+	closed   bool            // the response has its headers
+	header   http.Header     // to which upstream's recorder adds
+	upstream context.Context // has that recorder; nil before the first warning
 }
 
-// warned is a recorded warning.
-type warned struct{ agent, text string }
+func (r *recorder) Header() http.Header { return r.header }
 
 func (r *recorder) AddWarning(agent, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if text == "" || r.closed || r.cutting && r.runes >= mostWarnings {
+	if r.closed {
 		return
 	}
-	if r.texts[text] {
-		return
+	if r.upstream == nil {
+		r.header = make(http.Header)
+		keep := func(_ http.ResponseWriter, req *http.Request) { r.upstream = req.Context() }
+		filters.WithWarningRecorder(http.HandlerFunc(keep)).ServeHTTP(r, new(http.Request))
 	}
-	if r.texts == nil {
-		r.texts = make(map[string]bool)
-	}
-	r.texts[text] = true
-	r.known = append(r.known, warned{agent, text})
-	if !r.cutting && r.runes+utf8.RuneCountInString(text) > mostWarnings {
-		if _, err := utilnet.NewWarningHeader(299, agent, text); err != nil { // not valid in a header
-			return
-		}
-		klog.InfoS("Warnings exceed the maximum size and are truncated")
-		r.cutting, r.headers, r.runes = true, nil, 0
-		for _, w := range r.known {
-			r.addLocked(w)
-		}
-		return
-	}
-	r.addLocked(warned{agent, text})
-}
-
-// addLocked adds a header.
-func (r *recorder) addLocked(w warned) {
-	if r.cutting && utf8.RuneCountInString(w.text) > mostWhenCutting {
-		w.text = string([]rune(w.text)[:mostWhenCutting])
-	}
-	header, err := utilnet.NewWarningHeader(299, w.agent, w.text)
-	if err != nil { // not valid in a header
-		return
-	}
-	r.runes += utf8.RuneCountInString(w.text)
-	r.headers = append(r.headers, header)
+	warning.AddWarning(r.upstream, agent, text)
 }
 
 // close adds the headers to the response. Later warnings are discarded.
@@ -319,7 +283,7 @@ func (r *recorder) close(to *exchange.Response) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	for _, header := range r.headers {
+	for _, header := range r.header["Warning"] {
 		to.Add("Warning", header)
 	}
 }
