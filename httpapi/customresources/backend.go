@@ -169,24 +169,17 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 func ReadsOf(custom *registry.CustomResource, monitors *apimetrics.Resources, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*reads.Resource, error) {
 	names := &crd.Status.AcceptedNames
 	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
+	e := registry.Endpoint{GVR: gv.WithResource(names.Plural), GVK: gv.WithKind(names.Kind), Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped}
 	printed := versions.ColumnsOf(v)
-	view, err := custom.View(gv.WithKind(names.Kind), names.ListKind, printed)
-	if err != nil {
+	var err error
+	if e.View, err = custom.View(e.GVK, names.ListKind, printed); err != nil {
 		return nil, err
 	}
-	config := reads.CustomConfig{
-		Resource:   gv.WithResource(names.Plural),
-		Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
-		View:       view,
-		Table:      printed.Table,
-		Warnings:   warnings(crd, v),
-		Life:       apimetrics.Lifecycle{Deprecated: v.Deprecated},
-		Monitors:   monitors.Of(gv.WithResource(names.Plural), "", true),
-	}
+	var selectable []string
 	for _, f := range v.SelectableFields {
-		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))
+		selectable = append(selectable, strings.TrimPrefix(f.JSONPath, "."))
 	}
-	return reads.NewCustom(config), nil
+	return reads.NewCustom(e, selectable, printed.Table, apimetrics.Lifecycle{Deprecated: v.Deprecated}, warnings(crd, v), monitors.Of(e.GVR, "", true)), nil
 }
 
 // warnings returns the warnings in responses for a deprecated version.

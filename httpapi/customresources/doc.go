@@ -46,6 +46,6 @@
 // # Locks
 //
 // Readers take the index of servings from an atomic pointer, which only the informer's handlers
-// replace. Extensions.mu guards what Run waits for, backend.mu its users, and pendingCreates.mu the
-// creates: all are leaves. A backend and its storages are built without a lock.
+// replace. Extensions.mu guards what Run waits for, and backend.mu its users: both are leaves. A backend
+// and its storages are built without a lock.
 package customresources

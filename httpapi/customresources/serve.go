@@ -219,9 +219,10 @@ func (e *Extensions) settled(crd *apiextensionsv1.CustomResourceDefinition) (*se
 	case s == nil || s.crd.Load().UID != crd.UID:
 		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), crd.Name)
 	}
-	if err := s.creates.wait(ctx); err != nil {
+	if err := s.creates.Acquire(ctx, allCreates); err != nil {
 		return nil, fmt.Errorf("customresources: objects of %s are still being created: %w", crd.Name, err)
 	}
+	s.creates.Release(allCreates)
 	return s, nil
 }
 

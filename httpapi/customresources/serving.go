@@ -6,24 +6,28 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"slices"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
 
 // errRetired says that a CRD has changed, and that another serving has replaced this one.
 var errRetired = errors.New("customresources: the CRD has changed")
+
+// allCreates is the size of serving.creates. A request that may create objects holds one unit. Whoever acquires all
+// units has waited for the requests that began before.
+const allCreates = math.MaxInt64
 
 // serving serves one CRD with one UID, specification and set of accepted names.
 type serving struct {
@@ -33,7 +37,7 @@ type serving struct {
 	// can set the generation back.
 	state   string
 	crd     atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
-	creates *pendingCreates                                          // shared with the servings that it replaced
+	creates *semaphore.Weighted                                      // shared with the servings that it replaced: see allCreates
 
 	once    sync.Once
 	backend *backend // made in once
@@ -42,33 +46,12 @@ type serving struct {
 
 // newServing returns the serving of a CRD. It replaces old, which may be nil.
 func newServing(e *Extensions, crd *apiextensionsv1.CustomResourceDefinition, old *serving) *serving {
-	s := &serving{extensions: e, state: strconv.FormatUint(e.made.Add(1), 10), creates: new(pendingCreates)}
+	s := &serving{extensions: e, state: strconv.FormatUint(e.made.Add(1), 10), creates: semaphore.NewWeighted(allCreates)}
 	if old != nil {
 		s.creates = old.creates
 	}
-	s.update(crd)
-	return s
-}
-
-// update sets a newer state of the same CRD.
-func (s *serving) update(crd *apiextensionsv1.CustomResourceDefinition) {
-	if s.extensions.config.Alone {
-		crd = longEstablished(crd)
-	}
 	s.crd.Store(crd)
-}
-
-// longEstablished returns a copy of crd that was established long ago. Creates wait while a CRD is
-// new, until other servers have seen it.
-func longEstablished(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
-	out := *crd
-	out.Status.Conditions = append([]apiextensionsv1.CustomResourceDefinitionCondition(nil), crd.Status.Conditions...)
-	for i := range out.Status.Conditions {
-		if out.Status.Conditions[i].Type == apiextensionsv1.Established {
-			out.Status.Conditions[i].LastTransitionTime = metav1.Time{}
-		}
-	}
-	return &out
+	return s
 }
 
 // covers reports whether s can serve crd, which may be a newer state of its own CRD: a backend
@@ -149,7 +132,7 @@ func (e *Extensions) changed(crd *apiextensionsv1.CustomResourceDefinition) {
 	gr := resourceOf(crd)
 	old := e.servings.Load().of(gr)
 	if old != nil && old.covers(crd) {
-		old.update(crd)
+		old.crd.Store(crd)
 	} else {
 		e.replace(gr, newServing(e, crd, old))
 	}
@@ -181,7 +164,6 @@ func (e *Extensions) publish(gr schema.GroupResource, old *serving) {
 	for _, s := range (*e.servings.Load())[gr.Group] {
 		members = append(members, s.crd.Load())
 	}
-	e.published.Add(1)
 	e.discovery.update(gr.Group, members)
 	e.changes.notify()
 	replaced := old != nil && e.servings.Load().of(gr) != old
@@ -299,44 +281,4 @@ func (e *Extensions) lacks(name string, revision int64) bool {
 	}
 	_, err = informer.Lister().Get(name)
 	return apierrors.IsNotFound(err)
-}
-
-// pendingCreates is the set of requests that may be creating objects of a resource. The zero value is
-// empty.
-type pendingCreates struct {
-	mu       sync.Mutex
-	requests map[chan struct{}]struct{} // each closed when its request is done
-}
-
-// begin adds a request. The caller calls done once.
-func (u *pendingCreates) begin() (done func()) {
-	ended := make(chan struct{})
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.requests == nil {
-		u.requests = make(map[chan struct{}]struct{})
-	}
-	u.requests[ended] = struct{}{}
-	return func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.requests, ended)
-		close(ended)
-	}
-}
-
-// wait blocks until the requests that began before the call are done. Later requests do not wait. If
-// ctx ends before, wait returns the cause.
-func (u *pendingCreates) wait(ctx context.Context) error {
-	u.mu.Lock()
-	before := slices.Collect(maps.Keys(u.requests))
-	u.mu.Unlock()
-	for _, ended := range before {
-		select {
-		case <-ended:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }

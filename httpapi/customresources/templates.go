@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	openapiv2 "k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2"
 	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -55,45 +56,34 @@ type templates[T any] struct {
 
 // newTemplatesV2 returns the templates of OpenAPI v2.
 func newTemplatesV2() *templates[spec.Swagger] {
-	p := &templates[spec.Swagger]{
-		v2: true,
-		build: func(d *apiextensionsv1.CustomResourceDefinition, version string, options builder.Options) (*spec.Swagger, error) {
-			document, err := builder.BuildOpenAPIV2(d, version, options)
-			if err == nil {
-				document.Definitions = handler.PruneDefaults(document.Definitions)
-			}
-			return document, err
-		},
-		schemaOf: func(document *spec.Swagger, name string) (spec.Schema, bool) {
-			s, ok := document.Definitions[name]
-			return s, ok
-		},
-		known: make(map[templateKind]*openapi.Template[spec.Swagger]),
+	build := func(d *apiextensionsv1.CustomResourceDefinition, version string, options builder.Options) (*spec.Swagger, error) {
+		document, err := builder.BuildOpenAPIV2(d, version, options)
+		if err == nil {
+			document.Definitions = handler.PruneDefaults(document.Definitions)
+		}
+		return document, err
 	}
-	p.prepare()
-	return p
+	return newTemplates(true, build, func(document *spec.Swagger, name string) (spec.Schema, bool) {
+		s, ok := document.Definitions[name]
+		return s, ok
+	})
 }
 
 // newTemplatesV3 returns the templates of OpenAPI v3.
 func newTemplatesV3() *templates[spec3.OpenAPI] {
-	p := &templates[spec3.OpenAPI]{
-		build: builder.BuildOpenAPIV3,
-		schemaOf: func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
-			if s := document.Components.Schemas[name]; s != nil {
-				return *s, true
-			}
-			return spec.Schema{}, false
-		},
-		known: make(map[templateKind]*openapi.Template[spec3.OpenAPI]),
-	}
-	p.prepare()
-	return p
+	return newTemplates(false, builder.BuildOpenAPIV3, func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
+		if s := document.Components.Schemas[name]; s != nil {
+			return *s, true
+		}
+		return spec.Schema{}, false
+	})
 }
 
-// prepare sets the functions that run once.
-func (p *templates[T]) prepare() {
+func newTemplates[T any](v2 bool, build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error), schemaOf func(*T, string) (spec.Schema, bool)) *templates[T] {
+	p := &templates[T]{v2: v2, build: build, schemaOf: schemaOf, known: make(map[templateKind]*openapi.Template[T])}
 	p.metadata = sync.OnceValues(p.readMetadata)
 	p.namer = sync.OnceValue(func() *openapinamer.DefinitionNamer { return openapinamer.NewDefinitionNamer(scheme.Scheme) })
+	return p
 }
 
 // names returns the names in the description of a version, in the order of the placeholders.
@@ -369,30 +359,8 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 	return nil
 }
 
-// cachedList is a list that is made again only after CRDs have changed. There may be thousands of
-// CRDs, and each request for a document needs the list.
-type cachedList[T any] struct {
-	mu   sync.Mutex
-	at   uint64 // number of changes when the list was made
-	list []T    // nil before the first get
-}
-
-// get returns the list as of a number of changes. The caller does not change it.
-func (k *cachedList[T]) get(changes uint64, list func() []T) []T {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.list == nil || k.at != changes {
-		k.at, k.list = changes, slices.Clip(list())
-	}
-	return k.list
-}
-
 // OpenAPIV2 returns one description for each CRD.
 func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
-	return e.describedV2.get(e.published.Load(), e.listV2)
-}
-
-func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 	var list []openapi.Description[spec.Swagger]
 	for s := range e.servings.Load().all() {
 		crd := s.crd.Load()
@@ -400,7 +368,7 @@ func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 			continue
 		}
 		list = append(list, openapi.Description[spec.Swagger]{
-			Name: crd.Name, State: s.state, Build: s.describeV2,
+			Name: crd.Name, State: s.state, Build: func() (*spec.Swagger, error) { return e.describeV2(crd) },
 			Variants: func() []openapi.Variant[spec.Swagger] {
 				return e.templatesV2.variants(crd, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
 			},
@@ -418,18 +386,16 @@ func describeOptions(v2 bool) builder.Options {
 
 // describeV2 describes all served versions, without the defaults of Go types, like the document of
 // the built-in kinds.
-func (s *serving) describeV2() (*spec.Swagger, error) {
-	crd := s.crd.Load()
+func (e *Extensions) describeV2(crd *apiextensionsv1.CustomResourceDefinition) (*spec.Swagger, error) {
 	all := new(spec.Swagger)
 	for _, v := range crd.Spec.Versions {
 		if !v.Served {
 			continue
 		}
-		one, err := builder.BuildOpenAPIV2(crd, v.Name, describeOptions(true))
+		one, err := e.templatesV2.build(crd, v.Name, describeOptions(true))
 		if err != nil {
 			return nil, fmt.Errorf("customresources: %w", err)
 		}
-		one.Definitions = handler.PruneDefaults(one.Definitions)
 		if all, err = builder.MergeSpecs(all, one); err != nil {
 			return nil, fmt.Errorf("customresources: %w", err)
 		}
@@ -439,11 +405,7 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 
 // OpenAPIV3 returns one description for each version of each group.
 func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
-	return e.describedV3.get(e.published.Load(), e.listV3)
-}
-
-func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
-	members := make(map[versioned][]*serving)
+	members := make(map[schema.GroupVersion][]*serving)
 	for s := range e.servings.Load().all() {
 		crd := s.crd.Load()
 		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
@@ -451,7 +413,7 @@ func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 		}
 		for _, v := range crd.Spec.Versions {
 			if v.Served {
-				key := versioned{crd.Spec.Group, v.Name}
+				key := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
 				members[key] = append(members[key], s)
 			}
 		}
@@ -459,16 +421,13 @@ func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	list := make([]openapi.Description[spec3.OpenAPI], 0, len(members))
 	for key, all := range members {
 		list = append(list, openapi.Description[spec3.OpenAPI]{
-			Name: "apis/" + key.group + "/" + key.version, State: stateOfAll(all),
-			Build:    func() (*spec3.OpenAPI, error) { return describeV3(key.version, all) },
-			Variants: func() []openapi.Variant[spec3.OpenAPI] { return e.variantsV3(key.version, all) },
+			Name: "apis/" + key.String(), State: stateOfAll(all),
+			Build:    func() (*spec3.OpenAPI, error) { return describeV3(key.Version, all) },
+			Variants: func() []openapi.Variant[spec3.OpenAPI] { return e.variantsV3(key.Version, all) },
 		})
 	}
 	return list
 }
-
-// versioned is a version of a group.
-type versioned struct{ group, version string }
 
 // stateOfAll returns a string that differs between any two sets of servings.
 func stateOfAll(all []*serving) string {

@@ -149,17 +149,19 @@ func (e *Extensions) write(x *exchange.Exchange, s *serving, attributes func() [
 		return false, nil
 	}
 	if x.Verb == "create" || x.Verb == "patch" && x.Subresource == "" && bytes.HasPrefix(x.Peek("Content-Type"), []byte("application/apply-patch")) {
-		defer s.creates.begin()()
-		// The finalizer either waits for this create, or came before begin. Then s has already seen the
+		if s.creates.TryAcquire(1) { // else the finalizer is waiting, and s refuses creates
+			defer s.creates.Release(1)
+		}
+		// The finalizer either waits for this create, or has come before. Then s has already seen the
 		// deletion, and refuses creates, or another serving has replaced s.
 		if e.servings.Load().of(schema.GroupResource{Group: x.Group, Resource: x.Resource}) != s {
 			return false, errRetired
 		}
-	}
-	if x.Verb == "create" {
-		ctx, cancel := x.Bounded()
-		awaitOthers(ctx, s.crd.Load())
-		cancel()
+		if x.Verb == "create" && !e.config.Alone {
+			ctx, cancel := x.Bounded()
+			awaitOthers(ctx, s.crd.Load())
+			cancel()
+		}
 	}
 	b.endpoints[t].Serve(x, attributes)
 	return true, nil
