@@ -178,9 +178,15 @@ const retryAfter = 500 * time.Millisecond
 // errGaveUp is the error of a request that a retry cannot help.
 var errGaveUp = errors.New("cluster: the request cannot succeed")
 
-// send sends a request that was due at a certain time, and retries after failures as the work queues of
+// send is exchange for requests whose answers do not matter.
+func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *bench.Request) error {
+	_, err := sim.exchange(kind, due, c, build)
+	return err
+}
+
+// exchange sends a request that was due at a certain time, and retries after failures as the work queues of
 // components do. build makes the request of each try, and each try counts.
-func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
+func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
 	for {
 		at := sim.phase.Load()
 		ctx, cancel := context.WithTimeout(sim.over, usualTimeout)
