@@ -2,8 +2,7 @@
 //
 // It reaches a server through the network, and reads /proc if the server runs on the same machine.
 // It imports no package of Larder: the same workload measures Larder, kube-apiserver and any other
-// server that a kubeconfig names. A workload is a Config and
-// a function that runs it and returns a [Result]:
+// server that a kubeconfig names. A workload is a Config and a function that runs it and returns a [Result]:
 //
 //   - [Read]: GET of an object, a collection or a selection
 //   - [WatchList]: the start of an informer
@@ -27,24 +26,13 @@
 // A workload has no flags, no globals and no output of its own. Programs and tests decide what to
 // run and how to show it; cmd/larder-bench is one of them.
 //
-// # What is reported
+// Machines are noisy: compare CPU time per operation of servers that were measured in one run, and not wall
+// times of different runs.
 //
-// A Result has:
-//
-//   - operations, and failures of three kinds: timeouts, answers of 429, all others
-//   - answers by status, retries, and bytes of bodies
-//   - the latency of each operation that succeeded, in a histogram of three significant digits
-//   - wall time, and the server's CPU time, memory and system calls
-//   - the CPU time of this process and of processes beside the server
-//   - on demand, operations, failures and latencies of each second
-//
-// Machines are noisy: compare CPU time per operation of servers that were measured in one run,
-// and not wall times of different runs.
-//
-// With a Rate the loop is open: each operation is due at a certain time, and its latency counts from then, even while it waits for the server or for a free client. So a
-// stall counts for every operation that it delays. Result.Late counts operations that had to wait
-// for a client. Otherwise the loop is closed, and latency counts from the request. No latency
-// includes the time of ReadConfig.Between.
+// With a Rate the loop is open: each operation is due at a certain time, and its latency counts from then,
+// even while it waits for the server or for a free client. So a stall counts for every operation that it
+// delays. Result.Late counts operations that had to wait for a client. Otherwise the loop is closed, and
+// latency counts from the request. No latency includes the time of ReadConfig.Between.
 //
 // # The client
 //

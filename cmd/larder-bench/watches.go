@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,23 +14,17 @@ import (
 func watchCommand(o *options) *cobra.Command {
 	c := bench.WatchConfig{}
 	seed := bench.SeedConfig{}
-	objects, shards, perNode, through := 0, 0, false, ""
+	objects, shards, through := 0, 0, ""
 	cmd := &cobra.Command{
 		Use: "watch [PATH]", GroupID: watching, Short: "Change pods and measure the deliveries to watchers", Args: pathArg(&c.Path, true),
 		Long: `Open watches of PATH (/api/v1/pods if not given), patch pods that seed has created, and record the time
 from when each patch was due until each watcher has received it. Selectors of PATH must select all these
-pods. --stuck adds watchers that never read. With --per-node each watcher selects the pods of one node,
-with --shards one shard of the pods; the cost is then that of a change and not of a delivery. --through
-sends the patches to another server of the same etcd, so that the cost does not include the writes.`,
+pods. --stuck adds watchers that never read. With --shards each watcher selects one shard of the pods; the
+cost is then that of a change and not of a delivery. --through sends the patches to another server of the
+same etcd, so that the cost does not include the writes.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := choose(&c, seed, objects); err != nil {
 				return err
-			}
-			if perNode {
-				if seed.Nodes < 1 {
-					return errors.New("--per-node needs --nodes of at least 1")
-				}
-				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Total())
 			}
 			if shards > 0 {
 				c.Name = fmt.Sprintf("watch, %d shards", shards)
@@ -51,7 +44,6 @@ sends the patches to another server of the same etcd, so that the cost does not 
 	addWatchers(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	flags.IntVar(&c.Stuck, "stuck", 0, "number of additional watchers that never read")
-	flags.BoolVar(&perNode, "per-node", false, "watcher i selects the pods of node i")
 	flags.IntVar(&shards, "shards", 0, "number of shards, with one watcher each, instead of --watchers. The server needs the feature gate ShardedListAndWatch")
 	flags.StringVar(&through, "through", "", "kubeconfig of another server of the same etcd, which gets the patches; by default the server under load gets them")
 	return cmd
