@@ -42,8 +42,7 @@ const (
 	kindMicroTime
 	kindQuantity
 	kindIntOrString
-	kindFields
-	kindRaw
+	kindJSON
 )
 
 // cardinality distinguishes single values, lists and maps.
@@ -358,8 +357,8 @@ var knownForms = map[reflect.Type]kind{
 	reflect.TypeFor[metav1.MicroTime]():     kindMicroTime,
 	reflect.TypeFor[resource.Quantity]():    kindQuantity,
 	reflect.TypeFor[intstr.IntOrString]():   kindIntOrString,
-	reflect.TypeFor[metav1.FieldsV1]():      kindFields,
-	reflect.TypeFor[runtime.RawExtension](): kindRaw,
+	reflect.TypeFor[metav1.FieldsV1]():      kindJSON,
+	reflect.TypeFor[runtime.RawExtension](): kindJSON,
 }
 
 // ownForm reports whether a method writes the JSON of a t.

@@ -35,7 +35,7 @@ type gapKind uint8
 const (
 	gapText     gapKind = iota // a plain string
 	gapSpecial                 // a string that was escaped, with its quotes
-	gapFields                  // JSON that is copied
+	gapJSON                    // JSON that is copied
 	gapQuantity                // the text of a quantity that upstream does not change
 	gapTime
 	gapMicroTime
@@ -133,7 +133,7 @@ func (w *walker) fillGap(g *gap, start int) (ok bool) {
 	switch g.kind {
 	case gapText:
 		ok = w.plain || jsontext.IsPlain(w.src, int(g.from), int(g.to))
-	case gapFields:
+	case gapJSON:
 		ok = w.plain || plainObjects(text)
 	case gapQuantity:
 		ok = w.plain || canonicalQuantity(text)

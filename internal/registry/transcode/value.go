@@ -176,8 +176,8 @@ func (w *walker) intOrString(from, to int) bool {
 	return true
 }
 
-// fieldSet writes a FieldsV1, which is JSON in field 1.
-func (w *walker) fieldSet(from, to int) bool {
+// embedded writes a FieldsV1 or a RawExtension, which have JSON in field 1.
+func (w *walker) embedded(from, to int) bool {
 	if from == to {
 		w.dst = append(w.dst, "null"...)
 		return true
@@ -190,26 +190,8 @@ func (w *walker) fieldSet(from, to int) bool {
 		return w.json(text)
 	}
 	w.dst = append(w.dst, w.src[from:to]...)
-	w.gap(from, to, len(w.dst)-(to-from), gapFields)
+	w.gap(from, to, len(w.dst)-(to-from), gapJSON)
 	return true
-}
-
-// raw writes a RawExtension, which is JSON in field 1.
-func (w *walker) raw(from, to int) bool {
-	if from == to {
-		w.dst = append(w.dst, "null"...)
-		return true
-	}
-	from, ok := w.only(from, to)
-	if !ok || from == to {
-		return false
-	}
-	switch w.src[from] {
-	case '{', '[', '"', ' ', '\n', '\t', '\r', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'n', 't', 'f':
-		return w.json(w.src[from:to])
-	default:
-		return false
-	}
 }
 
 // json writes JSON as encoding/json writes the result of a MarshalJSON: without spaces, and

@@ -50,19 +50,17 @@ type Result struct {
 // Append appends the JSON of msg. For a message that must be decoded it returns dst unchanged and
 // [ErrUnusual].
 func (p *Plan) Append(dst, msg []byte) (out []byte, how Result, err error) {
-	return p.append(dst, msg, false)
+	w := walkers.Get().(*walker)
+	defer walkers.Put(w)
+	return w.append(p, dst, msg, false)
 }
 
 // AppendPlain is Append for a message that is known to be plain. It does not look for characters to
 // escape, which is half of the work.
 func (p *Plan) AppendPlain(dst, msg []byte) (out []byte, how Result, err error) {
-	return p.append(dst, msg, true)
-}
-
-func (p *Plan) append(dst, msg []byte, plain bool) (out []byte, how Result, err error) {
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
-	return w.append(p, dst, msg, plain)
+	return w.append(p, dst, msg, true)
 }
 
 func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Result, err error) {
@@ -366,10 +364,8 @@ func (w *walker) value(f *field, slot uint64) bool {
 		return w.quantity(from, to)
 	case kindIntOrString:
 		return w.intOrString(from, to)
-	case kindFields:
-		return w.fieldSet(from, to)
-	case kindRaw:
-		return w.raw(from, to)
+	case kindJSON:
+		return w.embedded(from, to)
 	default:
 		return false
 	}
