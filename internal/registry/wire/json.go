@@ -80,7 +80,7 @@ const (
 )
 
 func (w *jsonWriter) ListSize(meta ListMeta, items, size int) int {
-	n := w.list.len() + jsonListMetaSize(meta)
+	n := w.list.len() + len(appendJSONListMeta(nil, meta))
 	switch {
 	case items > 0:
 		return n + len(itemsOpen) + size + items - 1 + len(itemsClose)
@@ -114,43 +114,9 @@ func (w *jsonWriter) AppendListFooter(dst []byte, _ ListMeta, items int) []byte 
 	return append(dst, itemsClose...)
 }
 
-// jsonListMetaSize returns the length of appendJSONListMeta's output.
-func jsonListMetaSize(meta ListMeta) int {
-	var buf [256]byte
-	return len(appendJSONListMeta(buf[:0], meta))
-}
-
 func appendJSONListMeta(dst []byte, meta ListMeta) []byte {
-	dst = append(dst, '{')
-	start := len(dst)
-	if meta.Revision != 0 {
-		dst = append(dst, `"resourceVersion":"`...)
-		dst = strconv.AppendInt(dst, meta.Revision, 10)
-		dst = append(dst, '"')
-	}
-	if meta.Continue != "" {
-		dst = appendComma(dst, start)
-		dst = append(dst, `"continue":`...)
-		dst = jsontext.AppendString(dst, meta.Continue)
-	}
-	if meta.Remaining != nil {
-		dst = appendComma(dst, start)
-		dst = append(dst, `"remainingItemCount":`...)
-		dst = strconv.AppendInt(dst, *meta.Remaining, 10)
-	}
-	if meta.Shard != "" {
-		dst = appendComma(dst, start)
-		dst = append(dst, `"shardInfo":{"selector":`...)
-		dst = append(jsontext.AppendString(dst, meta.Shard), '}')
-	}
-	return append(dst, '}')
-}
-
-func appendComma(dst []byte, start int) []byte {
-	if len(dst) > start {
-		dst = append(dst, ',')
-	}
-	return dst
+	encoded, _ := json.Marshal(meta.upstreams()) // never fails
+	return append(dst, encoded...)
 }
 
 const (

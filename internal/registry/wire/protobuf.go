@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Tags of the messages that this package writes: field number and wire type.
@@ -18,16 +19,8 @@ const (
 	tagResourceVersion = 6<<3 | wireLen // of ObjectMeta
 	numResourceVersion = 6
 	numUID             = 5
-	tagListSelfLink    = 1<<3 | wireLen // of ListMeta
-	tagListRevision    = 2<<3 | wireLen
-	tagListContinue    = 3<<3 | wireLen
-	tagListRemaining   = 4<<3 | wireVarint
-	tagListShard       = 5<<3 | wireLen
-	tagShardSelector   = 1<<3 | wireLen // of ShardInfo
 	tagUnknownTypeMeta = 1<<3 | wireLen // of runtime.Unknown
 	tagUnknownRaw      = 2<<3 | wireLen
-	tagTypeAPIVersion  = 1<<3 | wireLen // of runtime.TypeMeta
-	tagTypeKind        = 2<<3 | wireLen
 	tagEventType       = 1<<3 | wireLen // of WatchEvent
 	tagEventObject     = 2<<3 | wireLen
 	tagRawExtension    = 1<<3 | wireLen // of RawExtension
@@ -59,9 +52,7 @@ const Magic = "k8s\x00"
 // Envelope returns the beginning of the value of an object of a kind, up to the length of its message:
 // apimachinery pkg/runtime/serializer/protobuf.
 func Envelope(apiVersion, kind string) []byte {
-	var meta []byte
-	meta = protowire.AppendString(append(meta, tagTypeAPIVersion), apiVersion)
-	meta = protowire.AppendString(append(meta, tagTypeKind), kind)
+	meta, _ := (&runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}).Marshal() // never fails
 	head := protowire.AppendBytes(append([]byte(Magic), tagUnknownTypeMeta), meta)
 	return append(head, tagUnknownRaw)
 }
@@ -97,12 +88,12 @@ func (w *protobufWriter) AppendObject(dst, item []byte) []byte {
 func (w *protobufWriter) ItemSize(item []byte) int { return sizeField(len(item)) }
 
 func (w *protobufWriter) ListSize(meta ListMeta, _, size int) int {
-	return envelopeSize(&w.list, sizeField(listMetaSize(meta))+size)
+	return envelopeSize(&w.list, sizeField(meta.upstreams().Size())+size)
 }
 
 func (w *protobufWriter) AppendListHeader(dst []byte, meta ListMeta, _, size int) []byte {
 	dst = append(dst, w.list.shared()...)
-	dst = binary.AppendUvarint(dst, uint64(sizeField(listMetaSize(meta))+size))
+	dst = binary.AppendUvarint(dst, uint64(sizeField(meta.upstreams().Size())+size))
 	if w.itemsFirst {
 		return dst
 	}
@@ -124,35 +115,10 @@ func (w *protobufWriter) AppendListFooter(dst []byte, meta ListMeta, _ int) []by
 	return append(dst, EnvelopeTail...)
 }
 
-// listMetaSize is the length of an encoded ListMeta.
-func listMetaSize(meta ListMeta) int {
-	n := sizeField(0) + sizeField(revisionLen(meta.Revision)) + sizeField(len(meta.Continue))
-	if meta.Remaining != nil {
-		n += 1 + protowire.SizeVarint(uint64(*meta.Remaining))
-	}
-	if meta.Shard != "" {
-		n += sizeField(sizeField(len(meta.Shard)))
-	}
-	return n
-}
-
-// appendListMeta writes ListMeta and its length before it as gogo does: empty
-// strings are written.
+// appendListMeta writes ListMeta and its length before it.
 func appendListMeta(dst []byte, meta ListMeta) []byte {
-	dst = binary.AppendUvarint(dst, uint64(listMetaSize(meta)))
-	dst = append(dst, tagListSelfLink, 0)
-	dst = append(dst, tagListRevision, byte(revisionLen(meta.Revision)))
-	dst = appendRevisionString(dst, meta.Revision)
-	dst = protowire.AppendString(append(dst, tagListContinue), meta.Continue)
-	if meta.Remaining != nil {
-		dst = append(dst, tagListRemaining)
-		dst = binary.AppendUvarint(dst, uint64(*meta.Remaining))
-	}
-	if meta.Shard != "" {
-		dst = binary.AppendUvarint(append(dst, tagListShard), uint64(sizeField(len(meta.Shard))))
-		dst = protowire.AppendString(append(dst, tagShardSelector), meta.Shard)
-	}
-	return dst
+	encoded, _ := meta.upstreams().Marshal() // never fails
+	return protowire.AppendBytes(dst, encoded)
 }
 
 // frameSizes returns the lengths of an event, of its object field and of the

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/larder-io/larder/internal/invariants"
 )
 
@@ -35,6 +37,15 @@ type ListMeta struct {
 	Continue  string
 	Remaining *int64
 	Shard     string // the shard selector of the list, "" if it has none; lists of unknown types omit it
+}
+
+// upstreams returns m as upstream's type.
+func (m *ListMeta) upstreams() *metav1.ListMeta {
+	meta := &metav1.ListMeta{ResourceVersion: string(appendRevisionString(nil, m.Revision)), Continue: m.Continue, RemainingItemCount: m.Remaining}
+	if m.Shard != "" {
+		meta.ShardInfo = &metav1.ShardInfo{Selector: m.Shard}
+	}
+	return meta
 }
 
 // Writer writes one kind in one media type. Items, counts and sums that belong
