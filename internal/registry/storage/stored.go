@@ -63,7 +63,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 	q, replacements := read.q, s.store.Replacements()
 	opts := kv.RangeOptions{Prefix: read.prefix, Start: read.from, Limit: max(q.Limit, 0), Revision: read.exact}
 	if q.single() {
-		return s.listStoredOne(ctx, read, dst)
+		opts.Prefix, opts.Start, opts.Limit = s.layout.root+q.key(), "", 1
 	}
 	out := Listing{Objects: dst}
 	for {
@@ -81,6 +81,9 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 		out.Meta.Revision = page.Revision
 		if read.exact == 0 {
 			s.listed.note(page.Revision, replacements)
+		}
+		if q.single() {
+			return s.listStoredOne(ctx, q, page, dst)
 		}
 		full, err := s.take(ctx, &out, q, len(dst), page.Items)
 		if err != nil {
@@ -154,25 +157,14 @@ func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cach
 	return func(i int) *cache.Object { return objects[i] }
 }
 
-// listStoredOne reads one key at an exact revision, or now.
-func (s *stored) listStoredOne(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
-	full, replacements := s.layout.root+read.q.key(), s.store.Replacements()
-	page, err := s.store.Range(ctx, kv.RangeOptions{Prefix: full, Limit: 1, Revision: read.exact})
-	if err != nil {
-		return Listing{}, s.rangeError(ctx, err, read)
-	}
-	if err := s.atLeast(read.q.ResourceVersion, page.Revision); err != nil {
-		return Listing{}, err
-	}
-	if read.exact == 0 {
-		s.listed.note(page.Revision, replacements)
-	}
+// listStoredOne answers a request for a single object from page, which begins with it if it exists.
+func (s *stored) listStoredOne(ctx context.Context, q ListRequest, page kv.Page, dst []*cache.Object) (Listing, error) {
 	var o *cache.Object
-	if len(page.Items) == 1 && page.Items[0].Key == full {
+	if full := s.layout.root + q.key(); len(page.Items) == 1 && page.Items[0].Key == full {
 		item := page.Items[0]
-		o = s.codec.DecodeValue(ctx, full, read.q.key(), item.Value, item.Revision)
+		o = s.codec.DecodeValue(ctx, full, q.key(), item.Value, item.Revision)
 	}
-	return s.listOne(read.q, page.Revision, o, dst)
+	return s.listOne(q, page.Revision, o, dst)
 }
 
 // atLeast fails if the store has not reached resourceVersion.
