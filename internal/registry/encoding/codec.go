@@ -85,7 +85,7 @@ type Codec struct {
 
 	convertor runtime.ObjectConvertor // shares memory between in and out
 	envelope  []byte                  // see cutEnvelope; nil for custom resources and records
-	numbers   *numbers                // of the encodings of the resource's objects
+	encodings *int                    // IDs of encodings of the resource's objects that its versions have
 
 	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
 	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
@@ -105,7 +105,7 @@ type Codec struct {
 
 // New returns the Codec of a built-in resource.
 func New(config Config) (*Codec, error) {
-	c := &Codec{Config: config, numbers: new(numbers), splitMetadata: splitMetadata[config.GroupResource]}
+	c := &Codec{Config: config, encodings: new(int), splitMetadata: splitMetadata[config.GroupResource]}
 	c.Transformer, c.Encrypted = bound(config.Transformer)
 	if c.Scheme == nil {
 		c.Scheme = legacyscheme.Scheme

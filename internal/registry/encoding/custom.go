@@ -94,12 +94,12 @@ func (c *Custom) schemasOf(version string) []*servedjson.Schema {
 
 func (c *Custom) newCodec(custom *customCodec) *Codec {
 	custom.schemas = sync.OnceValue(custom.schemas)
-	codec := &Codec{Config: Config{GroupResource: c.config.GroupResource, Schema: c.config.Schema}, numbers: new(numbers), custom: custom}
+	codec := &Codec{Config: Config{GroupResource: c.config.GroupResource, Schema: c.config.Schema}, encodings: new(int), custom: custom}
 	if c.Codec == nil { // the first codec belongs to the whole resource
 		codec.Transformer, codec.Encrypted = bound(c.config.Transformer)
 		return codec
 	}
-	codec.Transformer, codec.Encrypted, codec.numbers = c.Transformer, c.Encrypted, c.numbers
+	codec.Transformer, codec.Encrypted, codec.encodings = c.Transformer, c.Encrypted, c.encodings
 	return codec
 }
 

@@ -227,8 +227,7 @@ func (c *Codec) StoresAs(o *cache.Object, body []byte, s *Stored) bool {
 	if s.known {
 		return bytes.Equal(body, s.document.AppendRevision(make([]byte, 0, len(body)), o.Revision()))
 	}
-	raw, apiVersion, kind, ok := wire.Unenvelope(s.Data)
-	if ok && apiVersion == c.Canonical.GroupVersion().String() && kind == c.Canonical.Kind {
+	if raw, ok := c.cutEnvelope(s.Data); ok {
 		plain, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(body)), body, 0)
 		return err == nil && bytes.Equal(raw, plain)
 	}

@@ -1,7 +1,6 @@
 package encoding
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -33,9 +32,9 @@ func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Versi
 	if c.custom != nil {
 		own *= projections
 	}
-	first, err := c.numbers.take(own + 1) // one more for the rows of tables
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.GroupResource, err)
+	first := cache.EncodingID(versionIDs + *c.encodings)
+	if *c.encodings += own + 1; versionIDs+*c.encodings > maxIDs { // one more for the rows of tables
+		return nil, fmt.Errorf("registry: %s is served in too many versions", c.GroupResource)
 	}
 	v := &Version{GVK: gvk, ListKind: listKind, Codec: c, RowID: first + cache.EncodingID(own)}
 	if c.custom != nil {
@@ -144,19 +143,3 @@ const (
 	versionIDs = partialIDs + mediaTypes*(projections-1)
 	maxIDs     = 1 << 16
 )
-
-// errTooManyVersions says that there is no number left for the encodings of a version.
-var errTooManyVersions = errors.New("registry: served in too many versions")
-
-// numbers allocates the IDs of a resource.
-type numbers struct{ used int }
-
-// take returns the first of n IDs that are not taken.
-func (s *numbers) take(n int) (cache.EncodingID, error) {
-	base := versionIDs + s.used
-	if base+n > maxIDs {
-		return 0, errTooManyVersions
-	}
-	s.used += n
-	return cache.EncodingID(base), nil
-}
