@@ -72,24 +72,13 @@ func NewCustom(config CustomConfig) *Custom {
 	if config.Schemas != nil {
 		c.schemas = sync.OnceValue(config.Schemas)
 	}
-	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, schemas: c.allSchemas})
+	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, schemas: func() []*servedjson.Schema {
+		return slices.Collect(maps.Values(c.schemas()))
+	}})
 	c.Attrs = c.allAttrs
 	c.New = func() runtime.Object { return &unstructured.Unstructured{} }
 	c.NewList = func() runtime.Object { return &unstructured.UnstructuredList{} }
 	return c
-}
-
-// allSchemas returns the schemas of all versions.
-func (c *Custom) allSchemas() []*servedjson.Schema {
-	return slices.DeleteFunc(slices.Collect(maps.Values(c.schemas())), func(s *servedjson.Schema) bool { return s == nil })
-}
-
-// schemasOf returns the schema of a version, if it has one.
-func (c *Custom) schemasOf(version string) []*servedjson.Schema {
-	if s := c.schemas()[version]; s != nil {
-		return []*servedjson.Schema{s}
-	}
-	return nil
 }
 
 func (c *Custom) newCodec(custom *customCodec) *Codec {
@@ -117,7 +106,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		converts: c.config.Webhook,
 		attrs:    c.allAttrs,
 		selects:  c.config.Selects,
-		schemas:  func() []*servedjson.Schema { return c.schemasOf(gvk.Version) },
+		schemas:  func() []*servedjson.Schema { return []*servedjson.Schema{c.schemas()[gvk.Version]} },
 	})
 	v.New = func() runtime.Object {
 		obj := &unstructured.Unstructured{}
@@ -232,20 +221,20 @@ type customCodec struct {
 	// attrs finds the labels and all fields by which some version selects.
 	attrs storage.AttrFunc
 
-	// schemas are the schemas of the versions that need no conversion to the Codec's. selects says that
+	// schemas are the schemas of the versions that need no conversion to the Codec's, or nil. selects says that
 	// attrs reads more than the metadata.
 	schemas func() []*servedjson.Schema
 	selects bool
 }
 
-// read returns data, stored or canonical, as a Document if it is in served form.
-func (c *customCodec) read(data []byte) (servedjson.Document, bool) {
+// read returns data, stored or canonical, as a Document if it is in served form, and nil if not.
+func (c *customCodec) read(data []byte) *servedjson.Document {
 	for _, s := range c.schemas() {
-		if d, ok := s.Read(data); ok {
-			return d, true
+		if d := s.Read(data); d != nil {
+			return d
 		}
 	}
-	return servedjson.Document{}, false
+	return nil
 }
 
 // attrsOf returns what attrs finds in d.
@@ -267,11 +256,11 @@ func (c *customCodec) decode(data []byte, into runtime.Object) bool {
 	if !ok {
 		return false
 	}
-	d, ok := c.read(data)
-	if ok {
+	d := c.read(data)
+	if d != nil {
 		u.Object = d.Content()
 	}
-	return ok
+	return d != nil
 }
 
 // stores reports whether data, stored or canonical, has the version of the Codec. It may

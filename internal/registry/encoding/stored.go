@@ -20,14 +20,12 @@ type Foreseen struct {
 	// Plain says that the decoded object and the cached one have the same encoding.
 	Plain bool
 
-	config cache.ObjectConfig // Body has no revision, or one to be replaced, and may be part of the stored bytes
-
-	document servedjson.Document // from which the body is made, if there is none in config
-	known    bool                // there is a document
+	config   cache.ObjectConfig   // Body has no revision, or one to be replaced, and may be part of the stored bytes
+	document *servedjson.Document // from which the body is made, if there is none in config; otherwise nil
 }
 
 // Known reports whether f is not the zero Foreseen.
-func (f *Foreseen) Known() bool { return f.known || f.config.Body != nil }
+func (f *Foreseen) Known() bool { return f.document != nil || f.config.Body != nil }
 
 // Key returns the key of the object.
 func (f *Foreseen) Key() string { return f.config.Key }
@@ -102,13 +100,13 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 		return false
 	}
 	if c.Decorate == nil {
-		if f.document, f.known = s.document, s.known; !f.known {
-			f.document, f.known = c.custom.read(s.Data)
+		if f.document = s.document; f.document == nil {
+			f.document = c.custom.read(s.Data)
 		}
 	}
 	var err error
-	if f.known {
-		f.config.Labels, f.config.Fields, err = c.custom.attrsOf(&f.document)
+	if f.document != nil {
+		f.config.Labels, f.config.Fields, err = c.custom.attrsOf(f.document)
 		return err == nil
 	}
 	// Only an object that was decoded from s is changed here: if the write fails, the caller may
@@ -128,8 +126,8 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
 	config := f.config
 	config.Revision, config.Stored = revision, stored
-	if f.known {
-		setDocument(&config, &f.document)
+	if f.document != nil {
+		setDocument(&config, f.document)
 		return cache.NewObject(config, c.Schema)
 	}
 	return c.objectAt(config, f.config.Body)
@@ -173,9 +171,8 @@ type Stored struct {
 	// same is the object that Data decodes to, without a resourceVersion; nil if unknown.
 	same runtime.Object
 
-	// document is Data, if reading it would change nothing, as known says.
-	document servedjson.Document
-	known    bool
+	// document is Data; nil if reading it might change something.
+	document *servedjson.Document
 }
 
 // Store encodes obj for the store, as [Codec.EncodeStored] does. obj then belongs to the Stored, whose Decode
@@ -198,12 +195,12 @@ func (c *Codec) storeCustom(obj runtime.Object, size int) (Stored, bool) {
 	if !ok || c.custom == nil || !c.custom.storedIn.Load() || c.Versioner().PrepareObjectForStorage(obj) != nil {
 		return Stored{}, false
 	}
-	encoded, ok := servedjson.Encode(u.Object, size+512)
-	if !ok || !c.custom.stores(encoded.Data) {
+	data, same, ok := servedjson.Encode(u.Object, size+512)
+	if !ok || !c.custom.stores(data) {
 		return Stored{}, false
 	}
-	s := Stored{Data: append(encoded.Data, '\n')}
-	if s.document, s.known = c.custom.read(s.Data); s.known && encoded.Same {
+	s := Stored{Data: append(data, '\n')}
+	if s.document = c.custom.read(s.Data); s.document != nil && same {
 		s.same = obj
 	}
 	return s, true
@@ -224,7 +221,7 @@ func (s *Stored) Decode(c *Codec, empty runtime.Object) (runtime.Object, error) 
 
 // StoresAs reports whether o, whose body is body, would be stored as s.
 func (c *Codec) StoresAs(o *cache.Object, body []byte, s *Stored) bool {
-	if s.known {
+	if s.document != nil {
 		return bytes.Equal(body, s.document.AppendRevision(make([]byte, 0, len(body)), o.Revision()))
 	}
 	if raw, ok := c.cutEnvelope(s.Data); ok {

@@ -91,12 +91,12 @@ func (c *Codec) readDocument(data []byte, config *cache.ObjectConfig) (known boo
 	if c.custom == nil || c.Decorate != nil {
 		return false, nil
 	}
-	d, ok := c.custom.read(data)
-	if !ok {
+	d := c.custom.read(data)
+	if d == nil {
 		return false, nil
 	}
-	if config.Labels, config.Fields, err = c.custom.attrsOf(&d); err == nil {
-		setDocument(config, &d)
+	if config.Labels, config.Fields, err = c.custom.attrsOf(d); err == nil {
+		setDocument(config, d)
 	}
 	return true, err
 }

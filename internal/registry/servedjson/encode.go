@@ -11,23 +11,14 @@ import (
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
-// Encoded is the JSON of an object without a Go type.
-type Encoded struct {
-	// Data is the output of encoding/json.
-	Data []byte
-	// Same says that decoding Data makes the same values again: there is no number with a
-	// fraction of 0, which becomes an integer, and no text that is not UTF-8.
-	Same bool
-}
-
-// Encode encodes an object as encoding/json does. It returns false if there are values of other types than
-// decoding makes, or if the object is nested too deep. size is the approximate length of Data.
-func Encode(object map[string]any, size int) (Encoded, bool) {
+// Encode encodes an object without a Go type as encoding/json does. ok is false if there are values of other types
+// than decoding makes, or if the object is nested too deep. same says that decoding data makes the same values again:
+// there is no number with a fraction of 0, which becomes an integer, and no text that is not UTF-8. size is the
+// approximate length of data.
+func Encode(object map[string]any, size int) (data []byte, same, ok bool) {
 	e := encoder{same: true, dst: make([]byte, 0, size)}
-	if object == nil || !e.object(object) {
-		return Encoded{}, false
-	}
-	return Encoded{Data: e.dst, Same: e.same}, true
+	ok = object != nil && e.object(object)
+	return e.dst, e.same, ok
 }
 
 type member struct {

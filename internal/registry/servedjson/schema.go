@@ -1,6 +1,7 @@
 package servedjson
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -134,16 +135,13 @@ type span struct{ from, to int }
 
 func (s span) of(data []byte) []byte { return data[s.from:s.to:s.to] }
 
-// Read walks data, an object with or without a resourceVersion. It returns false if reading would, or
-// might, change the object.
-func (s *Schema) Read(data []byte) (Document, bool) {
-	if n := len(data); n > 0 && data[n-1] == '\n' {
-		data = data[:n-1]
+// Read walks data, an object with or without a resourceVersion. It returns nil if reading would, or
+// might, change the object, and if s is nil.
+func (s *Schema) Read(data []byte) *Document {
+	data = bytes.TrimSuffix(data, []byte("\n"))
+	d, w := &Document{data: data}, walker{data: data}
+	if s == nil || !w.root(s, d) || w.at != len(data) {
+		return nil
 	}
-	d := Document{data: data}
-	w := walker{data: data}
-	if !w.root(s, &d) || w.at != len(data) {
-		return Document{}, false
-	}
-	return d, true
+	return d
 }
