@@ -17,16 +17,17 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// The test binary runs as any of the servers when it is started with this role.
+// The test binary runs as any of the servers, or as a client, when it is started with that role.
 func TestMain(m *testing.M) {
-	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
-		if err := benchtest.Serve(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	run, ok := map[string]func() error{benchtest.ServerRole: benchtest.Serve, clientRole: runClient}[os.Getenv(benchtest.Role)]
+	if !ok {
+		goleak.VerifyTestMain(m)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 func TestBesideMeasuresEachKind(t *testing.T) {
