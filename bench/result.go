@@ -95,6 +95,27 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
+// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes.
+func (r *Result) UnmarshalJSON(text []byte) error {
+	type fields Result // without its methods
+	*r = *NewResult("", "")
+	in := struct {
+		*fields
+		Latency struct {
+			HDR string `json:"hdr"`
+		} `json:"latency"`
+	}{fields: (*fields)(r)}
+	if err := json.Unmarshal(text, &in); err != nil || in.Latency.HDR == "" {
+		return err
+	}
+	h, err := hdrhistogram.Decode([]byte(in.Latency.HDR))
+	if err != nil {
+		return fmt.Errorf("bench: histogram: %w", err)
+	}
+	r.Latency = h
+	return nil
+}
+
 // Record counts one operation. status is the status of its answer, 0 if there was none.
 func (r *Result) Record(took time.Duration, status int, err error) {
 	r.Counts.record(took, status, err)

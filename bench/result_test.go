@@ -89,6 +89,33 @@ func TestResultAsJSON(t *testing.T) {
 	}
 }
 
+// TestResultsSurviveJSON writes a result of everything but a series and reads it again.
+func TestResultsSurviveJSON(t *testing.T) {
+	r := some(100, 5)
+	r.Round, r.Part, r.Loop, r.Late, r.Protocol, r.Interrupted = 3, true, bench.OpenLoop, 7, "HTTP/2", true
+	r.Errors, r.Timeouts, r.Refused, r.Retries, r.Statuses = 2, 2, 1, 4, map[int]int{200: 95, 429: 5}
+	r.FirstError, r.Before, r.Reads = "first", process.Usage{CPU: 1}, 9
+	r.Beside, r.Values = []bench.Cost{{Name: "etcd", CPU: 5}}, []bench.Value{{Name: "v", Value: 1.5, Unit: "s"}}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bench.Result
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	again, err := json.Marshal(&got)
+	if err != nil || !bytes.Equal(raw, again) {
+		t.Errorf("%v:\n%s\nbecame\n%s", err, raw, again)
+	}
+	if got.Latency.TotalCount() != 95 {
+		t.Errorf("latencies are lost: %d", got.Latency.TotalCount())
+	}
+	if err := json.Unmarshal([]byte(`{"latency":{"hdr":"x"}}`), &got); err == nil {
+		t.Error("a histogram that is none was read")
+	}
+}
+
 // TestMergeParallelIsExact splits a sample into two results and merges them.
 func TestMergeParallelIsExact(t *testing.T) {
 	whole, a, b := some(100, 0), some(0, 0), some(0, 0)

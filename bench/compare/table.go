@@ -186,12 +186,16 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// All are the results of all rows, servers and rounds.
-func (t *Table) All() []*bench.Result {
+// EachRound are the results of all rounds, named by row and server.
+func (t *Table) EachRound() []*bench.Result {
 	var all []*bench.Result
 	for _, r := range t.Rows {
 		for _, k := range kinds {
-			all = append(all, r.Results[k]...)
+			for i, result := range r.Results[k] {
+				named := *result
+				named.Name, named.Round = r.ID+" "+string(k), i+1
+				all = append(all, &named)
+			}
 		}
 	}
 	return all

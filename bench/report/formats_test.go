@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +12,34 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/thresholds"
 )
+
+// TestJSONIsReadAgain checks that a written report can be read, and that other versions are refused.
+func TestJSONIsReadAgain(t *testing.T) {
+	r := full()
+	r.Cases = []thresholds.Case{{Result: "a", Bound: "b", Is: "c", Crossed: true}}
+	r.Changes = []thresholds.Change{{Result: "a", Figure: "p99", Old: 1, New: 2, Ratio: 2, P: 0.01, Worse: true}}
+	var first, second bytes.Buffer
+	if err := r.JSON(&first); err != nil {
+		t.Fatal(err)
+	}
+	got, err := report.Read(bytes.NewReader(first.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := got.JSON(&second); err != nil || first.String() != second.String() {
+		t.Errorf("%v:\n%s\nbecame\n%s", err, first.String(), second.String())
+	}
+	if len(got.All()) != 2+6 || got.All()[0].Name != "B1 kube-apiserver" {
+		t.Errorf("%d results, the first %q", len(got.All()), got.All()[0].Name)
+	}
+	for text, want := range map[string]string{`{}`: "schema version 0, want 4", `{"schemaVersion":1}`: "schema version 1", `x`: "no JSON"} {
+		if _, err := report.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
 
 // TestCSV checks that there is a line for each second.
 func TestCSV(t *testing.T) {

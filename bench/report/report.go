@@ -14,7 +14,7 @@ import (
 
 // Report has all results of one run of a program.
 type Report struct {
-	// SchemaVersion is the version of the JSON.
+	// SchemaVersion is the version of the JSON that was read or written.
 	SchemaVersion int `json:"schemaVersion"`
 	// Title heads the report. Command, Machine and Date say how it was made.
 	Title   string    `json:"title"`
@@ -25,8 +25,10 @@ type Report struct {
 	// with names of the form "SERVER: WORK".
 	Results []*bench.Result `json:"results,omitempty"`
 	Pairs   bool            `json:"-"`
-	// Cases are the bounds that results were compared with.
-	Cases []thresholds.Case `json:"thresholds,omitempty"`
+	// Cases are the bounds that results were compared with, Changes the differences from an
+	// earlier run.
+	Cases   []thresholds.Case   `json:"thresholds,omitempty"`
+	Changes []thresholds.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
 }
@@ -40,7 +42,19 @@ func (r *Report) All() []*bench.Result {
 	if r.Table == nil {
 		return r.Results
 	}
-	return r.Table.All()
+	return append(r.Table.EachRound(), r.Results...)
+}
+
+// Read reads a report that JSON has written.
+func Read(from io.Reader) (*Report, error) {
+	r := &Report{}
+	if err := json.NewDecoder(from).Decode(r); err != nil {
+		return nil, fmt.Errorf("report: this is no JSON of larder-bench: %w", err)
+	}
+	if r.SchemaVersion != SchemaVersion {
+		return nil, fmt.Errorf("report: the JSON has schema version %d, want %d: measure again with this larder-bench", r.SchemaVersion, SchemaVersion)
+	}
+	return r, nil
 }
 
 // JSON writes the report for programs.
@@ -79,7 +93,17 @@ func (r *Report) Markdown(w io.Writer) error {
 // Text writes the report for people.
 func (r *Report) Text(w io.Writer) error {
 	if r.Table != nil || r.Pairs {
-		return r.Markdown(w)
+		if err := r.Markdown(w); err != nil {
+			return err
+		}
 	}
-	return bench.WriteText(w, r.Results...)
+	if len(r.Results) > 0 && !r.Pairs {
+		if err := bench.WriteText(w, r.Results...); err != nil {
+			return err
+		}
+	}
+	if len(r.Changes) > 0 {
+		return thresholds.WriteChanges(w, r.Changes)
+	}
+	return nil
 }

@@ -1,7 +1,3 @@
-// Package thresholds compares results with bounds. A bound that cannot be checked is an error and never a
-// pass: no result has its name, or its figure was not measured.
-//
-// The package keeps no state and does no I/O.
 package thresholds
 
 import (
@@ -29,9 +25,11 @@ type Figure struct {
 	// Cost says that the figure is read from the server's process. It is not known for parts of a result.
 	Cost bool
 
-	unit  string // of a bench.Value
-	of    func(*bench.Result) float64
-	least bool // whether the bound is a minimum, so that more is better
+	unit string // of a bench.Value
+	of   func(*bench.Result) float64
+	// compared is the name of the figure in comparisons with an earlier run, "" for none.
+	compared string
+	least    bool // whether the bound is a minimum, so that more is better
 }
 
 // known reports whether the figure of a result was measured. Figures without a unit are counts, which are
@@ -47,16 +45,16 @@ func Figures() []*Figure {
 		return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
 	}
 	return []*Figure{
-		{Name: "max-p50", Help: "median latency", Default: none, unit: "s", of: quantile(50)},
-		{Name: "max-p99", Help: "99th percentile of the latency", Default: none, unit: "s", of: quantile(99)},
+		{Name: "max-p50", Help: "median latency", Default: none, unit: "s", of: quantile(50), compared: "p50"},
+		{Name: "max-p99", Help: "99th percentile of the latency", Default: none, unit: "s", of: quantile(99), compared: "p99"},
 		{Name: "max-latency", Help: "longest latency", Default: none, unit: "s", of: quantile(100)},
-		{Name: "min-rate", Help: "operations per second", Default: none, of: (*bench.Result).Rate, least: true},
+		{Name: "min-rate", Help: "operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
 		{Name: "max-errors", Help: "failed operations, except timeouts and answers of 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
 		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
 		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
 			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", Cost: true,
-			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() },
+			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, compared: "server CPU per operation",
 		},
 		{
 			Name: "max-rss", Help: "the server's resident bytes afterwards; needs --pid", Default: none, unit: "B", Cost: true,

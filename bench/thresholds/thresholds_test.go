@@ -1,6 +1,7 @@
 package thresholds_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -144,5 +145,85 @@ func TestInvalidBoundsAreRefused(t *testing.T) {
 		if f.Help == "" {
 			t.Errorf("--%s has no help", f.Name)
 		}
+	}
+}
+
+// rounds returns the results of several rounds, which differ by some thousandths.
+func rounds(factor float64, n int) []*bench.Result {
+	var all []*bench.Result
+	for i := range n {
+		r := some(100, factor*(1+float64(i)/1000))
+		r.Round = i + 1
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestBaseline(t *testing.T) {
+	for name, c := range map[string]struct {
+		factor     float64
+		rounds     int
+		regression float64
+		worse      string
+	}{
+		"the same":             {1.0005, 5, 0.05, ""},
+		"better":               {0.5, 5, 0, ""},
+		"worse":                {1.5, 5, 0.05, "some: --baseline: p99 of 99.2 ms, but it is 149 ms, 1.5 times as much (p=0.008)"},
+		"a little worse":       {1.04, 5, 0.05, ""},
+		"a little, and wanted": {1.04, 5, 0.01, "p50"},
+		"shown alone":          {1.5, 5, -1, ""},
+		"too few rounds":       {1.5, 3, 0.05, ""},
+	} {
+		changes, err := thresholds.Compare(rounds(1, c.rounds), rounds(c.factor, c.rounds), c.regression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = thresholds.Err(thresholds.Cases(changes))
+		if (err == nil) != (c.worse == "") || err != nil && (!errors.Is(err, thresholds.ErrThreshold) || !strings.Contains(err.Error(), c.worse)) {
+			t.Errorf("%s: %v, want %q", name, err, c.worse)
+		}
+		if len(changes) != 4 || len(thresholds.Cases(changes)) != 4 {
+			t.Errorf("%s: %d changes, want p50, p99, the rate and the CPU time", name, len(changes))
+		}
+		for _, change := range changes {
+			want := c.factor
+			if change.Figure == "operations per second" {
+				want = 1 / want
+			}
+			if change.Ratio < want*0.97 || change.Ratio > want*1.03 {
+				t.Errorf("%s: %s is %g times as much, want %g", name, change.Figure, change.Ratio, want)
+			}
+		}
+		var out bytes.Buffer
+		if err := thresholds.WriteChanges(&out, changes); err != nil || !strings.Contains(out.String(), "p99") {
+			t.Errorf("%s: %v: %s", name, err, out.String())
+		}
+	}
+}
+
+// TestUnsuitableBaselinesAreRefused checks that unsuitable baselines are refused before anything is measured.
+func TestUnsuitableBaselinesAreRefused(t *testing.T) {
+	for want, c := range map[string]struct {
+		old   []*bench.Result
+		names []string
+		now   int
+	}{
+		`the baseline has 1 rounds of "some" and this run has 5`: {rounds(1, 1), []string{"some"}, 5},
+		`the baseline has 5 rounds of "some" and this run has 1`: {rounds(1, 5), []string{"some"}, 1},
+		`no result "other", but "some"`:                          {rounds(1, 5), []string{"other"}, 5},
+	} {
+		if err := thresholds.CanCompare(c.old, c.names, c.now); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if err := thresholds.CanCompare(rounds(1, 4), []string{"some"}, 4); err != nil {
+		t.Error(err)
+	}
+	other := rounds(1, 5)
+	for _, r := range other {
+		r.Name = "other"
+	}
+	if _, err := thresholds.Compare(rounds(1, 5), other, 0); err == nil {
+		t.Error("results of other names were compared")
 	}
 }

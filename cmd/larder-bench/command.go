@@ -28,6 +28,8 @@ type options struct {
 	rounds     int
 	outputs    outputs
 	thresholds thresholds.Thresholds
+	baseline   string
+	regression float64
 
 	as, token string
 	asGroups  []string
@@ -63,8 +65,8 @@ Loops are closed unless there is a --rate. Then each request is due at a fixed t
 its latency counts from then. The first Ctrl-C ends a run and prints the results so far, the second
 ends it at once. Thresholds of the form KIND=BOUND hold for one kind of request: --max-p99 list=200ms.
 
-The exit status is 1 when something failed, 2 when a threshold was crossed, and 130 when the run was
-interrupted.`,
+The exit status is 1 when something failed, 2 when a threshold was crossed or a figure
+is worse than the baseline's, and 130 when the run was interrupted.`,
 		Example: `  larder-bench seed --kubeconfig admin.kubeconfig --pods 10000
   larder-bench read /api/v1/pods --pid $(pidof larder) --requests 40
   larder-bench read /api/v1/namespaces/bench-0/pods --rate 200 --duration 1m --clients 16 --max-p99 20ms
@@ -108,9 +110,11 @@ func (o *options) add(flags *pflag.FlagSet) {
 	flags.IntVar(&o.streams, "http2-streams", 0, "use HTTP/2 with at most this many concurrent requests on a connection (usually 100); 0 uses HTTP/1.1")
 	flags.DurationVar(&o.timeout, "timeout", 0, "cancel requests that take longer, and count them as timeouts; 0 waits forever")
 	flags.BoolVar(&o.retryAfter, "retry-after", false, "after an answer of 429, wait for its Retry-After and send the request again; otherwise it counts as refused")
-	flags.IntVar(&o.rounds, "rounds", 1, "number of runs of the workload; the report has their spread")
+	flags.IntVar(&o.rounds, "rounds", 1, "number of runs of the workload; the report has their spread, and --baseline needs 4 or more in both runs")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
+	flags.StringVar(&o.baseline, "baseline", "", "--json file of an earlier run to compare with")
+	flags.Float64Var(&o.regression, "max-regression", 5, "percent by which a figure may be significantly worse than the baseline's; -1 only shows the ratios")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	o.addUser(flags)
 	for _, f := range thresholds.Figures() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/baseline"
 	"github.com/larder-io/larder/bench/compare"
 	"github.com/larder-io/larder/bench/report"
@@ -63,7 +64,8 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := c.check(o, comparison.IDs()); err != nil {
+	old, err := c.check(o, comparison.IDs())
+	if err != nil {
 		return err
 	}
 	c.config.TestServers.Streams = o.streams
@@ -73,23 +75,29 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 		found.Table, err = comparison.Run(ctx)
 		return err
 	})
-	return o.conclude(cmd, found, err)
+	return o.conclude(cmd, found, old, err)
 }
 
-// check returns an error for invalid flags. It is called before anything is built.
-func (c *comparing) check(o *options, ids []string) error {
+// check returns an error for invalid flags, and the results of the baseline. It is called before anything
+// is built.
+func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	if len(ids) == 0 {
-		return fmt.Errorf("--rows %q matches no id or name of a row", c.rows)
+		return nil, fmt.Errorf("--rows %q matches no id or name of a row", c.rows)
 	}
 	for _, b := range o.thresholds.Bounds {
 		if b.Of == "" && b.Figure.Default < 0 {
-			return fmt.Errorf("--%s cannot bound all rows of compare: name one, as in --%s %s=…", b.Figure.Name, b.Figure.Name, ids[0])
+			return nil, fmt.Errorf("--%s cannot bound all rows of compare: name one, as in --%s %s=…", b.Figure.Name, b.Figure.Name, ids[0])
 		}
 	}
 	if err := o.thresholds.Check(named(ids...)); err != nil {
-		return err
+		return nil, err
 	}
-	return o.outputs.check()
+	var names []string
+	for _, id := range ids {
+		names = append(names, id+" "+string(compare.Larder))
+	}
+	o.rounds = c.config.Rounds
+	return o.before(names)
 }
 
 // limitCommand is the server that compare starts as a process of this program.

@@ -58,16 +58,17 @@ func TestDocumentedCommands(t *testing.T) {
 				}
 				args[i] = shorter(arg)
 			}
+			args = append(args[1:], "--max-regression=100000")
 			ran++
-			if out, _, err := run(t, args[1:]...); err != nil && !strings.Contains(err.Error(), "--max-p99") && !strings.Contains(err.Error(), "--min-rate") {
+			if out, _, err := run(t, args...); err != nil && !strings.Contains(err.Error(), "--max-p99") && !strings.Contains(err.Error(), "--min-rate") {
 				t.Errorf("%s: %v\n%s", line, err, out)
 			}
 		}
 	}
-	if ran < 9 {
+	if ran < 10 {
 		t.Errorf("only %d commands are run: the expression is broken", ran)
 	}
-	for _, file := range []string{"mixed.json", "scenario.csv"} {
+	for _, file := range []string{"mixed.json", "old.json", "scenario.csv"} {
 		if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 			t.Errorf("%s was not written: %v", file, err)
 		}
@@ -79,9 +80,12 @@ func TestJSONIsDocumented(t *testing.T) {
 	text := document(t)
 	_, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
-	file := filepath.Join(t.TempDir(), "report.json")
-	pid := fmt.Sprint(os.Getpid())
-	if _, _, err := run(t, "read", "/version", "--requests=40", "--rounds=4", "--pid", pid, "--etcd-pid", pid, "--json", file); err != nil {
+	file := filepath.Join(t.TempDir(), "old.json")
+	args := []string{"read", "/version", "--requests=40", "--rounds=4", "--pid", fmt.Sprint(os.Getpid()), "--etcd-pid", fmt.Sprint(os.Getpid())}
+	if _, _, err := run(t, append(args, "--json", file)...); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run(t, append(args, "--baseline", file, "--max-regression=100000", "--json", file)...); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(file)

@@ -24,7 +24,7 @@ func seedCommand(o *options) *cobra.Command {
 		Use: "seed", GroupID: preparing, Short: "Create realistic pods", Args: cobra.NoArgs,
 		Long: "Create realistic pods: each is created like a controller does, and gets a status like a kubelet's. Existing pods are not changed.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuse(cmd, "existing pods are not created again", "rounds"); err != nil {
+			if err := refuse(cmd, "existing pods are not created again", "rounds", "baseline"); err != nil {
 				return err
 			}
 			return one(o, cmd, "seed pods", c, bench.Seed)
@@ -44,7 +44,7 @@ apply. --resource is workers (5 KB each, with defaults and pruned fields), repor
 image scanner, of about --bytes) or documents (reports whose CRD has no schema for them). Other
 commands can read and watch the objects, for example at ` + bench.CustomPath("workers") + `.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuse(cmd, "existing objects are not created again", "rounds"); err != nil {
+			if err := refuse(cmd, "existing objects are not created again", "rounds", "baseline"); err != nil {
 				return err
 			}
 			names, err := c.Kinds()

@@ -49,7 +49,8 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	if err != nil {
 		return err
 	}
-	if err := o.check(kinds); err != nil {
+	old, err := o.check(kinds)
+	if err != nil {
 		return err
 	}
 	progress := o.progress
@@ -74,47 +75,68 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 		}
 		return nil
 	})
-	return o.conclude(cmd, found, err)
+	return o.conclude(cmd, found, old, err)
 }
 
-// check returns an error for invalid flags.
-func (o *options) check(kinds []*bench.Result) error {
+// check returns an error for invalid flags, and the results of the baseline.
+func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	if o.rounds < 1 {
-		return errors.New("--rounds: want at least 1")
+		return nil, errors.New("--rounds: want at least 1")
 	}
 	if err := o.thresholds.Check(kinds); err != nil {
-		return err
+		return nil, err
 	}
 	for _, b := range o.thresholds.Bounds {
 		if b.Figure.Cost && o.pid == 0 {
-			return fmt.Errorf("--%s needs --pid, because it is measured at the server's process", b.Figure.Name)
+			return nil, fmt.Errorf("--%s needs --pid, because it is measured at the server's process", b.Figure.Name)
 		}
 	}
-	return o.outputs.check()
+	var names []string
+	for _, r := range kinds {
+		names = append(names, r.Name)
+	}
+	return o.before(names)
 }
 
-// check makes sure that the files can be written.
-func (o outputs) check() error {
-	for _, name := range []string{o.json, o.series, o.markdown} {
+// before reads the baseline, nil if there is none, and makes sure that files can be written.
+func (o *options) before(names []string) ([]*bench.Result, error) {
+	for _, name := range []string{o.outputs.json, o.outputs.series, o.outputs.markdown} {
 		if name == "" {
 			continue
 		}
 		if info, err := os.Stat(filepath.Dir(name)); err != nil || !info.IsDir() {
-			return fmt.Errorf("%s cannot be written: there is no directory %s", name, filepath.Dir(name))
+			return nil, fmt.Errorf("%s cannot be written: there is no directory %s", name, filepath.Dir(name))
 		}
 	}
-	return nil
+	if o.baseline == "" {
+		return nil, nil
+	}
+	f, err := os.Open(o.baseline)
+	if err != nil {
+		return nil, fmt.Errorf("--baseline: %w", err)
+	}
+	defer f.Close()
+	old, err := report.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("--baseline %s: %w", o.baseline, err)
+	}
+	if o.regression >= 0 {
+		if err := thresholds.CanCompare(old.All(), names, o.rounds); err != nil {
+			return nil, err
+		}
+	}
+	return old.All(), nil
 }
 
 // conclude reports the results, even if the run failed, and compares them with the thresholds.
-func (o *options) conclude(cmd *cobra.Command, found *report.Report, failed error) error {
+func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
 	if cmd.Context().Err() != nil {
 		failed = errors.Join(errInterrupted, failed)
 	}
 	if len(found.All()) == 0 && failed != nil {
 		return failed
 	}
-	err := o.report(cmd, found)
+	err := o.report(cmd, found, old, failed)
 	switch {
 	case failed == nil:
 		return err
@@ -125,11 +147,19 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, failed erro
 }
 
 // report writes a report to standard output and the files of the flags. It returns an error if a threshold
-// is crossed.
-func (o *options) report(cmd *cobra.Command, r *report.Report) error {
+// is crossed. failed is the error that ended the run.
+func (o *options) report(cmd *cobra.Command, r *report.Report, old []*bench.Result, failed error) error {
 	r.Title, r.Command = "larder-bench "+cmd.Name(), strings.Join(append([]string{"larder-bench"}, o.args...), " ")
 	r.Machine, r.Date = bench.Machine(), time.Now()
 	r.Cases = o.thresholds.Judge(r.Judged())
+	if len(old) > 0 && failed == nil {
+		const percent = 100
+		var err error
+		if r.Changes, err = thresholds.Compare(old, r.All(), o.regression/percent); err != nil {
+			return err
+		}
+		r.Cases = append(r.Cases, thresholds.Cases(r.Changes)...)
+	}
 	err := r.Text(cmd.OutOrStdout())
 	advise(cmd.ErrOrStderr(), r.All())
 	if err := errors.Join(err, toFile(o.outputs.json, r.JSON), toFile(o.outputs.series, r.CSV), toFile(o.outputs.markdown, r.Markdown)); err != nil {

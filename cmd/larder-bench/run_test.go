@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,13 +25,14 @@ func read(t *testing.T, args ...string) (*report.Report, string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.json")
 	out, _, err := run(t, append(args, "--json", file)...)
-	text, failed := os.ReadFile(file)
+	f, failed := os.Open(file)
 	if failed != nil {
 		return nil, out, errors.Join(err, failed)
 	}
-	r := &report.Report{}
-	if err := json.Unmarshal(text, r); err != nil {
-		t.Fatal(err)
+	defer f.Close()
+	r, failed := report.Read(f)
+	if failed != nil {
+		t.Fatal(failed)
 	}
 	return r, out, err
 }
@@ -66,8 +68,8 @@ func TestLoads(t *testing.T) {
 		var ops []int
 		for i, result := range r.Results {
 			ops = append(ops, result.Ops)
-			if result.Failures() > 0 {
-				t.Errorf("%v: %s: %d failures (%s)", c.args, result.Name, result.Failures(), result.FirstError)
+			if result.Failures() > 0 || result.Latency.TotalCount() != int64(result.Ops) {
+				t.Errorf("%v: %s: %d failures (%s), %d latencies", c.args, result.Name, result.Failures(), result.FirstError, result.Latency.TotalCount())
 			}
 			if len(r.Results) == 3 && result.Round != i+1 {
 				t.Errorf("%v: round %d is number %d", c.args, i, result.Round)
@@ -119,6 +121,51 @@ func TestFormats(t *testing.T) {
 	}
 	if _, _, err := run(t, "mixed"); err == nil || !strings.Contains(hint(err.Error()), "larder-bench seed") {
 		t.Errorf("no pods gave %v", err)
+	}
+}
+
+// TestBaselines compares a run with itself, and with one whose figures are better.
+func TestBaselines(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	t.Setenv("KUBECONFIG", kubeconfig)
+	file := filepath.Join(t.TempDir(), "old.json")
+	measure := []string{"read", "/version", "--requests=40", "--rounds=5"}
+	if _, _, err := run(t, append(measure, "--json", file)...); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := run(t, append(measure, "--baseline", file, "--max-regression=10000")...)
+	if err != nil || !strings.Contains(out, "beside the baseline") || !strings.Contains(out, "p99") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old map[string]any
+	if err := json.Unmarshal(text, &old); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range old["results"].([]any) { // it had a thousandth of the time
+		r.(map[string]any)["wallNanoseconds"] = math.Trunc(r.(map[string]any)["wallNanoseconds"].(float64) / 1000)
+	}
+	if text, err = json.Marshal(old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run(t, append(measure, "--baseline", file)...); !errors.Is(err, thresholds.ErrThreshold) || exitCode(err) != exitCrossed || !strings.Contains(err.Error(), "operations per second") {
+		t.Errorf("slower than the baseline gave %v", err)
+	}
+	for want, args := range map[string][]string{
+		"both need 4":              {"read", "/version", "--baseline", file},
+		"no such file":             {"read", "/version", "--baseline", "none"},
+		"no result":                {"write", "--rounds=5", "--baseline", file},
+		"compare does not support": {"compare", "--pid=1"},
+	} {
+		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
 	}
 }
 

@@ -41,11 +41,12 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 				return err
 			}
 		}
-		if err := o.outputs.check(); err != nil {
+		old, err := o.before(nil)
+		if err != nil {
 			return err
 		}
 		found := &report.Report{Pairs: true}
-		err := o.started(cmd, needing(t), func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
+		err = o.started(cmd, needing(t), func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
 			t.TestServers, t.Say = programs, say
 			found.Results, err = run(ctx)
 			return err
@@ -57,7 +58,7 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 				}
 			}
 		}
-		return o.conclude(cmd, found, err)
+		return o.conclude(cmd, found, old, err)
 	}
 	return cmd
 }

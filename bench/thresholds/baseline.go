@@ -1,0 +1,162 @@
+package thresholds
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/aclements/go-moremath/stats"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// LeastRounds is how many rounds both runs must have to distinguish a difference from chance:
+// with fewer, even the most different values are not rare.
+const LeastRounds = 4
+
+// rare is the probability below which a difference counts as real.
+const rare = 0.05
+
+// Change compares a figure of a workload with the same figure of an earlier run.
+type Change struct {
+	Result string `json:"result"`
+	Figure string `json:"figure"`
+	// Old and New are the medians of OldRounds and NewRounds rounds.
+	Old       float64 `json:"old"`
+	New       float64 `json:"new"`
+	OldRounds int     `json:"oldRounds"`
+	NewRounds int     `json:"newRounds"`
+	// Ratio is New by Old.
+	Ratio float64 `json:"ratio"`
+	// P is how probable so large a difference would be if there were none, by the
+	// Mann-Whitney U test; 1 where there are too few rounds to tell.
+	P float64 `json:"p"`
+	// Worse reports that the figure is worse by more than the allowed regression, and not by chance.
+	Worse bool `json:"worse"`
+
+	text func(float64) string
+}
+
+// Significant reports whether the difference is real.
+func (c Change) Significant() bool { return c.P < rare }
+
+// CanCompare returns an error if an earlier run cannot be compared with one of so many rounds
+// and of results of these names; nil means any names.
+func CanCompare(old []*bench.Result, names []string, rounds int) error {
+	var have []string
+	for _, each := range bench.Rounds(old) {
+		name := each[0].Name
+		have = append(have, strconv.Quote(name))
+		if (names == nil || slices.Contains(names, name)) && min(len(each), rounds) < LeastRounds {
+			return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to distinguish a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(have, strconv.Quote(name)) {
+			return fmt.Errorf("thresholds: the baseline has no result %q, but %s", name, strings.Join(have, ", "))
+		}
+	}
+	return nil
+}
+
+// Compare compares results with the results of an earlier run that have the same names. regression is the
+// fraction by which a figure may be worse, such as 0.05; a negative one allows any. Results without an
+// earlier one are left out.
+func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
+	was := make(map[string][]*bench.Result)
+	for _, each := range bench.Rounds(old) {
+		was[each[0].Name] = each
+	}
+	var changes []Change
+	for _, each := range bench.Rounds(now) {
+		before := was[each[0].Name]
+		for _, f := range Figures() {
+			if f.compared == "" || len(before) == 0 || !allKnown(f, before) || !allKnown(f, each) {
+				continue
+			}
+			c, err := f.compare(f.values(before), f.values(each))
+			if err != nil {
+				return nil, err
+			}
+			worse := c.Ratio - 1
+			if f.least {
+				worse = 1/c.Ratio - 1
+			}
+			c.Result, c.Figure = each[0].Name, f.compared
+			c.Worse = regression >= 0 && worse > regression && c.Significant()
+			changes = append(changes, c)
+		}
+	}
+	if len(changes) == 0 {
+		return nil, fmt.Errorf("thresholds: the baseline has no result of the names of this run")
+	}
+	return changes, nil
+}
+
+func allKnown(f *Figure, results []*bench.Result) bool {
+	return !slices.ContainsFunc(results, func(r *bench.Result) bool { return f.of(r) == 0 })
+}
+
+func (f *Figure) values(results []*bench.Result) []float64 {
+	var values []float64
+	for _, r := range results {
+		values = append(values, f.of(r))
+	}
+	return values
+}
+
+// compare compares two samples.
+func (f *Figure) compare(old, now []float64) (Change, error) {
+	c := Change{Old: bench.Median(old), New: bench.Median(now), OldRounds: len(old), NewRounds: len(now), P: 1, text: f.text}
+	c.Ratio = c.New / c.Old
+	if min(len(old), len(now)) < LeastRounds {
+		return c, nil
+	}
+	u, err := stats.MannWhitneyUTest(old, now, stats.LocationDiffers)
+	switch {
+	case err == stats.ErrSamplesEqual: // all values are the same
+	case err != nil:
+		return c, fmt.Errorf("thresholds: %w", err)
+	case !math.IsNaN(u.P):
+		c.P = u.P
+	}
+	return c, nil
+}
+
+// WriteChanges prints changes as a table.
+func WriteChanges(w io.Writer, changes []Change) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "beside the baseline\tfigure\twas\tis\tratio\tp\trounds\t")
+	for _, c := range changes {
+		p, verdict := fmt.Sprintf("%.3f", c.P), ""
+		switch {
+		case min(c.OldRounds, c.NewRounds) < LeastRounds:
+			p = "too few rounds"
+		case c.Worse:
+			verdict = "worse"
+		case !c.Significant():
+			verdict = "no difference that is not chance"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.3g\t%s\t%d, %d\t%s\n", c.Result, c.Figure, c.text(c.Old), c.text(c.New), c.Ratio, p, c.OldRounds, c.NewRounds, verdict)
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("thresholds: %w", err)
+	}
+	return nil
+}
+
+// Cases returns the changes as bounds that are kept or crossed.
+func Cases(changes []Change) []Case {
+	var cases []Case
+	for _, c := range changes {
+		cases = append(cases, Case{
+			Result: c.Result, Bound: "--baseline: " + c.Figure + " of " + c.text(c.Old),
+			Is: fmt.Sprintf("%s, %.3g times as much (p=%.3f)", c.text(c.New), c.Ratio, c.P), Crossed: c.Worse,
+		})
+	}
+	return cases
+}
