@@ -19,7 +19,8 @@ type ComponentsConfig struct {
 	Namespace string
 	// Nodes is the number of nodes.
 	Nodes int
-	// Load is the load of each kind of write, and has as many pods as operations. There is no warm-up.
+	// Load is the load of each kind of write, and has as many pods as operations. A plan is open. There is no
+	// warm-up.
 	Load
 
 	run      int64             // in the names of objects: no other run has it
@@ -72,7 +73,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Operations, c.run = l.Total(), time.Now().UnixNano()
+	c.Operations, c.run = l.total(), time.Now().UnixNano()
 	if c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one node, not %d", c.Nodes)
 	}

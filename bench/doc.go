@@ -21,7 +21,8 @@
 //   - crds measures CRDs; starts measures starts on stored objects, and many servers at once
 //   - scenario runs several workloads at the same time
 //   - testservers starts servers, baseline is the server that sends bytes from memory
-//   - thresholds compares results with bounds, report writes results
+//   - stages plans how load changes with time, thresholds compares results with bounds
+//   - report writes results
 //
 // A workload has no flags, no globals and no output of its own. Programs and tests decide what to
 // run and how to show it; cmd/larder-bench is one of them.
@@ -29,8 +30,8 @@
 // Machines are noisy: compare CPU time per operation of servers that were measured in one run, and not wall
 // times of different runs.
 //
-// With a Rate the loop is open: each operation is due at a certain time, and its latency counts from then,
-// even while it waits for the server or for a free client. So a stall counts for every operation that it
+// With a Rate, or a Plan of rates, the loop is open: each operation is due at a certain time, and its latency counts
+// from then, even while it waits for the server or for a free client. So a stall counts for every operation that it
 // delays. Result.Late counts operations that had to wait for a client. Otherwise the loop is closed, and
 // latency counts from the request. No latency includes the time of ReadConfig.Between.
 //

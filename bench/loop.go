@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/bench/stages"
 )
 
 // Load sets the number of operations of a workload, and their rate.
@@ -17,9 +19,10 @@ type Load struct {
 	Operations, Clients int
 	// Rate is operations per second of all clients; 0 sends the next when one is answered.
 	Rate float64
-	// Duration, if it is more than 0, takes the place of Operations.
-	Duration time.Duration
-	// Warmup is how long the load runs before anything is measured.
+	// Plan, unless it is zero, takes the place of Operations, of Rate and, if it is closed, of
+	// Clients.
+	Plan stages.Plan
+	// Warmup is how long the load runs at its initial level before anything is measured.
 	Warmup time.Duration
 }
 
@@ -29,8 +32,9 @@ const (
 	ClosedLoop = "closed"
 )
 
-// loop runs operations. With a rate the loop is open: each operation is due at a certain time, and its
-// latency counts from then, so a stall of the server counts for every operation that it delays. Otherwise the loop is closed: each client begins its next operation when the last has ended.
+// loop runs operations. With a rate or an open plan the loop is open: each operation is due at a certain
+// time, and its latency counts from then, so a stall of the server counts for every operation that it
+// delays. Otherwise the loop is closed: each client begins its next operation when the last has ended.
 type loop struct {
 	Load
 
@@ -44,12 +48,15 @@ type loop struct {
 
 // check returns an error for a load that cannot be run.
 func (l Load) check() error {
-	switch {
-	case l.Warmup < 0 || l.Duration < 0:
-		return fmt.Errorf("bench: want a warm-up and a duration of 0 or more, not %v and %v", l.Warmup, l.Duration)
-	case l.Clients < 1:
+	if l.Warmup < 0 {
+		return fmt.Errorf("bench: a warm-up of %v", l.Warmup)
+	}
+	if l.Clients < 1 && (l.Plan.IsZero() || l.Plan.Open) {
 		return fmt.Errorf("bench: want at least one client, not %d", l.Clients)
-	case l.Duration == 0 && l.Operations < 1:
+	}
+	switch {
+	case !l.Plan.IsZero():
+	case l.Operations < 1:
 		return fmt.Errorf("bench: want at least one operation, not %d", l.Operations)
 	case l.Rate < 0 || math.IsNaN(l.Rate) || math.IsInf(l.Rate, 0):
 		return fmt.Errorf("bench: want a rate of 0 or more, not %g", l.Rate)
@@ -59,23 +66,25 @@ func (l Load) check() error {
 
 // bounded is check for workloads whose number of operations must be known.
 func (l Load) bounded() error {
-	if l.Duration > 0 && !l.open() {
-		return errors.New("bench: this workload must know how many operations there are: give --rate beside --duration")
+	if !l.Plan.IsZero() && !l.Plan.Open {
+		return errors.New("bench: this workload must know how many operations there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
 	}
 	return l.check()
 }
 
-// Total is the number of operations, 0 if only time ends the load.
-func (l Load) Total() int {
-	if l.Duration == 0 {
+// total is the number of operations, 0 if only time ends the load.
+func (l Load) total() int {
+	switch {
+	case l.Plan.IsZero():
 		return l.Operations
+	case l.Plan.Open:
+		return l.Plan.Operations()
 	}
-	const rounding = 1e-6
-	return int(math.Ceil(l.Rate*l.Duration.Seconds() - rounding))
+	return 0
 }
 
 // open reports whether each operation has a time at which it is due.
-func (l Load) open() bool { return l.Rate > 0 }
+func (l Load) open() bool { return l.Rate > 0 || l.Plan.Open }
 
 // kind is OpenLoop or ClosedLoop.
 func (l Load) kind() string {
@@ -95,15 +104,22 @@ type outcome struct {
 	retries int // answers of 429 before it, after which the request was sent again
 }
 
-// warm runs the load for the time of its warm-up, and records nothing.
+// warm runs the load at its initial level, and records nothing.
 func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) error {
 	if l.Warmup == 0 {
 		return nil
 	}
 	rec.phase("warming up")
 	defer rec.phase("")
-	l.Duration = l.Warmup
-	return l.run(ctx, t, &recorder{result: NewResult("", "")}, op)
+	first := loop{Load: Load{Clients: l.Clients}, between: l.between, through: l.through}
+	level, open := l.Rate, l.open()
+	if !l.Plan.IsZero() {
+		level = l.Plan.First()
+	} else if !open {
+		level = float64(l.Clients)
+	}
+	first.Plan = stages.Hold(open, l.Warmup, level)
+	return first.run(ctx, t, &recorder{result: NewResult("", "")}, op)
 }
 
 // run runs and records the operations, including failed ones. It ends early, with an error, when ctx ends,
@@ -112,20 +128,24 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	within, cut := t.graceful(ctx)
 	defer cut()
 	group, within := errgroup.WithContext(within)
-	r := &running{loop: l, rec: rec, stop: t.Stopping(), start: time.Now(), ops: l.Total()}
+	r := &running{loop: l, rec: rec, stop: t.Stopping(), start: time.Now(), ops: l.total()}
 	if r.ops == 0 {
 		r.ops = math.MaxInt
+	}
+	clients := l.Clients
+	if plan := l.Plan; !plan.IsZero() && !plan.Open {
+		clients = int(plan.Most())
 	}
 	rec.set(func(r *Result) { r.Loop = l.kind() })
 	through := l.through
 	if through == nil {
 		through = t
 	}
-	for range min(l.Clients, r.ops) {
+	for client := range min(clients, r.ops) {
 		group.Go(func() error {
 			own := through.conn(within)
 			defer own.close()
-			return r.client(within, own, op)
+			return r.client(within, own, client, op)
 		})
 	}
 	err := group.Wait()
@@ -138,7 +158,7 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 // measure runs the loop as a measured part of the named workload. warm, if not nil, is the loop that runs
 // during the warm-up.
 func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, op operation) (*Result, error) {
-	return t.recorded(name, unit, l.Total(), func(rec *recorder) error {
+	return t.recorded(name, unit, l.total(), func(rec *recorder) error {
 		if warm != nil {
 			if err := l.warm(ctx, t, rec, warm); err != nil {
 				return err
@@ -166,9 +186,9 @@ type running struct {
 }
 
 // client runs one operation after the other until none are left.
-func (r *running) client(ctx context.Context, own *conn, op operation) error {
+func (r *running) client(ctx context.Context, own *conn, client int, op operation) error {
 	for {
-		i, due, err := r.claim(ctx)
+		i, due, err := r.claim(ctx, client)
 		if errors.Is(err, errStopped) {
 			return nil
 		} else if err != nil {
@@ -192,19 +212,34 @@ func (r *running) client(ctx context.Context, own *conn, op operation) error {
 	}
 }
 
+// turnInterval is how often a client looks whether a plan has work for it.
+const turnInterval = 10 * time.Millisecond
+
 // claim takes the next operation and returns when it is due. It returns errStopped if none is left or the
 // loop must end.
-func (r *running) claim(ctx context.Context) (i int, due time.Time, err error) {
+func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, err error) {
 	select {
 	case <-r.stop:
 		return 0, due, errStopped
 	default:
 	}
-	over := r.Duration > 0 && !r.open() && time.Since(r.start) >= r.Duration
-	if i = int(r.next.Add(1)) - 1; over || i >= r.ops {
+	if plan := r.Plan; !plan.IsZero() && !plan.Open {
+		for plan.Clients(time.Since(r.start)) <= client {
+			if time.Since(r.start) >= plan.Length() {
+				return 0, due, errStopped
+			}
+			if err := r.await(ctx, turnInterval); err != nil {
+				return 0, due, err
+			}
+		}
+	}
+	if i = int(r.next.Add(1)) - 1; i >= r.ops {
 		return 0, due, errStopped
 	}
-	if r.open() {
+	switch {
+	case r.Plan.Open:
+		due = r.start.Add(r.Plan.Due(i))
+	case r.Rate > 0:
 		due = r.start.Add(time.Duration(float64(i) / r.Rate * float64(time.Second)))
 	}
 	return i, due, ctx.Err()

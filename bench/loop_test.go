@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-io/larder/bench/stages"
 )
 
 // pause stands for an operation that takes this long.
@@ -209,19 +211,16 @@ func TestLateOperationsAreCounted(t *testing.T) {
 	})
 }
 
-// TestDurationEndsLoops runs open and closed loops for a time, after a warm-up.
-func TestDurationEndsLoops(t *testing.T) {
-	const length = 10 * time.Second
-	for name, c := range map[string]struct {
-		load Load
-		want int
-	}{
-		"open": {Load{Clients: 20, Rate: 7.5}, 75}, "closed": {Load{Clients: 3}, 30},
-	} {
+// TestPlansAreRun runs open and closed loops with ramps and constant levels, after a warm-up.
+func TestPlansAreRun(t *testing.T) {
+	for text, want := range map[string]int{"10s:0..10/s,10s:10/s": 150, "10s:2": 20, "10s:1,10s:3": 40} {
+		plan, err := stages.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
 		synctest.Test(t, func(t *testing.T) {
 			target, rec := newTarget(t), &recorder{result: NewResult("", "")}
-			l := loop{Load: c.load}
-			l.Duration, l.Warmup = length, 5*time.Second
+			l := loop{Load: Load{Clients: 20, Warmup: 5 * time.Second, Plan: plan}}
 			op := func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			}
@@ -230,14 +229,14 @@ func TestDurationEndsLoops(t *testing.T) {
 				t.Fatal(err)
 			}
 			if took := time.Since(start); rec.result.Ops != 0 || took < 5*time.Second || took > 6*time.Second {
-				t.Errorf("%s: warming took %v and recorded %d", name, took, rec.result.Ops)
+				t.Errorf("%s: warming took %v and recorded %d", text, took, rec.result.Ops)
 			}
 			start = time.Now()
 			if err := l.run(t.Context(), target, rec, op); err != nil {
 				t.Fatal(err)
 			}
-			if took := time.Since(start); took > length+time.Second || rec.result.Ops != c.want {
-				t.Errorf("%s: %d operations in %v, want %d in %v", name, rec.result.Ops, took, c.want, length)
+			if took := time.Since(start); took > plan.Length()+time.Second || rec.result.Ops != want {
+				t.Errorf("%s: %d operations in %v, want %d in %v", text, rec.result.Ops, took, want, plan.Length())
 			}
 		})
 	}

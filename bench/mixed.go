@@ -88,7 +88,7 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	order, parts := mixedOrder(), make([]*recorder, len(mixedRequests))
 	kind := func(i int) int { return order[i%len(order)] }
 	request := send(func(i int) Request { return mixedRequests[kind(i)].call(&c, i, drawn(i)) })
-	whole, err := t.recorded(MixedName, "request", l.Total(), func(rec *recorder) error {
+	whole, err := t.recorded(MixedName, "request", l.total(), func(rec *recorder) error {
 		if err := c.ready(ctx, t); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ type WatchConfig struct {
 	// Objects are the paths of objects that are changed in turn. Each change is a merge
 	// patch of an annotation.
 	Objects []string
-	// Load is the load of the changes.
+	// Load is the load of the changes. A plan is open.
 	Load
 	// Deliveries is how many events all watchers together must see; 0 means that each
 	// sees each change.
@@ -38,7 +38,7 @@ type WatchConfig struct {
 
 // complete sets the defaults of fields that are zero.
 func (c *WatchConfig) complete() {
-	c.Operations = c.Total()
+	c.Operations = c.total()
 	if c.Deliveries == 0 {
 		c.Deliveries = c.Watchers * c.Operations
 	}

@@ -38,9 +38,9 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 		return nil, err
 	}
 	if l.open() {
-		return nil, errors.New("bench: watches that begin with all objects are opened in a closed loop: want no rate")
+		return nil, errors.New("bench: watches that begin with all objects are opened in a closed loop: plan numbers of clients")
 	}
-	return t.recorded(c.Name, "request", l.Total(), func(rec *recorder) error {
+	return t.recorded(c.Name, "request", l.total(), func(rec *recorder) error {
 		if err := c.batch(ctx, t, nil, 1); err != nil {
 			return err
 		}
@@ -64,19 +64,27 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 // batches opens watches, as many at once as there are clients, until there were enough of them
 // or the time is over.
 func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder) error {
-	for start, left := time.Now(), c.Operations; !t.stopped(); left -= c.Clients {
-		n := c.Clients
-		if c.Duration == 0 {
-			n = min(left, n)
-		} else if time.Since(start) >= c.Duration {
-			return nil
+	plan, start := c.Plan, time.Now()
+	for left := c.Operations; !t.stopped(); {
+		n := min(left, c.Clients)
+		if !plan.IsZero() {
+			if time.Since(start) >= plan.Length() {
+				return nil
+			}
+			if n = plan.Clients(time.Since(start)); n == 0 {
+				if err := Sleep(ctx, turnInterval); err != nil {
+					return err
+				}
+				continue
+			}
 		}
-		if n <= 0 {
+		if n == 0 {
 			return nil
 		}
 		if err := c.batch(ctx, t, rec, n); err != nil {
 			return err
 		}
+		left -= n
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ var Verbs = []string{create, mergePatch, apply, remove}
 type WriteConfig struct {
 	// Namespace holds the objects. It is created when it does not exist.
 	Namespace string
-	// Load is the load of each of Verbs. Its operations are objects.
+	// Load is the load of each of Verbs. Its operations are objects, and a plan is open.
 	Load
 
 	run int64 // in the names of objects: no other run has it
@@ -38,7 +38,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Operations, c.run = l.Total(), time.Now().UnixNano()
+	c.Operations, c.run = l.total(), time.Now().UnixNano()
 	if err := t.ensureNamespace(ctx, c.Namespace); err != nil {
 		return nil, err
 	}

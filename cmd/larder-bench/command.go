@@ -61,7 +61,7 @@ func command(args []string) *cobra.Command {
 
 Workloads run against any server that --kubeconfig names. With --pid, the report has the server's
 CPU time, memory and system calls. Compare these: times on the clock depend as much on the machine.
-Loops are closed unless there is a --rate. Then each request is due at a fixed time, and
+Loops are closed unless --rate or --stages plans rates. Then each request is due at a fixed time, and
 its latency counts from then. The first Ctrl-C ends a run and prints the results so far, the second
 ends it at once. Thresholds of the form KIND=BOUND hold for one kind of request: --max-p99 list=200ms.
 
@@ -69,7 +69,7 @@ The exit status is 1 when something failed, 2 when a threshold was crossed or a 
 is worse than the baseline's, and 130 when the run was interrupted.`,
 		Example: `  larder-bench seed --kubeconfig admin.kubeconfig --pods 10000
   larder-bench read /api/v1/pods --pid $(pidof larder) --requests 40
-  larder-bench read /api/v1/namespaces/bench-0/pods --rate 200 --duration 1m --clients 16 --max-p99 20ms
+  larder-bench read /api/v1/namespaces/bench-0/pods --stages 10s:0..200/s,1m:200/s --clients 16 --max-p99 20ms
   larder-bench mixed --rate 300 --duration 1m --clients 32 --max-p99 list=100ms --series mixed.csv
   larder-bench compare --rounds 3 --json compare.json --markdown compare.md`,
 		SilenceUsage:  true,

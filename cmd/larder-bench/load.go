@@ -1,24 +1,36 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/stages"
 )
 
-// addLoad adds the flags of a load. count is the flag of the number of operations, n its default.
-func addLoad(cmd *cobra.Command, l *bench.Load, count string, n int, usage string) {
-	addRate(cmd, &l.Rate)
-	addClosedLoad(cmd, l, count, n, usage)
+// loadFlags are the flags of the load of a workload.
+type loadFlags struct {
+	load     *bench.Load
+	count    string // the flag of the number of operations
+	stages   string
+	duration time.Duration
 }
 
-// addClosedLoad is addLoad for closed loops.
-func addClosedLoad(cmd *cobra.Command, l *bench.Load, count string, n int, usage string) {
+// addLoad adds the flags of a load, rated or in a closed loop. The caller adds the flag of the
+// number of operations, count. The plan of the load is ready when the command runs.
+func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) {
+	f, flags := &loadFlags{load: l, count: count}, cmd.Flags()
 	addClients(cmd, &l.Clients)
-	cmd.Flags().IntVar(&l.Operations, count, n, usage)
-	cmd.Flags().DurationVar(&l.Duration, "duration", 0, "time to run the load, instead of a number of operations")
-	cmd.Flags().DurationVar(&l.Warmup, "warmup", 0, "time to run the load before anything is measured")
-	cmd.MarkFlagsMutuallyExclusive(count, "duration")
+	if rated {
+		addRate(cmd, &l.Rate)
+	}
+	flags.StringVar(&f.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
+	flags.DurationVar(&f.duration, "duration", 0, "time to run the load, instead of a number of operations")
+	flags.DurationVar(&l.Warmup, "warmup", 0, "time to run the load at its initial level before anything is measured")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.plan(cmd) }
 }
 
 func addClients(cmd *cobra.Command, clients *int) {
@@ -27,6 +39,35 @@ func addClients(cmd *cobra.Command, clients *int) {
 
 func addRate(cmd *cobra.Command, rate *float64) {
 	cmd.Flags().Float64Var(rate, "rate", 0, "operations per second of all clients (open loop); 0 sends as fast as answers come (closed loop)")
+}
+
+// plan makes the plan of the load from its flags.
+func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
+	l, given := f.load, cmd.Flags().Changed("clients")
+	switch {
+	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
+		return errors.New("--warmup, --duration and --rate cannot be negative")
+	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
+		return errors.New("--stages sets the rate and the length of the load: leave out --duration and --rate")
+	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
+		return fmt.Errorf("--stages and --duration set the length of the load: leave out --%s", f.count)
+	case f.stages == "" && f.duration > 0 && l.Rate > 0:
+		l.Plan = stages.Hold(true, f.duration, l.Rate)
+	case f.stages == "" && f.duration > 0:
+		l.Plan = stages.Hold(false, f.duration, float64(l.Clients))
+	case f.stages != "":
+		if l.Plan, err = stages.Parse(f.stages); err != nil {
+			return fmt.Errorf("--stages: %w", err)
+		}
+		if l.Plan.Open {
+			return nil
+		}
+		if given {
+			return errors.New("--stages sets the number of clients: leave out --clients, or plan rates, which end in /s")
+		}
+		l.Clients = int(l.Plan.Most())
+	}
+	return nil
 }
 
 // named returns empty results of these names, which a workload will return.

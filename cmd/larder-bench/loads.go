@@ -72,9 +72,10 @@ func readCommand(o *options) *cobra.Command {
 			return one(o, cmd, c.Name, c, bench.Read)
 		},
 	}
-	addLoad(cmd, &c.Load, "requests", 20, "number of requests")
+	addLoad(cmd, &c.Load, "requests", true)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type to request")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
+	cmd.Flags().IntVar(&c.Operations, "requests", 20, "number of requests")
 	return cmd
 }
 
@@ -88,8 +89,9 @@ func watchListCommand(o *options) *cobra.Command {
 			return one(o, cmd, c.Name, c, bench.WatchList)
 		},
 	}
-	addClosedLoad(cmd, &c.Load, "requests", 10, "number of watches")
+	addLoad(cmd, &c.Load, "requests", false)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
+	cmd.Flags().IntVar(&c.Operations, "requests", 10, "number of watches")
 	cmd.Flags().IntVar(&c.Objects, "objects", 0, "number of initial objects that each watch must get; 0 does not check it")
 	cmd.Flags().IntVar(&c.Shards, "shards", 0, "number of shards; each watch selects one, in turn. The server needs the feature gate ShardedListAndWatch")
 	return cmd
@@ -119,8 +121,9 @@ func writeCommand(o *options) *cobra.Command {
 			return o.run(cmd, named(bench.Verbs...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Write(ctx, t, c) })
 		},
 	}
-	addLoad(cmd, &c.Load, "objects", 1000, "number of ConfigMaps")
+	addLoad(cmd, &c.Load, "objects", true)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "namespace of the objects; created if it does not exist")
+	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "number of ConfigMaps")
 	return cmd
 }
 
@@ -136,9 +139,10 @@ func patchCommand(o *options) *cobra.Command {
 			return one(o, cmd, c.Name, c, bench.PatchObjects)
 		},
 	}
-	addLoad(cmd, &c.Load, "requests", 1000, "number of patches")
+	addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &seed)
 	cmd.Flags().IntVar(&objects, "objects", 50, "number of pods to patch in turn")
+	cmd.Flags().IntVar(&c.Operations, "requests", 1000, "number of patches")
 	return cmd
 }
 
@@ -156,8 +160,9 @@ func componentsCommand(o *options) *cobra.Command {
 			})
 		},
 	}
-	addLoad(cmd, &c.Load, "objects", 1000, "number of pods, and of writes of each kind")
+	addLoad(cmd, &c.Load, "objects", true)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "namespace of the pods; created if it does not exist")
+	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "number of pods, and of writes of each kind")
 	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "number of nodes that the pods are bound to")
 	return cmd
 }
@@ -179,8 +184,9 @@ that begin with it.`,
 			return o.run(cmd, kinds, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
 		},
 	}
-	addLoad(cmd, &c.Load, "requests", 5000, "number of requests")
+	addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &c.Seed)
+	cmd.Flags().IntVar(&c.Operations, "requests", 5000, "number of requests")
 	return cmd
 }
 
@@ -207,8 +213,7 @@ should use little memory (--pid, --max-peak-rss), complete all answers and end n
 	addClients(cmd, &c.Clients)
 	addRate(cmd, &c.Watch.Rate)
 	addSeed(flags, &seed)
-	addWatchers(flags, &c.Watch, &objects)
-	flags.IntVar(&c.Watch.Operations, "changes", 200, changesUsage)
+	addChanges(flags, &c.Watch, &objects)
 	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, which the clients request in turn")
 	flags.IntVar(&c.BytesPerSecond, "bytes-per-second", 4<<20, "bytes that each client reads per second")
 	return cmd

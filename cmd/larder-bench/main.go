@@ -40,7 +40,7 @@ func main() {
 }
 
 // packages removes the names of packages from errors: they mean nothing to users.
-var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "cluster: ", "", "crds: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "starts: ", "", "process: ", "")
+var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "cluster: ", "", "crds: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
 // exitCode prints an error, with a hint, and returns the exit code.
 func exitCode(err error) int {

@@ -49,16 +49,17 @@ func TestLoads(t *testing.T) {
 		args []string
 		ops  []int // of each result
 	}{
-		{[]string{"read", "/version", "--duration=150ms", "--rate=1000", "--warmup=50ms", "--clients=4"}, []int{150}},
+		{[]string{"read", "/version", "--stages=100ms:0..1000/s,100ms:1000/s", "--warmup=50ms", "--clients=4"}, []int{150}},
+		{[]string{"read", "/version", "--duration=100ms", "--rate=1000"}, []int{100}},
 		{[]string{"read", "/version", "--requests=7", "--rounds=3"}, []int{7, 7, 7}},
 		{[]string{"read", "/version", "--requests=30", "--clients=4", "--pid", fmt.Sprint(os.Getpid())}, []int{30}},
 		{append([]string{"mixed", "--clients=2", "--requests=200", "--rate=2000"}, pods...), []int{200, 100, 40, 18, 2, 40}},
-		{[]string{"write", "--duration=100ms", "--rate=200", "--clients=2", "--warmup=20ms"}, []int{20, 20, 20, 20}},
+		{[]string{"write", "--stages=100ms:200/s", "--clients=2", "--warmup=20ms"}, []int{20, 20, 20, 20}},
 		{[]string{"write", "--objects=4", "--rounds=2"}, []int{4, 4, 4, 4, 4, 4, 4, 4}},
 		{[]string{"watchlist", "--requests=5", "--clients=2", "--objects=10"}, []int{5}},
 		{[]string{"open", "--watchers=5", "--idle=1ms"}, []int{5}},
 		{[]string{"storm", "--watchers=4", "--returns=1"}, []int{4}},
-		{append([]string{"watch", "--watchers=2", "--objects=2", "--duration=100ms", "--rate=100", "--warmup=20ms"}, pods...), []int{20}},
+		{append([]string{"watch", "--watchers=2", "--objects=2", "--stages=100ms:100/s", "--warmup=20ms"}, pods...), []int{20}},
 	} {
 		r, out, err := read(t, c.args...)
 		if err != nil {

@@ -21,7 +21,7 @@ func TestScenarios(t *testing.T) {
 	if _, _, err := run(t, "seed", "--pods=100", "--namespaces=10", "--nodes=50", "--clients=8"); err != nil {
 		t.Fatal(err)
 	}
-	shorter := strings.NewReplacer("20s", "400ms", "30s", "600ms", "--warmup 2s", "--warmup 40ms", "5s", "100ms", "--rate 50", "--rate 1000", "--pods 1000", "--pods 100")
+	shorter := strings.NewReplacer("10s:", "200ms:", "15s:", "300ms:", "30s", "600ms", "--warmup 2s", "--warmup 40ms", "5s", "100ms", "--rate 50", "--rate 1000", "--pods 1000", "--pods 100")
 	file := filepath.Join(t.TempDir(), "scenario.yaml")
 	if err := os.WriteFile(file, []byte(shorter.Replace(string(text))), 0o600); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,8 @@ func TestScenarioMistakes(t *testing.T) {
 		head + "run: scale":                   `workload "a": unknown command "scale"`,
 		head + "run: read --help":             "want a workload with its flags",
 		head + "rn: read /x":                  `unknown field "rn"`,
-		head + "run: read /x --duration 10s --requests 3": "[duration requests]",
+		head + "run: read /x --stages 10s":    "stage 1",
+		head + "run: read /x --stages 10s:5/s --rate 3":   "--stages sets",
 		head + "run: read /x --pid 5":                     "unknown flag: --pid",
 		head + "run: read /x\n- name: a\n  run: read /x":  "a name that no other workload has",
 		head + "run: read /x\n  startAfter: -5s":          "startAfter of 0 or more",

@@ -26,9 +26,12 @@ same etcd, so that the cost does not include the writes.`,
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
+			if c.Plan.Open { // how many deliveries there are depends on it
+				c.Operations = c.Plan.Operations()
+			}
 			if shards > 0 {
 				c.Name = fmt.Sprintf("watch, %d shards", shards)
-				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Total()
+				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Operations
 			}
 			if through != "" {
 				if c.Through, err = o.other(through); err != nil {
@@ -39,9 +42,9 @@ same etcd, so that the cost does not include the writes.`,
 		},
 	}
 	flags := cmd.Flags()
-	addLoad(cmd, &c.Load, "changes", 200, changesUsage)
+	addLoad(cmd, &c.Load, "changes", true)
 	addSeed(flags, &seed)
-	addWatchers(flags, &c, &objects)
+	addChanges(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	flags.IntVar(&c.Stuck, "stuck", 0, "number of additional watchers that never read")
 	flags.IntVar(&shards, "shards", 0, "number of shards, with one watcher each, instead of --watchers. The server needs the feature gate ShardedListAndWatch")
@@ -49,12 +52,10 @@ same etcd, so that the cost does not include the writes.`,
 	return cmd
 }
 
-// changesUsage describes the flag of the number of changes.
-const changesUsage = "number of patches; --rate is their rate"
-
-// addWatchers adds the flags of the watchers and of the objects that are changed.
-func addWatchers(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
+// addChanges adds the flags of the watchers and the changes.
+func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 	flags.IntVar(&c.Watchers, "watchers", 200, "number of watches")
+	flags.IntVar(&c.Operations, "changes", 200, "number of patches; --rate is their rate")
 	flags.IntVar(objects, "objects", 50, "number of pods to patch in turn")
 }
 
