@@ -39,7 +39,7 @@ const (
 )
 
 // Session serves the requests of one connection, one after the other, and is the exchange.Carrier of the
-// current one. fasthttp parses them and writes most responses; the session has the deadlines and
+// current one. fasthttp parses them and writes the heads of responses; the session has the deadlines and
 // buffers. It holds no buffer while it waits for a request.
 //
 // It belongs to the goroutine that serves it, except what mu guards.

@@ -1,11 +1,10 @@
 package http1
 
 import (
-	"bufio"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
-	"sync"
 
 	"github.com/valyala/fasthttp"
 
@@ -33,20 +32,41 @@ func setHeader(resp *fasthttp.Response, r *exchange.Response) {
 func (ss *Session) write(x *exchange.Exchange) error {
 	out := exchange.NewChunkWriter((*counted)(ss))
 	defer out.Release()
-	resp := &ss.response
-	switch {
-	case x.Body == nil:
-		return ss.writeBuffered(x, out)
-	case x.Size == exchange.UnknownSize:
-		return writeChunked(resp, x.Body, out)
+	resp, body, size := &ss.response, x.Bytes, x.Length()
+	if code := resp.StatusCode(); code == http.StatusNoContent || code == http.StatusNotModified {
+		resp.SkipBody = true
 	}
-	resp.Header.SetContentLength(x.Size)
+	switch {
+	case x.Reader != nil && ss.Chunks():
+		return writeChunked(resp, out, func(to framer) error {
+			to.flush = true
+			_, err := io.Copy(to, struct{ io.Reader }{x.Reader})
+			out.Flush() // the header, if nothing came
+			return err
+		})
+	case x.Reader != nil: // the client knows no chunks
+		var err error
+		if body, err = io.ReadAll(x.Reader); err != nil {
+			return err
+		}
+		size = len(body)
+	case size == exchange.UnknownSize:
+		return writeChunked(resp, out, func(to framer) error {
+			_, err := x.Body.WriteTo(to)
+			return err
+		})
+	}
+	if size > 0 || !resp.SkipBody {
+		resp.Header.SetContentLength(size)
+	}
 	out.Buf = resp.Header.AppendBytes(out.Buf)
 	want := int64(len(out.Buf))
 	if !resp.SkipBody {
-		want += int64(x.Size)
-		if _, err := x.Body.WriteTo(out); err != nil {
-			return err
+		want += int64(size)
+		if out.Add(body); x.Body != nil {
+			if _, err := x.Body.WriteTo(out); err != nil {
+				return err
+			}
 		}
 	}
 	out.Flush()
@@ -65,12 +85,12 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeChunked writes a response with a body of unknown size.
-func writeChunked(resp *fasthttp.Response, body exchange.Body, out *exchange.ChunkWriter) error {
+// writeChunked writes a response whose body, of unknown size, is what write writes.
+func writeChunked(resp *fasthttp.Response, out *exchange.ChunkWriter, write func(framer) error) error {
 	resp.Header.SetContentLength(exchange.UnknownSize)
 	out.Buf = resp.Header.AppendBytes(out.Buf)
 	if !resp.SkipBody {
-		if _, err := body.WriteTo(framer{out}); err != nil {
+		if err := write(framer{out: out}); err != nil {
 			return err
 		}
 		out.Buf = append(out.Buf, "0\r\n\r\n"...)
@@ -80,7 +100,10 @@ func writeChunked(resp *fasthttp.Response, body exchange.Body, out *exchange.Chu
 }
 
 // framer writes each piece as a chunk: RFC 9112, 7.1.
-type framer struct{ out *exchange.ChunkWriter }
+type framer struct {
+	out   *exchange.ChunkWriter
+	flush bool // each piece is sent when it comes
+}
 
 func (f framer) Write(p []byte) (int, error) {
 	if len(p) == 0 {
@@ -90,47 +113,10 @@ func (f framer) Write(p []byte) (int, error) {
 	f.out.Buf = append(f.out.Buf, "\r\n"...)
 	f.out.Add(p)
 	f.out.Buf = append(f.out.Buf, "\r\n"...)
+	if f.flush {
+		f.out.Flush()
+	}
 	return len(p), f.out.Err
-}
-
-// writers holds buffers for what fasthttp writes.
-var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 4<<10) }}
-
-// writeBuffered writes a response whose body is bytes or a reader.
-func (ss *Session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter) error {
-	w := writers.Get().(*bufio.Writer)
-	defer func() {
-		if invariants.Enabled {
-			w.Reset(io.Discard)
-			invariants.Overwrite(w.AvailableBuffer())
-		}
-		w.Reset(nil)
-		writers.Put(w)
-	}()
-	w.Reset(out)
-	resp := &ss.response
-	switch {
-	case x.Reader != nil && x.Carrier.Chunks():
-		resp.SetBodyStream(x.Reader, -1)
-		w.Reset(out.To) // each piece when it comes
-	case x.Reader != nil: // the client knows no chunks
-		body, err := io.ReadAll(x.Reader)
-		if err != nil {
-			return err
-		}
-		resp.SetBodyRaw(body)
-	default:
-		resp.SetBodyRaw(x.Bytes)
-	}
-	err := resp.Write(w)
-	if flushErr := w.Flush(); err == nil {
-		err = flushErr
-	}
-	out.Flush()
-	if err == nil {
-		err = out.Err
-	}
-	return err
 }
 
 // Builds that check invariants overwrite buffers before another client uses them.
