@@ -195,31 +195,19 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 }
 
 // budgetCollector reports the limits of the caches' budgets and how much of them is used.
-//
-// It is immutable.
-type budgetCollector struct {
-	registry    *registry.Registry
-	limit, used *prometheus.Desc
-}
+type budgetCollector struct{ registry *registry.Registry }
 
 // NewBudgetCollector reports the budgets of r.
-func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
-	labels := []string{"budget", "of"}
-	return &budgetCollector{
-		registry: r,
-		limit:    prometheus.NewDesc("larder_cache_budget_limit_bytes", "Bytes that may be taken beside the present objects, by encodings and frames of events, or by all with the event history, split by the resource that has them for itself, or shared.", labels, nil),
-		used:     prometheus.NewDesc("larder_cache_budget_used_bytes", "Bytes of larder_cache_budget_limit_bytes that are taken, with what it costs to keep them.", labels, nil),
-	}
-}
+func NewBudgetCollector(r *registry.Registry) prometheus.Collector { return budgetCollector{r} }
 
-// Describe implements prometheus.Collector.
-func (c *budgetCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.limit
-	ch <- c.used
-}
+// Describe implements prometheus.Collector. It describes nothing, so that Collect may make the descriptions.
+func (c budgetCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
+func (c budgetCollector) Collect(ch chan<- prometheus.Metric) {
+	labels := []string{"budget", "of"}
+	limit := prometheus.NewDesc("larder_cache_budget_limit_bytes", "Bytes that may be taken beside the present objects, by encodings and frames of events, or by all with the event history, split by the resource that has them for itself, or shared.", labels, nil)
+	used := prometheus.NewDesc("larder_cache_budget_used_bytes", "Bytes of larder_cache_budget_limit_bytes that are taken, with what it costs to keep them.", labels, nil)
 	for _, b := range c.registry.Budgets() {
 		name := "shared"
 		if !b.Resource.Empty() {
@@ -228,10 +216,10 @@ func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 		emit := func(desc *prometheus.Desc, of string, value float64) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name, of)
 		}
-		emit(c.limit, "encodings", bound(b.Limit()))
-		emit(c.limit, "all", bound(b.LimitOfAll()))
-		emit(c.used, "encodings", float64(b.Used()))
-		emit(c.used, "all", float64(b.Used()+b.LogBytes()))
+		emit(limit, "encodings", bound(b.Limit()))
+		emit(limit, "all", bound(b.LimitOfAll()))
+		emit(used, "encodings", float64(b.Used()))
+		emit(used, "all", float64(b.Used()+b.LogBytes()))
 	}
 }
 

@@ -40,11 +40,8 @@ func NewCollector(of ...*Resources) prometheus.Collector {
 	}
 }
 
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.requests, c.durations, c.indicators, c.sizes, c.deprecated, c.own, c.open, c.events, c.eventSizes, c.initial} {
-		ch <- d
-	}
-}
+// Describe implements prometheus.Collector: the collector is not checked.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. Like upstream's metrics, it has no samples with the value 0.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
@@ -58,10 +55,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
 		for _, m := range ms.reads {
-			own[ms.ownLabels(strings.ToUpper(m.verb))] += m.own.Load()
-			c.collect(ch, m)
+			c.collectRead(ch, m, own)
 		}
-		c.collectWrites(ch, ms, own)
+		for i := range ms.writes {
+			if m := ms.writes[i].Load(); m != nil {
+				c.collect(ch, m, strconv.Itoa(writeKinds[i].code), true, own)
+			}
+		}
 	}
 	for labels, n := range own {
 		if n > 0 {
@@ -70,15 +70,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// ownLabels returns the labels of requests that this process has sent. All versions of a resource share them.
-func (ms *Monitors) ownLabels(verb string) [4]string {
-	return [4]string{verb, ms.gvr.Group, ms.gvr.Resource, ms.subresource}
-}
-
-func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
-	gvr, watches := m.of.gvr, m.verb == "watch"
-	labels := []string{strings.ToUpper(m.verb), gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, m.scope, metrics.APIServerComponent}
-	c.collectAnswers(ch, m.durations, "200", !watches, labels)
+// collectRead reports a read.
+func (c *collector) collectRead(ch chan<- prometheus.Metric, m *Monitor, own map[[4]string]int64) {
+	gvr := m.of.gvr
+	labels := c.collect(ch, m, "200", m.verb != "watch", own)
 	m.sizes.report(ch, c.sizes, sizeBounds, 0, labels...)
 	m.initial.report(ch, c.initial, initialBounds, 0, gvr.Group, gvr.Version, gvr.Resource, m.scope)
 	if m.opened.Load() {
@@ -86,29 +81,21 @@ func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
 	}
 }
 
-// collectWrites reports the writes that ms counts, and adds the writes that this process has sent to own.
-func (c *collector) collectWrites(ch chan<- prometheus.Metric, ms *Monitors, own map[[4]string]int64) {
-	gvr := ms.gvr
-	for i := range ms.writes {
-		if counts := ms.writes[i].Load(); counts != nil {
-			kind := &writeKinds[i]
-			own[ms.ownLabels(kind.reported)] += counts.own.Load()
-			c.collectAnswers(ch, counts.durations, strconv.Itoa(kind.code), true,
-				[]string{kind.reported, gvr.Group, gvr.Version, gvr.Resource, ms.subresource, kind.scope, metrics.APIServerComponent})
-		}
-	}
-}
-
-// collectAnswers reports answers with one code, and their durations. indicators says that the metric for
-// service level indicators counts them, too.
-func (c *collector) collectAnswers(ch chan<- prometheus.Metric, durations *histogram, code string, indicators bool, labels []string) {
+// collect reports the requests that m counts, which were answered with one code, and returns their labels. It adds those
+// that this process has sent to own, whose labels all versions of a resource share. indicators says that the metric for
+// service level indicators counts the durations, too.
+func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor, code string, indicators bool, own map[[4]string]int64) []string {
+	gvr, verb := m.of.gvr, strings.ToUpper(m.verb)
+	own[[4]string{verb, gvr.Group, gvr.Resource, m.of.subresource}] += m.own.Load()
+	labels := []string{verb, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, m.scope, metrics.APIServerComponent}
 	dry := append([]string{""}, labels...)
-	total := durations.report(ch, c.durations, durationBounds, 0, dry...)
+	total := m.durations.report(ch, c.durations, durationBounds, 0, dry...)
 	if total == 0 {
-		return
+		return labels
 	}
 	ch <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(total), append([]string{code}, dry...)...)
 	if indicators {
-		durations.report(ch, c.indicators, durationBounds[2:], 0, labels...)
+		m.durations.report(ch, c.indicators, durationBounds[2:], 0, labels...)
 	}
+	return labels
 }

@@ -34,10 +34,10 @@ type Lifecycle struct {
 type Monitors struct {
 	gvr         schema.GroupVersionResource
 	subresource string
-	removed     atomic.Pointer[string]                       // the release that removes the version; nil before its first read, and unless it is deprecated
-	eventSizes  *histogram                                   // of all watches
-	reads       []*Monitor                                   // one for each of readKinds, or none
-	writes      [len(writeKinds)]atomic.Pointer[writeCounts] // nil before the first write of the kind
+	removed     atomic.Pointer[string]                   // the release that removes the version; nil before its first read, and unless it is deprecated
+	eventSizes  *histogram                               // of all watches
+	reads       []*Monitor                               // one for each of readKinds, or none
+	writes      [len(writeKinds)]atomic.Pointer[Monitor] // nil before the first write of the kind
 }
 
 func newMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
@@ -66,16 +66,18 @@ func (ms *Monitors) Of(verb, scope string) *Monitor {
 	return nil
 }
 
-// Monitor counts the reads of one verb and scope that are served without net/http. A nil Monitor counts nothing.
+// Monitor counts the requests of one verb and scope that are served without net/http. A nil Monitor counts nothing.
 type Monitor struct {
 	of          *Monitors
 	verb, scope string
 	durations   *histogram
-	sizes       *histogram   // of responses
 	own         atomic.Int64 // requests that this process has sent
-	open        atomic.Int64 // watches
-	opened      atomic.Bool  // there was a watch
-	initial     *histogram   // durations until the bookmark after the initial events was sent
+
+	// These are of reads alone.
+	sizes   *histogram   // of responses
+	open    atomic.Int64 // watches
+	opened  atomic.Bool  // there was a watch
+	initial *histogram   // durations until the bookmark after the initial events was sent
 }
 
 // request returns a request from which upstream's metrics read the labels.
@@ -244,12 +246,6 @@ type Write struct {
 	Own         bool // this process sent the request
 }
 
-// writeCounts counts the writes of one kind.
-type writeCounts struct {
-	durations *histogram
-	own       atomic.Int64 // requests that this process has sent
-}
-
 // ObserveWrite counts a write and returns true, or returns false: then the caller reports the write to
 // upstream's metrics. These count writes with other codes, and the first write of each kind, which creates their
 // series. The write must not have waited for flow control or a webhook, nor have a parameter that is a label of
@@ -265,7 +261,7 @@ func (ms *Monitors) ObserveWrite(w Write) bool {
 		}
 		counts := ms.writes[i].Load()
 		if counts == nil {
-			ms.writes[i].CompareAndSwap(nil, &writeCounts{durations: newDurations(durationBounds)})
+			ms.writes[i].CompareAndSwap(nil, &Monitor{of: ms, verb: kind.reported, scope: kind.scope, durations: newDurations(durationBounds)})
 			return false
 		}
 		counts.durations.add(int64(w.Took))
