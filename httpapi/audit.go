@@ -69,6 +69,13 @@ func (a *auditor) refuse(x *apiCall, reason string) {
 	}
 }
 
+// reject answers a request with err before its client is authenticated, and returns false.
+func (a *auditor) reject(x *apiCall, err error) bool {
+	a.refuse(x, err.Error())
+	x.Fail(err)
+	return false
+}
+
 // timedOut answers a request that was not authorized before its deadline.
 func (a *auditor) timedOut(x *apiCall) {
 	if x.User == nil {

@@ -51,10 +51,7 @@ func (o *corsFilter) check(x *apiCall) bool {
 		return true
 	}
 	if err := o.sites.Check(req); err != nil {
-		refusal := apierrors.NewForbidden(schema.GroupResource{}, "", err)
-		o.auditor.refuse(x, refusal.Error())
-		x.Fail(refusal)
-		return false
+		return o.auditor.reject(x, apierrors.NewForbidden(schema.GroupResource{}, "", err))
 	}
 	return true
 }

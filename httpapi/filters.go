@@ -31,10 +31,7 @@ func (b *timeoutFilter) set(x *apiCall) bool {
 	if asked := x.Query.Get("timeout"); asked != "" {
 		d, err := time.ParseDuration(asked)
 		if err != nil {
-			refusal := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
-			b.auditor.refuse(x, refusal.Error())
-			x.Fail(refusal)
-			return false
+			return b.auditor.reject(x, apierrors.NewBadRequest("invalid timeout specified in the request URL - "+err.Error()))
 		}
 		if d > 0 && d < timeout {
 			timeout, x.ClientDeadline = d, true

@@ -78,20 +78,11 @@ func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 // unknown answers a request for an unknown path: inside a served version as upstream's router does, and
 // elsewhere as the end of upstream's delegation chain does.
 func (r *router) unknown(x *apiCall) {
-	t := r.table.Load()
-	// The path of a version that is not served is below the document of its group.
-	below, ok := t.NonResource(x.Path)
-	switch {
-	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):
+	if x.IsResourceRequest && r.table.Load().ServesVersion(x.Group, x.Version) {
 		x.NoRoute(http.StatusNotFound, "404: Page Not Found")
-	case ok:
-		x.Serve(below)
-	case r.describeGroup(x):
-	case r.extensions != nil:
-		x.Serve(r.extensions)
-	default:
-		x.Text(http.StatusNotFound, "404 page not found")
+		return
 	}
+	x.Serve(r.notFoundHandler(x))
 }
 
 // remote returns the handler that proxies the request to another server; nil if this server serves it.
@@ -100,19 +91,6 @@ func (r *router) remote(x *apiCall) http.Handler {
 		return nil
 	}
 	return r.aggregator.Remote(x.Path)
-}
-
-// describeGroup answers a request for the discovery document of a group that is not built in. It returns
-// false for other requests.
-func (r *router) describeGroup(x *apiCall) bool {
-	if x.IsResourceRequest || r.aggregator == nil {
-		return false
-	}
-	h := r.aggregator.Group(x.Path)
-	if h != nil {
-		x.Serve(h)
-	}
-	return h != nil
 }
 
 // serveCustom serves a request for a custom resource. It returns false for other requests. Reads
@@ -183,18 +161,24 @@ func (r *router) isCustom(x *apiCall) bool {
 	return true
 }
 
-// notFoundHandler returns a handler that answers as unknown does.
+// notFoundHandler returns a handler that answers as unknown does. The group at the path may be another server's, and the
+// path of a version that is not served is below the document of its group.
 func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	t := r.table.Load()
 	below, ok := t.NonResource(x.Path)
 	switch {
-	case t.ServesVersion(x.Group, x.Version):
+	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):
 		return http.HandlerFunc(negotiate.NothingBelow)
 	case ok:
 		return below
-	case r.extensions != nil:
-		return r.extensions
-	default:
-		return http.NotFoundHandler()
 	}
+	if !x.IsResourceRequest && r.aggregator != nil {
+		if group := r.aggregator.Group(x.Path); group != nil {
+			return group
+		}
+	}
+	if r.extensions != nil {
+		return r.extensions
+	}
+	return http.NotFoundHandler()
 }

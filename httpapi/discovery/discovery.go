@@ -102,7 +102,7 @@ func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 	}
 	root := discovery.NewLegacyRootAPIHandler(d.config.Addresses, legacyscheme.Codecs, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
-	serveDocument(t, "/api", legacyscheme.Codecs, api)
+	serveDocument(t, "/api", mediaOf(legacyscheme.Codecs), api)
 	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
 	return nil
 }
@@ -124,13 +124,12 @@ func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.G
 		writeUnversioned(w, req, &document)
 	}
 	if g.Name == apiregistrationv1.GroupName { // upstream's router serves this group, and its aggregator the others
-		serveDocument(t, "/apis/"+g.Name, legacyscheme.Codecs, http.HandlerFunc(serve))
+		serveDocument(t, "/apis/"+g.Name, mediaOf(legacyscheme.Codecs), http.HandlerFunc(serve))
 	} else {
 		t.Handle("/apis/"+g.Name, http.HandlerFunc(serve))
 		t.Handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
 		// Upstream's aggregator serves these two paths. Upstream's router serves those with more slashes.
-		media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
-		serveSlashes(t, "/apis/"+g.Name, negotiate.Document(media, http.HandlerFunc(serve)))
+		serveSlashes(t, "/apis/"+g.Name, negotiate.Document(mediaOf(legacyscheme.Codecs), http.HandlerFunc(serve)))
 	}
 	t.HandlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NothingBelow))
 	for _, v := range g.Versions {
@@ -161,13 +160,18 @@ func serveVersion(t common.PathHandlerByGroupVersion, g *registry.Group, v regis
 		Resources: resources,
 	})
 	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return list })
-	serveDocument(t, path, g.Info.NegotiatedSerializer, discovery.NewAPIVersionHandler(g.Info.NegotiatedSerializer, v.GroupVersion, lister))
+	serveDocument(t, path, mediaOf(g.Info.NegotiatedSerializer), discovery.NewAPIVersionHandler(g.Info.NegotiatedSerializer, v.GroupVersion, lister))
 	return nil
 }
 
-// serveDocument registers a document for GET, with any number of trailing slashes. codecs can encode it.
-func serveDocument(t common.PathHandlerByGroupVersion, path string, codecs runtime.NegotiatedSerializer, document http.Handler) {
+// mediaOf lists the media types of documents that codecs encode.
+func mediaOf(codecs runtime.NegotiatedSerializer) []string {
 	media, _ := negotiation.MediaTypesForSerializer(codecs)
+	return media
+}
+
+// serveDocument registers a document in media for GET, with any number of trailing slashes.
+func serveDocument(t common.PathHandlerByGroupVersion, path string, media []string, document http.Handler) {
 	h := negotiate.Document(media, document)
 	t.Handle(path, h)
 	t.Handle(path+"/", h)
@@ -220,10 +224,7 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
 	})
-	h := negotiate.Document([]string{runtime.ContentTypeJSON}, serve)
-	t.Handle("/version", h)
-	t.Handle("/version/", h)
-	serveSlashes(t, "/version", h)
+	serveDocument(t, "/version", []string{runtime.ContentTypeJSON}, serve)
 	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
 }
 

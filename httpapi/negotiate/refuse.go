@@ -35,26 +35,15 @@ func NoneOf(media []string) string {
 // Accepts reports whether an Accept header names one of media. It ignores parameters. The only wildcard
 // is */*.
 func Accepts(header string, media []string) bool {
-	if header == "" {
-		return true
-	}
-	for clause := range strings.SplitSeq(header, ",") {
+	return header == "" || slices.ContainsFunc(strings.Split(header, ","), func(clause string) bool {
 		name := mediaName(clause)
-		if name == "*/*" || slices.Contains(media, name) {
-			return true
-		}
-	}
-	return false
+		return name == "*/*" || slices.Contains(media, name)
+	})
 }
 
 // Consumes reports whether a Content-Type header names one of media. Wildcards do not count there.
 func Consumes(header string, media []string) bool {
-	for clause := range strings.SplitSeq(header, ",") {
-		if slices.Contains(media, mediaName(clause)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(strings.Split(header, ","), func(clause string) bool { return slices.Contains(media, mediaName(clause)) })
 }
 
 // Document serves h, which produces media, for GET. A request may have no Content-Type, but if it has one,

@@ -171,7 +171,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 		w.Recorder.WriteHeader(http.StatusOK) // as the record has it
 		w.mu.Unlock()
 		return 0, http.ErrHandlerTimeout
-	case w.out == nil && w.fitsLocked(w.body.Len()+len(p)):
+	case w.out == nil && w.body.Len()+len(p) <= w.most:
 		defer w.mu.Unlock()
 		return w.Recorder.Write(p)
 	case w.out == nil:
@@ -182,11 +182,6 @@ func (w *buffered) Write(p []byte) (int, error) {
 	began := time.Now()
 	defer func() { w.waited.Add(int64(time.Since(began))) }()
 	return out.Write(p)
-}
-
-// fitsLocked reports whether w records an answer of n bytes.
-func (w *buffered) fitsLocked(n int) bool {
-	return n <= w.most
 }
 
 // overflowLocked sends the buffered bytes, and then the handler's further writes.

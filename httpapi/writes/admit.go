@@ -32,17 +32,14 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	if err != nil {
 		return e.mutating.Admit(ctx, a, e.Scope) // an object without metadata
 	}
-	before := managed.save()
-	var room [4]metav1.ManagedFieldsEntry
-	entries, kept := append(room[:0], before.typed...), before.copied()
+	kept := managed.copied()
 	if err := e.mutating.Admit(ctx, a, e.Scope); err != nil {
 		return err
 	}
 	if managed, err = managedFieldsOf(a.GetObject()); err != nil { // admission may replace the whole content
 		return err
 	}
-	after := managed.save()
-	if after.is(before) && slices.Equal(after.typed, entries) && after.holds(kept) {
+	if reflect.DeepEqual(managed.get(), kept) { // which is fast, because they share memory
 		// The field manager has just encoded them: validation, which decodes all, cannot fail.
 		if invariants.Enabled {
 			err := managedfields.ValidateManagedFields(managed.object.GetManagedFields())
@@ -51,7 +48,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 		return nil
 	}
 	if err := managedfields.ValidateManagedFields(managed.object.GetManagedFields()); err != nil {
-		managed.restore(kept)
+		managed.set(kept)
 		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
 	}
 	return nil
@@ -168,61 +165,35 @@ func managedFieldsOf(obj runtime.Object) (managedFields, error) {
 	return managedFields{object: object}, nil
 }
 
-// saved is the state of managedFields at one time.
-type saved struct {
-	typed []metav1.ManagedFieldsEntry
-	raw   any // of an unstructured object
-}
-
-// save returns the present state.
-func (m managedFields) save() saved {
+// get returns the managedFields: of an unstructured object a []any, or nil if there are none.
+func (m managedFields) get() any {
 	if m.metadata != nil {
-		return saved{raw: m.metadata["managedFields"]}
+		return m.metadata["managedFields"]
 	}
-	return saved{typed: m.object.GetManagedFields()}
+	return m.object.GetManagedFields()
 }
 
-// restore sets managedFields to an earlier state.
-func (m managedFields) restore(to saved) {
+// copied returns the managedFields in a list of their own.
+func (m managedFields) copied() any {
+	switch list := m.get().(type) {
+	case []any:
+		return slices.Clone(list)
+	case []metav1.ManagedFieldsEntry:
+		return slices.Clone(list)
+	default:
+		return list
+	}
+}
+
+// set sets the managedFields to what get or copied has returned, or removes them if that is nil.
+func (m managedFields) set(to any) {
 	switch {
 	case m.metadata == nil:
-		m.object.SetManagedFields(to.typed)
-	case to.raw == nil:
+		list, _ := to.([]metav1.ManagedFieldsEntry)
+		m.object.SetManagedFields(list)
+	case to == nil:
 		delete(m.metadata, "managedFields")
 	default:
-		m.metadata["managedFields"] = to.raw
+		m.metadata["managedFields"] = to
 	}
-}
-
-// empty reports whether there are none.
-func (s saved) empty() bool { return len(s.typed) == 0 && s.raw == nil }
-
-// copied returns s with the same entries in a list of its own.
-func (s saved) copied() saved {
-	if list, ok := s.raw.([]any); ok {
-		s.raw = slices.Clone(list)
-	}
-	return s
-}
-
-// holds reports whether the entries of an unstructured object are the same maps as other's.
-func (s saved) holds(other saved) bool {
-	a, _ := s.raw.([]any)
-	b, _ := other.raw.([]any)
-	return slices.EqualFunc(a, b, func(x, y any) bool {
-		m, isMap := x.(map[string]any)
-		n, otherIsMap := y.(map[string]any)
-		return isMap && otherIsMap && reflect.ValueOf(m).Pointer() == reflect.ValueOf(n).Pointer()
-	})
-}
-
-// is reports whether both are the same slice. Code that changes managedFields replaces the slice or its
-// entries.
-func (s saved) is(other saved) bool {
-	if s.raw != nil || other.raw != nil {
-		a, isList := s.raw.([]any)
-		b, otherIsList := other.raw.([]any)
-		return isList && otherIsList && len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-	}
-	return len(s.typed) == len(other.typed) && (len(s.typed) == 0 || &s.typed[0] == &other.typed[0])
 }

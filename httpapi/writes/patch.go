@@ -151,11 +151,11 @@ func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.
 	if err != nil {
 		return p.patch.Apply(ctx, live)
 	}
-	before := managed.save()
-	managed.restore(saved{})
+	before := managed.get()
+	managed.set(nil)
 	obj, err := p.patch.Apply(ctx, live)
-	managed.restore(before)
-	if err != nil && !before.empty() {
+	managed.set(before)
+	if err != nil {
 		return p.patch.Apply(ctx, live)
 	}
 	return obj, err
