@@ -97,12 +97,7 @@ func (s *Server) assemble() {
 func (s *Server) http1Config() http1.Config {
 	return http1.Config{
 		Listener: s.config.Listener, TLS: s.config.TLS, Handler: s.chain.handle, Draining: s.draining,
-		MaxHeaderBytes: s.config.MaxHeaderBytes, MaxBodyBytes: s.config.MaxRequestBodyBytes,
-		BodyTimeout: s.config.RequestTimeout, MaxConns: s.config.MaxConns,
-		MaxConnsPerIP: s.config.MaxConnsPerIP, UserTimeout: s.config.UserTimeout,
-		HTTP2:        !s.config.DisableHTTP2,
-		MaxStreams:   s.config.HTTP2MaxStreams,
-		GoAwayChance: s.config.GoAwayChance,
+		Limits: s.config.Connections.Limits, BodyTimeout: s.config.RequestTimeout, HTTP2: !s.config.DisableHTTP2,
 	}
 }
 
@@ -125,7 +120,7 @@ func (s *Server) install() error {
 	config := &s.config
 	in := &routes.Installer{
 		Admission: config.Admission, Authorizer: config.Authorizer, Version: config.Version,
-		MaxBodyBytes: config.MaxRequestBodyBytes, MinRequestTimeout: config.MinRequestTimeout,
+		MaxBodyBytes: config.MaxBodyBytes, MinRequestTimeout: config.MinRequestTimeout,
 		Models: openapi.NewModels(), Equivalents: config.Registry.Equivalents(),
 		Monitors: new(apimetrics.Resources),
 	}
@@ -195,7 +190,7 @@ func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 
 // metricsPage returns the page at /metrics, which includes the counts of the monitors in own.
 func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Amend: s.config.Amend, Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
+	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Amend: s.config.Amend, Limits: s.config.Pages.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
 		p.Resources = append(p.Resources, s.config.Extensions.Monitors())
 	}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -96,7 +97,7 @@ const discarded = 256 << 10
 // TestBodiesArrive checks that a handler reads the whole body, however it is framed and split, and that the next
 // request is found whether or not the body was read.
 func TestBodiesArrive(t *testing.T) {
-	s := newServer(Config{Connections: Connections{MaxRequestBodyBytes: 300 << 10}})
+	s := newServer(Config{Connections: Connections{Limits: http1.Limits{MaxBodyBytes: 300 << 10}}})
 	defer s.cancel()
 	routes := routes.New()
 	sum := func(w http.ResponseWriter, req *http.Request) {
@@ -162,7 +163,7 @@ func frame(t *rapid.T, script *bytes.Buffer, path string, body []byte) {
 // TestStreamsReadBodies checks that a handler with its own connection reads a body without a limit, and the bytes
 // after it if it takes the connection over.
 func TestStreamsReadBodies(t *testing.T) {
-	f := newTestServer(t, Config{Connections: Connections{MaxRequestBodyBytes: 100}}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Connections: Connections{Limits: http1.Limits{MaxBodyBytes: 100}}}, func(routes *routes.Table) {
 		routes.Handle("/debug/pprof/sum", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			n, err := io.Copy(io.Discard, req.Body)
 			fmt.Fprint(w, n, " ", err)

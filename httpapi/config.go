@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/faults/inject"
+	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/flow"
@@ -172,28 +173,15 @@ type Timeouts struct {
 	SendRetryAfter bool
 }
 
-// Connections limits connections and the data read from them.
+// Connections configures connections.
 type Connections struct {
-	// MaxRequestBodyBytes limits a request's body; 0 means 3 MiB.
-	MaxRequestBodyBytes int64
-	// MaxHeaderBytes limits a request's line and header, plus 4 KiB of slack, as in net/http;
-	// 0 means 1 MiB. A connection holds a buffer that fits the header while it reads a request.
-	MaxHeaderBytes int
+	// Limits has defaults: 3 MiB for MaxBodyBytes, 1 MiB for MaxHeaderBytes, 45 s for UserTimeout.
+	http1.Limits
 	// Accept, if it is set, is closed when the server may accept connections from the network.
 	// Earlier connections wait. Without Accept they are accepted at once.
 	Accept <-chan struct{}
-	// MaxConns limits open connections, and MaxConnsPerIP those from one IPv4 address or one
-	// IPv6 /64; 0 sets no limit. Connections beyond a limit are closed at once.
-	MaxConns, MaxConnsPerIP int
-	// DisableHTTP2 offers clients only HTTP/1.1. HTTP2MaxStreams limits the concurrent
-	// requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the probability that a
-	// request makes its client open another connection.
-	DisableHTTP2    bool
-	HTTP2MaxStreams int
-	GoAwayChance    float64
-	// UserTimeout is how long sent data may stay unacknowledged before the kernel ends the
-	// connection; 0 means 45 s. It detects peers that vanish while a stream is being written.
-	UserTimeout time.Duration
+	// DisableHTTP2 offers clients only HTTP/1.1.
+	DisableHTTP2 bool
 }
 
 // Tracing records sampled requests as spans.
@@ -209,7 +197,7 @@ func (c *Config) setDefaults() {
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, time.Minute)
 	c.MinRequestTimeout = cmp.Or(c.MinRequestTimeout, 30*time.Minute)
 	c.ShutdownGrace = cmp.Or(c.ShutdownGrace, time.Minute)
-	c.MaxRequestBodyBytes = cmp.Or(c.MaxRequestBodyBytes, 3<<20)
+	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 3<<20)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
 	c.UserTimeout = cmp.Or(c.UserTimeout, 45*time.Second)
 	if c.cpu == nil {

@@ -122,7 +122,7 @@ func echo(w http.ResponseWriter, req *http.Request) {
 func TestSettings(t *testing.T) {
 	s := newServer(Config{})
 	for name, ok := range map[string]bool{
-		"bodies are bounded as upstream's":  s.config.MaxRequestBodyBytes == 3<<20,
+		"bodies are bounded as upstream's":  s.config.MaxBodyBytes == 3<<20,
 		"headers are bounded as upstream's": s.config.MaxHeaderBytes == 1<<20,
 		"reading a body takes bounded time": s.http1Config().BodyTimeout == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
 		"connections are not bounded":       s.http1Config().MaxConns == 0 && s.http1Config().MaxConnsPerIP == 0,

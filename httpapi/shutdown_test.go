@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -26,7 +27,7 @@ func TestShutdownDoesNotWaitForStuckReaders(t *testing.T) {
 			}
 		}
 	}
-	f := newTestServer(t, Config{Timeouts: Timeouts{ShutdownGrace: time.Hour, RequestTimeout: time.Hour}, Connections: Connections{UserTimeout: time.Hour}}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Timeouts: Timeouts{ShutdownGrace: time.Hour, RequestTimeout: time.Hour}, Connections: Connections{Limits: http1.Limits{UserTimeout: time.Hour}}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/pour", http.HandlerFunc(pour))
 		routes.Handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream

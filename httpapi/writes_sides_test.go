@@ -142,7 +142,7 @@ func newWritesLarder(t testing.TB) *writesSide {
 		c.Authenticator, c.Authorizer = auditors{}, writesRights{}
 		c.AuditPolicy, c.Audit = parsePolicy(t, writesPolicy), s.audited
 		c.Admission, c.Spans, c.SampleChance = s.admission.chain(), s.spans.provider, 1
-		c.MaxRequestBodyBytes = maxSentBody
+		c.MaxBodyBytes = maxSentBody
 	})
 	s.connect(t, f.addr, f.pool)
 	return s

@@ -84,7 +84,7 @@ type Aggregator struct {
 	swagger   *swagger
 	openAPIv3 openAPIv3
 
-	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"; nil if there are none
+	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"
 	started chan struct{}                     // closed once Run has started the controllers
 	hooks   map[string]chan struct{}          // immutable; each channel is closed once
 	pending pending
@@ -100,6 +100,7 @@ const resync = 5 * time.Minute
 // New returns an Aggregator without remote servers. It does no I/O and starts nothing.
 func New(config Config) (*Aggregator, error) {
 	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry(), remoteWanted: make(chan struct{}), started: make(chan struct{})}
+	a.routes.Store(&map[string]*proxy{})
 	if config.Dial != nil {
 		a.dial = &transport.DialHolder{Dial: config.Dial}
 	}

@@ -24,7 +24,7 @@ func (a *Aggregator) OpenAPIV2() []openapi.Description[spec.Swagger] { return a.
 
 // OpenAPIV3 lists the documents of the other servers by their path below /openapi/v3/.
 func (a *Aggregator) OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion {
-	if a.routes.Load() == nil {
+	if len(*a.routes.Load()) == 0 {
 		return nil
 	}
 	req, err := http.NewRequest(http.MethodGet, "/openapi/v3", nil)

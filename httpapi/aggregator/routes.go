@@ -37,11 +37,11 @@ import (
 // Remote returns the handler that proxies requests at path to another server, nil if this server serves
 // them. It is called for every request.
 func (a *Aggregator) Remote(path string) http.Handler {
-	routes := a.routes.Load()
-	if routes == nil {
+	routes := *a.routes.Load()
+	if len(routes) == 0 {
 		return nil
 	}
-	if p := (*routes)[routeOf(path)]; p != nil {
+	if p := routes[routeOf(path)]; p != nil {
 		return p
 	}
 	return nil
@@ -52,11 +52,11 @@ func (a *Aggregator) Remote(path string) http.Handler {
 func (a *Aggregator) Routes(name string) bool {
 	wanted, err := a.lister.Get(name)
 	remote := err == nil && wanted.Spec.Service != nil
-	routes := a.routes.Load()
-	if routes == nil || (*routes)[route(name)] == nil {
+	p := (*a.routes.Load())[route(name)]
+	if p == nil {
 		return !remote
 	}
-	to := (*routes)[route(name)].target.Load()
+	to := p.target.Load()
 	return remote && to.namespace == wanted.Spec.Service.Namespace && to.service == wanted.Spec.Service.Name && to.port == *wanted.Spec.Service.Port
 }
 
@@ -117,7 +117,7 @@ func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 		return nil
 	}
 	f.wanted()
-	known := f.routes()
+	known := *f.aggregator.routes.Load()
 	if p := known[key]; p != nil {
 		p.update(apiService)
 		f.openAPIv2.UpdateAPIService(p, apiService)
@@ -140,7 +140,7 @@ func (f *router) RemoveAPIService(name string) { f.drop(name) }
 
 // drop removes the route of an APIService: this server answers its requests again.
 func (f *router) drop(name string) {
-	known := f.routes()
+	known := *f.aggregator.routes.Load()
 	key := route(name)
 	if known[key] == nil {
 		return
@@ -150,18 +150,7 @@ func (f *router) drop(name string) {
 	f.openAPIv3.RemoveAPIService(name)
 	next := maps.Clone(known)
 	delete(next, key)
-	if len(next) == 0 {
-		f.aggregator.routes.Store(nil)
-		return
-	}
 	f.aggregator.routes.Store(&next)
-}
-
-func (f *router) routes() map[string]*proxy {
-	if routes := f.aggregator.routes.Load(); routes != nil {
-		return *routes
-	}
-	return map[string]*proxy{}
 }
 
 // component is the value of the component label in metrics.

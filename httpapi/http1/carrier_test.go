@@ -19,7 +19,7 @@ func TestStolenResponses(t *testing.T) {
 		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\n\r\nbody",
 		"HTTP/1.0": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nConnection: close\r\n\r\nbody",
 	} {
-		s := New(Config{MaxHeaderBytes: 1 << 20, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(exchange.Exchange)
 			x.Init(c, received, nil)
 			to := x.StartStream(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Content-Type", Value: "t"}, {Name: "Warning", Value: "w"}})
@@ -47,7 +47,7 @@ func TestFirstUserAgentCounts(t *testing.T) {
 	for lines, want := range map[string]string{
 		"": "", "User-Agent: a\r\n": "a", "User-Agent:  a b \r\nuser-agent: c\r\n": "a b", "User-Agent:\r\nUser-Agent: b\r\n": "", "user-agent: a\r\nUser-Agent:\r\n": "a",
 	} {
-		s := New(Config{MaxHeaderBytes: 1 << 20, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			if facts := c.Inspect(); facts != (exchange.Facts{}) {
 				t.Errorf("%q: %+v", lines, facts)
 			}

@@ -76,7 +76,7 @@ func runServer(role string) error {
 	secrets = tlsConfig(secrets, false)
 	switch config.Server {
 	case larderServer:
-		s := New(Config{Listener: l, TLS: secrets, Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: 45 * time.Second})
+		s := New(Config{Listener: l, TLS: secrets, Handler: answer, Draining: make(chan struct{}), Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, UserTimeout: 45 * time.Second}, BodyTimeout: time.Minute})
 		return s.ServeNetwork()
 	case fasthttpServer:
 		return newFastServer(answer, false).Serve(tls.NewListener(l, secrets))

@@ -38,7 +38,7 @@ func TestAddresses(t *testing.T) {
 // TestConnectionLimits checks that a connection beyond a limit is closed at once and counted, and that another is
 // accepted when one ends.
 func TestConnectionLimits(t *testing.T) {
-	for reached, config := range [numLimits]Config{limitAll: {MaxConns: 3}, limitAddress: {MaxConnsPerIP: 3}} {
+	for reached, config := range [numLimits]Config{limitAll: {Limits: Limits{MaxConns: 3}}, limitAddress: {Limits: Limits{MaxConnsPerIP: 3}}} {
 		t.Run(limitFlags[reached], func(t *testing.T) {
 			f := newTestServer(t, config, answering(nil))
 			connect := func() error {
@@ -87,7 +87,7 @@ func (l *fullListener) Accept() (net.Conn, error) {
 func TestFailuresToAcceptAreLogged(t *testing.T) {
 	out := logFrom(t, "0")
 	synctest.Test(t, func(t *testing.T) {
-		config := Config{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}
+		config := Config{Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}}
 		in := &fullListener{failures: 100} // a second apart after the first
 		if err := New(config).Network.accept(in, nil); !errors.Is(err, io.EOF) {
 			t.Fatal(err)

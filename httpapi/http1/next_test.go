@@ -96,7 +96,7 @@ func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 			scriptConn: scriptConn{in: bytes.NewReader([]byte(strings.Join(requests, "")))},
 			piece:      rapid.IntRange(1, 300).Draw(t, "piece"),
 		}
-		s := New(Config{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: idleTimeout, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) {
+		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}, BodyTimeout: idleTimeout, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) {
 			early := make([]byte, sizes[0])
 			sizes = sizes[1:]
 			n, _ := c.scriptConn.Read(early) // as the owner's probes do; the end shows later
@@ -150,7 +150,7 @@ func TestStreamsThatEndTheConnection(t *testing.T) {
 		"more ahead than the room": "GET /watch HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 2*socket.MostEarly) + "\r\n\r\n" + strings.Repeat("\r\n", socket.MostEarly),
 	} {
 		c := &scriptConn{in: bytes.NewReader([]byte(request + "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"))}
-		s := New(Config{MaxHeaderBytes: 1 << 20, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) { finish(to, nil) })})
+		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) { finish(to, nil) })})
 		s.serveScript(c, func() {})
 		out := c.out.String()
 		if !strings.Contains(out, "\r\nConnection: close\r\n\r\n") || strings.Contains(out, "/behind") || len(s.Network.list(true)) > 0 {
@@ -169,7 +169,7 @@ func TestStreamsDuringShutdown(t *testing.T) {
 		for _, before := range []bool{true, false} {
 			draining := make(chan struct{})
 			var s *Server
-			s = New(Config{MaxHeaderBytes: 1 << 20, Draining: draining, Handler: streaming(func(to exchange.BodyStream) {
+			s = New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Draining: draining, Handler: streaming(func(to exchange.BodyStream) {
 				if before {
 					begin(s, draining)
 				}
@@ -243,7 +243,7 @@ func TestConnectionsAfterStreamsAreServed(t *testing.T) {
 func TestNextRequestsAreBounded(t *testing.T) {
 	for _, early := range []string{"", "G", "GET /", "GET / HTTP/1.1\r\nHost: h\r\n"} {
 		c := &slowConn{}
-		s := New(Config{MaxHeaderBytes: 1 << 20})
+		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}})
 		conn := &connection{conn: c, from: s.Network, began: time.Now()}
 		conn.state.Store(stateIdle)
 		conn.session([]byte(early)).Serve()

@@ -18,7 +18,7 @@ const (
 )
 
 // Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept connections from the
-// network. All other fields are required, except MaxConnsPerIP, WriteTimeout and those about HTTP/2.
+// network. All other fields are required, except WriteTimeout, HTTP2, and Limits whose zero value has a meaning.
 type Config struct {
 	// Listener accepts TCP connections, on which the server speaks TLS. The server owns it
 	// once [Server.ServeNetwork] is called.
@@ -30,24 +30,30 @@ type Config struct {
 	// Draining is closed when shutdown begins.
 	Draining <-chan struct{}
 
-	MaxHeaderBytes int           // of a request's line and header, plus 4 KiB of slack
-	MaxBodyBytes   int64         // of a request's body
-	BodyTimeout    time.Duration // from the end of the header to the end of the body
-	WriteTimeout   time.Duration // of one response; 0 means socket.WriteTimeout
-	// UserTimeout is how long written data may stay unacknowledged. By it the kernel finds a
-	// peer that vanished while the server was writing to it.
-	UserTimeout time.Duration
+	Limits
+	BodyTimeout  time.Duration // from the end of the header to the end of the body
+	WriteTimeout time.Duration // of one response; 0 means socket.WriteTimeout
 
-	// MaxConns limits open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 sets no limit.
+	HTTP2 bool // offer HTTP/2 to clients from the network
+}
+
+// Limits limits connections and the data read from them.
+type Limits struct {
+	// MaxBodyBytes limits a request's body.
+	MaxBodyBytes int64
+	// MaxHeaderBytes limits a request's line and header, plus 4 KiB of slack, as in net/http. A connection
+	// holds a buffer that fits the header while it reads a request.
+	MaxHeaderBytes int
+	// MaxConns limits open connections, and MaxConnsPerIP those from one IPv4 address or one
+	// IPv6 /64; 0 sets no limit. Connections beyond a limit are closed at once.
 	MaxConns, MaxConnsPerIP int
-
-	// HTTP2 offers HTTP/2 to clients from the network. MaxStreams limits the concurrent
-	// requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the probability that a
-	// request makes its client open another connection.
-	HTTP2        bool
+	// MaxStreams limits the concurrent requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the
+	// probability that a request makes its client open another connection.
 	MaxStreams   int
 	GoAwayChance float64
+	// UserTimeout is how long sent data may stay unacknowledged before the kernel ends the
+	// connection. It detects peers that vanish while a stream is being written.
+	UserTimeout time.Duration
 }
 
 // Server accepts connections from the network and from this process, reads requests from them

@@ -89,7 +89,7 @@ func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
 func TestSettings(t *testing.T) {
-	s := New(Config{MaxConns: 7, BodyTimeout: time.Minute})
+	s := New(Config{Limits: Limits{MaxConns: 7}, BodyTimeout: time.Minute})
 	for name, ok := range map[string]bool{
 		"reading a header takes bounded time":   headerTimeout == 32*time.Second,
 		"reading a body takes bounded time":     s.config.BodyTimeout == time.Minute,
@@ -147,7 +147,7 @@ func (c *hastyConn) Read([]byte) (int, error) {
 
 // TestIdleConnectionsHoldNoBuffers checks that an idle connection holds no buffer after a long header.
 func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
-	s := New(Config{Handler: answering(nil), MaxHeaderBytes: 1 << 20})
+	s := New(Config{Handler: answering(nil), Limits: Limits{MaxHeaderBytes: 1 << 20}})
 	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"
 	ss := s.Session(&scriptConn{in: bytes.NewReader([]byte(script))})
 	if !ss.await() || ss.in != nil {

@@ -67,7 +67,7 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 			x.Serve(by[x.Path])
 			return &x.Exchange
 		},
-		Draining: draining, MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: time.Minute,
+		Draining: draining, Limits: http1.Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}, BodyTimeout: time.Minute,
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- listening.ServeNetwork() }()

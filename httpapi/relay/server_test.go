@@ -118,7 +118,7 @@ func serve(t *testing.T, config *rest.Config) *server {
 	draining := make(chan struct{})
 	listening := http1.New(http1.Config{
 		Listener: l, TLS: serving, Handler: chain.handle, Draining: draining, HTTP2: true,
-		MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: time.Minute,
+		Limits: http1.Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}, BodyTimeout: time.Minute,
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- listening.ServeNetwork() }()

@@ -30,6 +30,7 @@ import (
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/faults"
 	"github.com/larder-io/larder/httpapi/faults/inject"
+	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
@@ -216,9 +217,11 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 			SendRetryAfter: generic.ShutdownSendRetryAfter,
 		},
 		Connections: httpapi.Connections{
-			Accept: s.accept, MaxConns: s.config.MaxConnections, MaxConnsPerIP: s.config.MaxConnectionsPerAddress,
-			DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
-			GoAwayChance: generic.GoawayChance,
+			Accept: s.accept, DisableHTTP2: up.SecureServing.DisableHTTP2Serving,
+			Limits: http1.Limits{
+				MaxConns: s.config.MaxConnections, MaxConnsPerIP: s.config.MaxConnectionsPerAddress,
+				MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection), GoAwayChance: generic.GoawayChance,
+			},
 		},
 	}
 	if config.Flow = p.flow; p.flow == nil {
