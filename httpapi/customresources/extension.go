@@ -1,7 +1,6 @@
 package customresources
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -29,8 +28,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config is the configuration of an [Extensions]. Registry, ClientConfig, Webhooks, Authorizer and
-// Discovery are required.
+// Config is the configuration of an [Extensions]. All fields but Admission, Alone and Servers are required.
 type Config struct {
 	Registry *registry.Registry
 
@@ -44,12 +42,11 @@ type Config struct {
 	// Discovery gets the groups, versions and resources that are served.
 	Discovery aggregated.ResourceManager
 
-	// Schemas returns the schemas that schemas of custom resources refer to. If it is nil,
-	// server-side apply guesses the types of metadata.
+	// Schemas returns the schemas that schemas of custom resources refer to.
 	Schemas func() (map[string]*spec.Schema, error)
 
 	// Complete reports whether the resources of aggregated servers are known, too. Until then, an
-	// unknown path is answered 503, not 404. nil reports true.
+	// unknown path is answered 503, not 404.
 	Complete func() bool
 
 	// Alone says that no other server serves the same store. Otherwise creates wait until other
@@ -60,7 +57,7 @@ type Config struct {
 	// seconds.
 	Servers int
 
-	// MinRequestTimeout is the same as in httpapi.Config, with the same default.
+	// MinRequestTimeout is the same as in httpapi.Config.
 	MinRequestTimeout time.Duration
 }
 
@@ -99,10 +96,6 @@ const resync = 5 * time.Minute
 
 // New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.
 func New(config Config) (*Extensions, error) {
-	config.MinRequestTimeout = cmp.Or(config.MinRequestTimeout, 30*time.Minute)
-	if config.Complete == nil {
-		config.Complete = func() bool { return true }
-	}
 	e := &Extensions{
 		config: config, builtIn: sets.New[string](), follows: make(chan struct{}),
 		templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3(),
@@ -120,14 +113,11 @@ func New(config Config) (*Extensions, error) {
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)
 	crds := e.informers.Apiextensions().V1().CustomResourceDefinitions()
 	e.discovery = &discovery{everything: config.Discovery, known: make(map[string]*group)}
-	e.schemas = func() (map[string]*spec.Schema, error) { return nil, nil }
-	if config.Schemas != nil {
-		e.schemas = sync.OnceValues(func() (map[string]*spec.Schema, error) {
-			all, err := config.Schemas()
-			maps.DeleteFunc(all, func(name string, _ *spec.Schema) bool { return !strings.HasPrefix(name, metadataModels) })
-			return all, err
-		})
-	}
+	e.schemas = sync.OnceValues(func() (map[string]*spec.Schema, error) {
+		all, err := config.Schemas()
+		maps.DeleteFunc(all, func(name string, _ *spec.Schema) bool { return !strings.HasPrefix(name, metadataModels) })
+		return all, err
+	})
 	e.servings.Store(&index{})
 	if err := crds.Informer().AddIndexers(cache.Indexers{byGroup: func(obj any) ([]string, error) { return []string{crdOf(obj).Spec.Group}, nil }}); err != nil {
 		return nil, fmt.Errorf("customresources: %w", err)

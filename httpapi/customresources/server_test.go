@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -64,7 +65,8 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	config := customresources.Config{
 		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything.WithSource(aggregated.CRDSource),
-		Schemas: func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
+		Schemas:  func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
+		Complete: func() bool { return true }, MinRequestTimeout: time.Minute,
 	}
 	configure(&config)
 	s.extensions, err = customresources.New(config)

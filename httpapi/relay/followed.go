@@ -151,7 +151,7 @@ var errNotFollowed = errors.New("relay: neither a built-in resource of a version
 // make sets the resource of f, and returns a function that keeps its cache current.
 func (r *Relay) make(ctx context.Context, f *followed) (func(context.Context) error, error) {
 	if e := r.builtIn(f.gvr); e != nil {
-		return r.makeBuiltIn(ctx, f, e)
+		return r.makeBuiltIn(f, e)
 	}
 	return r.makeCustom(ctx, f)
 }
@@ -165,7 +165,7 @@ func (r *Relay) builtIn(gvr schema.GroupVersionResource) *registry.Endpoint {
 	return e
 }
 
-func (r *Relay) makeBuiltIn(ctx context.Context, f *followed, e *registry.Endpoint) (func(context.Context) error, error) {
+func (r *Relay) makeBuiltIn(f *followed, e *registry.Endpoint) (func(context.Context) error, error) {
 	in, err := r.source(f, e.GVK.Kind, e.Namespaced, true, e.View.Resource.Root())
 	if err != nil {
 		return nil, err

@@ -319,7 +319,7 @@ func (w *streamWriter) finish() error {
 // lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended. After a
 // HEAD they are not if the handler wrote nothing.
 func (w *streamWriter) lengthIsKnown() bool {
-	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && !hasTrailers(w.sent)
+	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && len(w.sent["Trailer"]) == 0 && len(w.isTrailer()) == 0
 }
 
 // recovered ends the response after the handler panicked. If the head is out, the
@@ -366,34 +366,15 @@ func announcedTrailers(header http.Header) []string {
 	return names
 }
 
-// hasTrailers reports whether header announces or has trailers.
-func hasTrailers(header http.Header) bool {
-	if len(header["Trailer"]) > 0 {
-		return true
-	}
-	for name := range header {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			return true
-		}
-	}
-	return false
-}
-
 // isTrailer returns the names of the fields that are trailers and stay out of the head.
 func (w *streamWriter) isTrailer() map[string]bool {
-	var out map[string]bool
-	leave := func(name string) {
-		if out == nil {
-			out = make(map[string]bool)
-		}
-		out[name] = true
-	}
+	out := make(map[string]bool)
 	for _, name := range w.trailers {
-		leave(name)
+		out[name] = true
 	}
 	for name := range w.sent {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
-			leave(name)
+			out[name] = true
 		}
 	}
 	return out

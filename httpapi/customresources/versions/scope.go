@@ -101,11 +101,8 @@ func pathOf(jsonPath string) fieldpath.Path {
 }
 
 // typesOf returns the type converter of the field managers. Its types come from the CRD's schemas. It
-// deduces them from objects if there are no models, or if the CRD cannot be described.
+// deduces them from objects if the CRD cannot be described.
 func (b *builder) typesOf() (managedfields.TypeConverter, error) {
-	if len(b.Models) == 0 {
-		return managedfields.NewDeducedTypeConverter(), nil
-	}
 	all := maps.Clone(b.Models)
 	for i := range b.CRD.Spec.Versions {
 		if err := b.describe(all, &b.CRD.Spec.Versions[i]); err != nil {
@@ -119,7 +116,7 @@ func (b *builder) typesOf() (managedfields.TypeConverter, error) {
 // describe adds the models of a version to all.
 func (b *builder) describe(all map[string]*spec.Schema, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
 	// Upstream's builder adds the model of Scale where there is one.
-	if b.Model != nil && (v.Subresources == nil || v.Subresources.Scale == nil) {
+	if v.Subresources == nil || v.Subresources.Scale == nil {
 		name, model, err := b.Model(b.CRD, v)
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Config is the configuration of [Build]. All fields but Models and Model are required.
+// Config is the configuration of [Build]. All fields are required.
 type Config struct {
 	CRD *apiextensionsv1.CustomResourceDefinition
 
@@ -36,12 +36,11 @@ type Config struct {
 
 	Authorizer authorizer.Authorizer
 
-	// Models are the schemas that the schemas of custom resources refer to. If it is nil, the field
-	// managers deduce the types of objects.
+	// Models are the schemas that the schemas of custom resources refer to.
 	Models map[string]*spec.Schema
 
-	// Model returns the name and the schema of a version's kind, as in the OpenAPI document. If it is nil
-	// or returns an empty name, upstream's builder makes the schema, which costs more.
+	// Model returns the name and the schema of a version's kind, as in the OpenAPI document. If the name is
+	// empty, upstream's builder makes the schema, which costs more.
 	Model func(*apiextensionsv1.CustomResourceDefinition, *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error)
 }
 
