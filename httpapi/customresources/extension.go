@@ -24,6 +24,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/openapi"
 	larderadmission "github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -77,6 +78,9 @@ type Extensions struct {
 	templatesV2 *templates[spec.Swagger]
 	templatesV3 *templates[spec3.OpenAPI]
 	made        atomic.Uint64 // number of servings so far
+	published   atomic.Uint64 // number of changes of servings and their CRDs
+	describedV2 cachedList[openapi.Description[spec.Swagger]]
+	describedV3 cachedList[openapi.Description[spec3.OpenAPI]]
 
 	servings atomic.Pointer[index] // replaced by the informer's handlers, one after the other
 	synced   <-chan struct{}       // closed when servings has all CRDs of the informer's first list

@@ -164,6 +164,7 @@ func (e *Extensions) publish(gr schema.GroupResource, old *serving) {
 	for _, s := range (*e.servings.Load())[gr.Group] {
 		members = append(members, s.crd.Load())
 	}
+	e.published.Add(1)
 	e.discovery.update(gr.Group, members)
 	e.changes.notify()
 	replaced := old != nil && e.servings.Load().of(gr) != old

@@ -359,8 +359,30 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 	return nil
 }
 
+// cachedList is a list that is made again only after CRDs have changed. There may be thousands of
+// CRDs, and each request for a document needs the list.
+type cachedList[T any] struct {
+	mu   sync.Mutex
+	at   uint64 // number of changes when the list was made
+	list []T    // nil before the first get
+}
+
+// get returns the list as of a number of changes. The caller does not change it.
+func (k *cachedList[T]) get(changes uint64, list func() []T) []T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.list == nil || k.at != changes {
+		k.at, k.list = changes, slices.Clip(list())
+	}
+	return k.list
+}
+
 // OpenAPIV2 returns one description for each CRD.
 func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
+	return e.describedV2.get(e.published.Load(), e.listV2)
+}
+
+func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 	var list []openapi.Description[spec.Swagger]
 	for s := range e.servings.Load().all() {
 		crd := s.crd.Load()
@@ -405,6 +427,10 @@ func (e *Extensions) describeV2(crd *apiextensionsv1.CustomResourceDefinition) (
 
 // OpenAPIV3 returns one description for each version of each group.
 func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
+	return e.describedV3.get(e.published.Load(), e.listV3)
+}
+
+func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[schema.GroupVersion][]*serving)
 	for s := range e.servings.Load().all() {
 		crd := s.crd.Load()
