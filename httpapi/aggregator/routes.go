@@ -224,7 +224,6 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (p *proxy) forward(w http.ResponseWriter, req *http.Request, location *url.URL, next http.RoundTripper, who user.Info) {
 	onward, cancel := serviceproxy.NewRequestForProxy(location, req)
 	defer cancel()
-	onward.Header.Set("Audit-Id", req.Header.Get("Audit-Id")) // the context of a request that is not audited has no ID
 	uid := ""
 	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
 		uid = who.GetUID()

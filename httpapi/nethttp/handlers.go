@@ -57,8 +57,8 @@ func (x *Call) withLogLine(h http.Handler) http.Handler {
 		return h
 	}
 	x.Logged = true
-	id, said, info, seated := x.AuditID, x.LogValues, x.Info, x.Seated
-	logged := httplog.WithLogging(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	said, info, seated := x.LogValues, x.Info, x.Seated
+	return x.withAuditID(httplog.WithLogging(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		for i := 0; i+1 < len(said); i += 2 {
 			httplog.AddKeyValue(req.Context(), said[i].(string), said[i+1])
 		}
@@ -69,10 +69,15 @@ func (x *Call) withLogLine(h http.Handler) http.Handler {
 			defer func() { httplog.AddKeyValue(req.Context(), "apf_execution_time", time.Since(seated)) }()
 		}
 		h.ServeHTTP(w, req)
-	}), httplog.DefaultStacktracePred)
+	}), httplog.DefaultStacktracePred))
+}
+
+// withAuditID returns h with the audit ID in the request's context, where upstream's log and proxies look for it.
+func (x *Call) withAuditID(h http.Handler) http.Handler {
+	id := types.UID(x.AuditID)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		audit.WithAuditID(req.Context(), types.UID(id))
-		logged.ServeHTTP(w, req)
+		audit.WithAuditID(req.Context(), id)
+		h.ServeHTTP(w, req)
 	})
 }
 

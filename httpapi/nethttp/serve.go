@@ -154,7 +154,7 @@ func abortable(h http.Handler) http.Handler {
 // connection is used again.
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
-	req.Header.Set("Audit-Id", x.AuditID)
+	h = x.withAuditID(h)
 	upgrades := slices.ContainsFunc(req.Header["Connection"], func(value string) bool { return streams.IsUpgrade(value, req.Header.Get("Upgrade")) })
 	switch length := req.ContentLength; {
 	case x.LongRunning():

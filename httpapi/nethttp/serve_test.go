@@ -15,6 +15,7 @@ import (
 	"time"
 
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/proxy"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 )
@@ -78,6 +79,24 @@ func TestAnswersOfHandlers(t *testing.T) {
 		}
 		if resp.Header.Get("Cache-Control") != "no-cache, private" {
 			t.Errorf("%s: header %v", test.path, resp.Header)
+		}
+	}
+}
+
+// TestForwardedRequestsKeepTheirAuditID checks that upstream's proxies send the audit ID of a request that is not audited.
+func TestForwardedRequestsKeepTheirAuditID(t *testing.T) {
+	sent := make(chan string, 1)
+	s := serve(t, map[string]http.HandlerFunc{"/x": func(_ http.ResponseWriter, req *http.Request) {
+		onward, cancel := proxy.NewRequestForProxy(req.URL, req)
+		defer cancel()
+		sent <- strings.Join(onward.Header["Audit-Id"], "|")
+	}})
+	for _, method := range []string{http.MethodGet, http.MethodHead} { // with an answer that is buffered, and that is not
+		req, _ := http.NewRequest(method, "https://"+s.addr+"/forwarded/x", nil)
+		req.Header.Set("Audit-Id", "of the client")
+		s.ask(t, req).Body.Close()
+		if got := <-sent; got != "audit-id" {
+			t.Errorf("%s: %q", method, got)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +58,7 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 			x := new(Call)
 			h.Init(x, c, received, deadlines)
 			x.CommonHeaders()
+			x.AuditID = "audit-id"
 			if err := x.Parse(string(c.Method()), string(c.Target())); err != nil {
 				t.Error(err)
 			}
@@ -64,7 +66,11 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 				asked, _ := time.ParseDuration(x.Query.Get("timeout"))
 				x.Deadline = received.Add(cmp.Or(asked, time.Minute))
 			}
-			x.Serve(by[x.Path])
+			if path, ok := strings.CutPrefix(x.Path, "/forwarded"); ok {
+				x.Forward(by[path])
+			} else {
+				x.Serve(by[x.Path])
+			}
 			return &x.Exchange
 		},
 		Draining: draining, Limits: http1.Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}, BodyTimeout: time.Minute,
