@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -14,6 +15,34 @@ import (
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
+
+// promptReconciler repeats a reconciliation at once if another server has changed the endpoints meanwhile. Upstream's
+// controller would wait for its interval: after a conflict, and after a lost creation, which the lease reconciler
+// ignores. Upstream overwrites the EndpointSlice, so the last writer must have seen the current Endpoints.
+type promptReconciler struct {
+	reconcilers.EndpointReconciler
+	adapter reconcilers.EndpointsAdapter
+}
+
+// version returns the resource version of the endpoints; "" if they cannot be read.
+func (r *promptReconciler) version(service string) string {
+	if endpoints, err := r.adapter.Get(metav1.NamespaceDefault, service, metav1.GetOptions{}); err == nil {
+		return endpoints.ResourceVersion
+	}
+	return ""
+}
+
+// ReconcileEndpoints implements reconcilers.EndpointReconciler. It reconciles until the endpoints stay as they are.
+func (r *promptReconciler) ReconcileEndpoints(service string, ip net.IP, ports []corev1.EndpointPort, reconcilePorts bool) error {
+	return contended(func() error {
+		before := r.version(service)
+		err := r.EndpointReconciler.ReconcileEndpoints(service, ip, ports, reconcilePorts)
+		if err == nil && r.version(service) != before {
+			err = apierrors.NewConflict(corev1.Resource("endpoints"), service, errors.New("they have changed during their reconciliation"))
+		}
+		return err
+	})
+}
 
 // samePortReconciler publishes this server among the endpoints of the kubernetes service by
 // upstream's reconciler. That assumes that all servers have the same port and different addresses.

@@ -63,10 +63,15 @@ func (c *Config) rbacTasks() []task {
 // reconcile repeats work while another server reconciles the same object.
 func reconcile[T any](work func() (T, error)) task {
 	return func(context.Context) error {
-		return clientretry.OnError(clientretry.DefaultBackoff, func(err error) bool {
-			return apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err)
-		}, func() error { _, err := work(); return err })
+		return contended(func() error { _, err := work(); return err })
 	}
+}
+
+// contended repeats work that fails because another server writes the same object.
+func contended(work func() error) error {
+	return clientretry.OnError(clientretry.DefaultBackoff, func(err error) bool {
+		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsServiceUnavailable(err)
+	}, work)
 }
 
 // primeAggregated copies roles of an old cluster to the names under which they are now aggregated, so

@@ -239,17 +239,17 @@ func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 	case reconcilers.NoneEndpointReconcilerType:
 		return reconcilers.NewNoneEndpointReconciler(), nil
 	case reconcilers.MasterCountReconcilerType:
-		return reconcilers.NewMasterCountEndpointReconciler(config.Instances, adapter), nil
+		return &promptReconciler{reconcilers.NewMasterCountEndpointReconciler(config.Instances, adapter), adapter}, nil
 	}
 	leases, err := config.Registry.Leases(config.EndpointTTL)
 	if err != nil {
 		return nil, err
 	}
-	upstream := reconcilers.NewLeaseEndpointReconciler(adapter, leases)
-	if config.AnyPort {
-		return upstream, nil
+	r := reconcilers.NewLeaseEndpointReconciler(adapter, leases)
+	if !config.AnyPort {
+		r = &samePortReconciler{EndpointReconciler: r, adapter: adapter, leases: leases, ttl: config.EndpointTTL}
 	}
-	return &samePortReconciler{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: config.EndpointTTL}, nil
+	return &promptReconciler{r, adapter}, nil
 }
 
 func (s *kubernetesService) run(ctx context.Context, ready func()) error {

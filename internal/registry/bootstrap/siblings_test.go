@@ -204,6 +204,72 @@ func TestSiblingAtTheSamePort(t *testing.T) {
 	eventuallyWhere(t, s, "192.0.2.8:6443")
 }
 
+// TestContendedEndpoints checks that a server that reconciles once is published although another server reconciles
+// just before its first write, and has not seen its lease.
+func TestContendedEndpoints(t *testing.T) {
+	const endpoints, slice = "/registry/services/endpoints/default/kubernetes", "/registry/endpointslices/default/kubernetes"
+	const byCount = reconcilers.MasterCountReconcilerType
+	for name, test := range map[string]struct {
+		by      reconcilers.Type
+		anyPort bool
+		before  string // the key of the write
+		created bool   // the objects exist
+	}{
+		"creation":               {before: endpoints},
+		"update":                 {before: endpoints, created: true},
+		"creation of the slice":  {before: slice},
+		"update of the slice":    {before: slice, created: true},
+		"any port":               {before: endpoints, created: true, anyPort: true},
+		"creation, master count": {before: endpoints, by: byCount},
+		"update, master count":   {before: endpoints, by: byCount, created: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := registrytest.New(t, nil)
+			s.Start(t)
+			made := func(ip net.IP) reconcilers.EndpointReconciler {
+				r, err := bootstrap.Config{
+					Registry: s.Registry, Client: s.Client, PublicAddress: ip, PublicPort: 6443, EndpointTTL: endpointTTL,
+					EndpointReconciler: test.by, Instances: 3, AnyPort: test.anyPort,
+				}.Reconciler()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			ports := []corev1.EndpointPort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 6443}}
+			reconcile := func(ip net.IP, by reconcilers.EndpointReconciler) {
+				if err := by.ReconcileEndpoints("kubernetes", ip, ports, false); err != nil {
+					t.Errorf("%s: %v", ip, err)
+				}
+			}
+			want := []string{"192.0.2.7:6443", "192.0.2.8:6443"}
+			if test.created {
+				first := net.IPv4(192, 0, 2, 6)
+				reconcile(first, made(first))
+				want = append([]string{"192.0.2.6:6443"}, want...)
+			}
+			mine, other := made(here), made(there)
+			leases, err := s.Registry.Leases(endpointTTL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var contended atomic.Bool
+			s.Store.SetHook(func(op, key string) error {
+				if op == "put" && key == test.before && contended.CompareAndSwap(false, true) {
+					_ = leases.RemoveLease(here.String()) // the master-count reconciler has none
+					reconcile(there, other)
+					return leases.UpdateLease(here.String())
+				}
+				return nil
+			})
+			reconcile(here, mine)
+			if got := where(t, s); !slices.Equal(got, want) {
+				t.Errorf("the endpoints are %v, want %v", got, want)
+			}
+		})
+	}
+}
+
 // TestAnyPort checks that with AnyPort a server adds itself beside one at another port, as kube-apiserver does.
 func TestAnyPort(t *testing.T) {
 	store := kvtest.NewMemory()
