@@ -263,13 +263,16 @@ func startRelay(t *testing.T, args ...string) *relay {
 	r := &relay{url: fmt.Sprintf("https://127.0.0.1:%d", port)}
 	r.Process = proctest.New(t, "the relay", func() *exec.Cmd {
 		cmd := exec.Command(*larder, append([]string{"relay", "--secure-port", strconv.Itoa(port)}, args...)...)
-		cmd.Env = append(os.Environ(), "TMPDIR="+temp) // the test kills it before it can remove what it leaves there
+		cmd.Env = append(os.Environ(), "TMPDIR="+temp)
 		return cmd
 	})
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
 	}
 	r.Await(t, "relay of")
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 { // a killed relay would leave it
+		t.Errorf("temporary files: %v, %v", left, err)
+	}
 	return r
 }
 

@@ -69,7 +69,6 @@ type Server struct {
 	layers  *lifecycle.Layers
 
 	// Set while Run starts.
-	dir          string // private files
 	upstreams    []*upstream
 	certificates *servingcert.Certificates
 	listener     net.Listener
@@ -99,10 +98,6 @@ func New(config Config) (*Server, error) {
 
 // Run serves until ctx ends, and returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) (err error) {
-	if s.dir, err = os.MkdirTemp("", "larder-relay-"); err != nil {
-		return fmt.Errorf("relay: %w", err)
-	}
-	defer os.RemoveAll(s.dir)
 	defer func() { err = errors.Join(err, s.layers.Stop()) }()
 	if s.config.SteerCollector {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, nil) })
@@ -147,9 +142,6 @@ func (s *Server) Run(ctx context.Context) (err error) {
 // listen loads the certificates and opens the port.
 func (s *Server) listen(ctx context.Context) (err error) {
 	secure := *s.config.SecureServing
-	if secure.ServerCert.CertKey.CertFile == "" && secure.ServerCert.CertDirectory == "" {
-		secure.ServerCert.CertDirectory = s.dir
-	}
 	secure.ServerCert.PairName = "relay"
 	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 	if name, err := os.Hostname(); err == nil {

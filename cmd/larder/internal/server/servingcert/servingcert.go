@@ -25,11 +25,11 @@ type Certificates struct {
 	config     *tls.Config
 }
 
-// Load reads the files. Clients get the certificate in certFile if none of secure's certificates has the
-// requested name.
+// Load reads the files. Clients get the certificate in certFile, or secure's generated one, if none of secure's
+// certificates has the requested name.
 func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvider, secure *options.SecureServingOptions) (*Certificates, error) {
 	// Checked first: upstream's constructor leaves goroutines behind when it fails.
-	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
+	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil && secure.ServerCert.GeneratedCert == nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
 	}
 	for _, c := range secure.SNICertKeys {
