@@ -158,8 +158,10 @@ func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.For
 
 // watchTimeout returns the duration of the watch.
 func (x WatchRequest) watchTimeout(o *internalversion.ListOptions) time.Duration {
-	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
-		return time.Duration(*o.TimeoutSeconds) * time.Second
+	if o.TimeoutSeconds != nil {
+		if timeout := time.Duration(*o.TimeoutSeconds) * time.Second; timeout != 0 { // the product may overflow to 0
+			return timeout
+		}
 	}
 	return time.Duration(float64(x.MinRequestTimeout) * (1 + rand.Float64()))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"pgregory.net/rapid"
 
@@ -321,5 +323,19 @@ func TestWakesAreNotLost(t *testing.T) {
 			return
 		default:
 		}
+	}
+}
+
+// TestWatchesLastAsLongAsAsked checks that timeoutSeconds of zero, or whose nanoseconds overflow to zero, mean the default.
+func TestWatchesLastAsLongAsAsked(t *testing.T) {
+	x := WatchRequest{MinRequestTimeout: time.Hour}
+	for seconds, least := range map[int64]time.Duration{0: time.Hour, math.MinInt64: time.Hour, 3: 3 * time.Second, -3: -3 * time.Second} {
+		got := x.watchTimeout(&internalversion.ListOptions{TimeoutSeconds: &seconds})
+		if got < least || got != least && got > 2*least {
+			t.Errorf("timeoutSeconds=%d: %v, want at least %v", seconds, got, least)
+		}
+	}
+	if got := x.watchTimeout(&internalversion.ListOptions{}); got < time.Hour {
+		t.Errorf("without timeoutSeconds: %v", got)
 	}
 }
