@@ -82,18 +82,20 @@ func (progressLog) Write(lines []byte) (int, error) {
 // warningWriter writes all entries except expected warnings.
 type warningWriter struct{ io.Writer }
 
-// expectedWarnings matches the warnings that upstream's controllers log at every start and end:
+// expectedWarnings matches the warnings that upstream's controllers log at every start or end:
 //
 //   - this server adds itself to the endpoints of the kubernetes service, or removes itself;
 //   - a controller sees that service before the IPAddress of its cluster IP;
-//   - a controller ends that never had an aggregated server.
+//   - a controller ends that never had an aggregated server;
+//   - admission policies end before the informers have started, because the start has failed.
 //
 // It matches klog's header too, which names the source file: text from a client cannot match. klog
 // writes each entry with one call of Write, however many lines the entry has.
 var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +
-	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller")`)
+	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller"` +
+	`|shared_informer\.go:\d+\] "Unable to sync caches" logger="UnhandledError"\n)`)
 
 // Write writes one entry.
 func (w warningWriter) Write(entry []byte) (int, error) {
