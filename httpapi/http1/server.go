@@ -44,7 +44,7 @@ type Limits struct {
 	// MaxHeaderBytes limits a request's line and header, plus 4 KiB of slack, as in net/http. A connection
 	// holds a buffer that fits the header while it reads a request.
 	MaxHeaderBytes int
-	// MaxConns limits open connections, and MaxConnsPerIP those from one IPv4 address or one
+	// MaxConns limits open connections from the network, and MaxConnsPerIP those from one IPv4 address or one
 	// IPv6 /64; 0 sets no limit. Connections beyond a limit are closed at once.
 	MaxConns, MaxConnsPerIP int
 	// MaxStreams limits the concurrent requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the
@@ -76,7 +76,7 @@ func New(config Config) *Server {
 	s := &Server{config: config, stop: sync.OnceFunc(func() { config.Listener.Close() })}
 	s.Network = s.newListener(connLimits{all: config.MaxConns, perAddress: config.MaxConnsPerIP})
 	s.Network.network = true
-	s.Memory = s.newListener(connLimits{all: config.MaxConns})
+	s.Memory = s.newListener(connLimits{})
 	s.client = s.Memory.client()
 	s.http2 = http2.New(http2.Config{
 		Handler: config.Handler, MaxStreams: config.MaxStreams, GoAwayChance: config.GoAwayChance,
