@@ -98,7 +98,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.config.RevokeWatches, "revoke-watches", o.config.RevokeWatches,
 		"End a watch within five seconds after its user loses access, because a role, a token, or the CA of a certificate is removed. If false, the watch runs until its timeout, as in kube-apiserver.")
 	fs.IntVar(&o.config.MaxConnections, "max-connections", o.config.MaxConnections,
-		"Limit of open connections. Further connections are closed at once. One client can use up the limit and lock out all others; --max-connections-per-address prevents that. 0 sets no limit.")
+		"Limit of open connections. Further connections are closed at once. One client can use up the limit and lock out all others; --max-connections-per-address prevents that. 0 sets no limit with --etcd-servers. With an embedded etcd, 0 is 150 less than the limit of open files (ulimit -n).")
 	fs.IntVar(&o.config.MaxConnectionsPerAddress, "max-connections-per-address", o.config.MaxConnectionsPerAddress,
 		"Limit of open connections from one IPv4 address or one IPv6 /64. Behind a load balancer all clients may share one address. 0 sets no limit.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,

@@ -21,8 +21,12 @@ import (
 // unless that is 0.
 func larder(t *testing.T, args ...string) string {
 	t.Helper()
+	return run(t, exec.Command(binaries.larder, args...))
+}
+
+func run(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(binaries.larder, args...)
 	cmd.Dir = t.TempDir()
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {

@@ -41,12 +41,14 @@ func serve(t *testing.T, args ...string) *process {
 func newProcess(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, command: "serve", dir: filepath.Join(t.TempDir(), "data"), port: proctest.Port(t), args: args}
-	p.Process = proctest.New(t, "the server", func() *exec.Cmd {
-		return exec.Command(binaries.larder, append([]string{
-			p.command, "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
-		}, p.args...)...)
-	})
+	p.Process = proctest.New(t, "the server", p.cmd)
 	return p
+}
+
+func (p *process) cmd() *exec.Cmd {
+	return exec.Command(binaries.larder, append([]string{
+		p.command, "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
+	}, p.args...)...)
 }
 
 // start runs the process, again after it has ended.

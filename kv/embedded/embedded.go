@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/pkg/v3/runtime"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -45,6 +47,9 @@ const (
 	// defragThreshold is how many megabytes a defragmentation at start must free
 	// to be worth its time.
 	defragThreshold = 256
+	// reservedFiles is the number of file descriptors that etcd reserves for itself (etcd server/embed/etcd.go). An idle
+	// server has 20 open files. The others are for new logs and databases, webhooks and kubelets.
+	reservedFiles = 150
 	// socketPathMax is the longest path of a unix socket on every platform.
 	socketPathMax = 103
 )
@@ -68,6 +73,19 @@ type Config struct {
 	// Fatal is called, from any goroutine, when the running server cannot store something,
 	// because the disk is full or a file is damaged. It must end the process; nil panics.
 	Fatal func(error)
+}
+
+// SpareFiles returns how many file descriptors of this process etcd leaves for other purposes; 0 if they have no limit. It
+// returns an error if etcd has too few. A process whose etcd cannot open a file must end.
+func SpareFiles() (int, error) {
+	limit, err := runtime.FDLimit()
+	switch {
+	case err != nil || limit > math.MaxInt: // systems other than Linux
+		return 0, nil
+	case limit <= reservedFiles:
+		return 0, fmt.Errorf("embedded: this process may open %d files (ulimit -n), and etcd needs more than %d", limit, reservedFiles)
+	}
+	return int(limit) - reservedFiles, nil
 }
 
 // New returns a store kept by an etcd server that Run starts inside this process.

@@ -48,7 +48,7 @@ type Config struct {
 	AnyPort bool
 
 	// MaxConnections limits open connections, and MaxConnectionsPerAddress those from one
-	// IPv4 address or one IPv6 /64; 0 sets no limit.
+	// IPv4 address or one IPv6 /64; 0 sets no limit, except that connections leave etcd in this process its files.
 	MaxConnections, MaxConnectionsPerAddress int
 
 	// RevokeWatches ends a watch when its user loses the right to it.

@@ -142,6 +142,11 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if s.config.external() {
 		s.store, err = s.connect(etcd.Transport.ServerList)
 	} else {
+		spare, filesErr := embedded.SpareFiles()
+		if filesErr != nil {
+			return fmt.Errorf("server: %w", filesErr)
+		}
+		s.config.MaxConnections = cmp.Or(s.config.MaxConnections, spare)
 		s.store, err = embedded.New(embedded.Config{
 			StoreConfig: s.config.storeConfig(s.metrics.Observer()), Dir: EtcdDir(s.config.DataDir), Fatal: s.config.Fatal, UnsafeNoFsync: c.UnsafeNoFsync,
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval,
