@@ -119,6 +119,25 @@ func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 	})
 }
 
+// TestBlankLinesMayComeInPieces checks that a request is served if the CR of the blank line before it was read early, and
+// the LF was not.
+func TestBlankLinesMayComeInPieces(t *testing.T) {
+	const watch, next = "GET /watch HTTP/1.1\r\nHost: h\r\n\r\n", "\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n"
+	c := &boundedConn{scriptConn: scriptConn{in: bytes.NewReader([]byte(watch + next + next))}, piece: 1}
+	config := Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, BodyTimeout: idleTimeout, Draining: make(chan struct{})}
+	config.Handler = streaming(func(to exchange.BodyStream) {
+		early := make([]byte, len(next)+1)
+		n, _ := c.scriptConn.Read(early)
+		finish(to, early[:n])
+	})
+	New(config).serveScript(c, func() {})
+	for _, want := range []string{"watched", "/b", "/b"} {
+		if got := nextBody(&c.out, http.MethodGet); got != want {
+			t.Errorf("answered %q, want %q", got, want)
+		}
+	}
+}
+
 // nextBody reads a response from in and returns its body.
 func nextBody(in *bytes.Buffer, method string) string {
 	b := bufio.NewReaderSize(oneByte{in}, 16)

@@ -271,6 +271,7 @@ func (ss *Session) readHeader(header *fasthttp.RequestHeader) error {
 			if _, err := ss.in.Discard(n); err != nil {
 				return err
 			}
+			end = headerEnd{} // it may have searched the CR of a blank line
 			continue
 		}
 		whole, err := end.find(block)
