@@ -32,7 +32,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	if err != nil {
 		return e.mutating.Admit(ctx, a, e.Scope) // an object without metadata
 	}
-	kept := managed.copied()
+	before, kept := managed.get(), managed.copied()
 	if err := e.mutating.Admit(ctx, a, e.Scope); err != nil {
 		return err
 	}
@@ -48,6 +48,9 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 		return nil
 	}
 	if err := managedfields.ValidateManagedFields(managed.object.GetManagedFields()); err != nil {
+		if managed.metadata == nil {
+			kept = before // as upstream, with what was changed in place
+		}
 		managed.set(kept)
 		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
 	}
