@@ -80,6 +80,7 @@ func TestReasonNotToStartIsOneLine(t *testing.T) {
 		{"data directory below a file", []string{"serve", "--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
 		{"port in use", []string{"serve", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
 		{"port of a cluster in use, before its programs are built", []string{"cluster", "--data-dir", dir, "--secure-port", port}, "--secure-port=" + port + ": failed to create listener: "},
+		{"port of a relay in use", []string{"relay", "--upstream", held.kubeconfig(), "--bind-address", "127.0.0.1", "--secure-port", port}, "larder: relay: failed to listen on 127.0.0.1:" + port},
 		{"no address of this machine", []string{"serve", "--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
 		{"token file missing", []string{"serve", "--data-dir", dir, "--token-auth-file", "missing.csv"}, "larder: --token-auth-file: auth: open missing.csv: "},
 		{"client CA missing", []string{"serve", "--data-dir", dir, "--client-ca-file", "missing.crt"}, "larder: --client-ca-file: auth: client CA: open missing.crt: "},
@@ -88,7 +89,10 @@ func TestReasonNotToStartIsOneLine(t *testing.T) {
 		{"signing key missing", []string{"serve", "--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "larder: --service-account-signing-key-file: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			args := append([]string{test.args[0], "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args[1:]...)
+			args := append([]string{test.args[0], "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args[1:]...)
+			if test.args[0] != "relay" {
+				args = append(args, "--quiet")
+			}
 			out := larder(t, args...)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) != 2 || lines[1] != "(exit status 1)" || !strings.Contains(lines[0], test.want) {

@@ -99,6 +99,13 @@ func New(config Config) (*Server, error) {
 // Run serves until ctx ends, and returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.layers.Stop()) }()
+	secure := s.config.SecureServing
+	address := net.JoinHostPort(secure.BindAddress.String(), strconv.Itoa(secure.BindPort))
+	// First, because all that follows logs.
+	if s.listener, _, err = options.CreateListener("", address, net.ListenConfig{}); err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	defer s.listener.Close()
 	if s.config.SteerCollector {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, nil) })
 	}
@@ -110,7 +117,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 		s.layers.Start(ctx, "authentication "+u.Name, u.auth.Run)
 		s.upstreams = append(s.upstreams, u)
 	}
-	if err := s.listen(ctx); err != nil {
+	if err := s.loadCertificates(ctx); err != nil {
 		return err
 	}
 	if err := s.build(); err != nil {
@@ -139,8 +146,8 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	}
 }
 
-// listen loads the certificates and opens the port.
-func (s *Server) listen(ctx context.Context) (err error) {
+// loadCertificates loads the certificates, or makes them.
+func (s *Server) loadCertificates(ctx context.Context) (err error) {
 	secure := *s.config.SecureServing
 	secure.ServerCert.PairName = "relay"
 	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
@@ -163,10 +170,6 @@ func (s *Server) listen(ctx context.Context) (err error) {
 		return err
 	}
 	s.layers.Start(ctx, "certificates", s.certificates.Run)
-	address := net.JoinHostPort(secure.BindAddress.String(), strconv.Itoa(secure.BindPort))
-	if s.listener, _, err = options.CreateListener("", address, net.ListenConfig{}); err != nil {
-		return fmt.Errorf("relay: %w", err)
-	}
 	return nil
 }
 
