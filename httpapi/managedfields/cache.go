@@ -302,6 +302,13 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 	c.bytes += size
 }
 
+// Len returns the number of cached results.
+func (c *Cache) Len() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.results)
+}
+
 // entriesOf returns the managedFields of a result for a write now, in the field manager's order. before
 // are the managedFields that the write found.
 func entriesOf(result []resultEntry, before []metav1.ManagedFieldsEntry, ids *identifiers) []metav1.ManagedFieldsEntry {
