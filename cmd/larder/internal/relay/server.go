@@ -98,14 +98,14 @@ func New(config Config) (*Server, error) {
 
 // Run serves until ctx ends, and returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, s.layers.Stop()) }()
 	secure := s.config.SecureServing
 	address := net.JoinHostPort(secure.BindAddress.String(), strconv.Itoa(secure.BindPort))
 	// First, because all that follows logs.
 	if s.listener, _, err = options.CreateListener("", address, net.ListenConfig{}); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	defer s.listener.Close()
+	defer s.listener.Close() // when nothing accepts any more
+	defer func() { err = errors.Join(err, s.layers.Stop()) }()
 	if s.config.SteerCollector {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, nil) })
 	}
