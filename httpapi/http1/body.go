@@ -154,9 +154,9 @@ func (b *incoming) Proceed(w io.Writer) error {
 
 // readAll reads the body, which may have limit bytes at most.
 func (b *incoming) readAll(limit int64) ([]byte, error) {
-	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+	tooLarge := func() error { return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit)) }
 	if b.length > limit {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	var data bytes.Buffer
 	if b.length > 0 {
@@ -166,7 +166,7 @@ func (b *incoming) readAll(limit int64) ([]byte, error) {
 		return data.Bytes(), err
 	}
 	if int64(data.Len()) > limit {
-		return data.Bytes()[:limit], tooLarge
+		return data.Bytes()[:limit], tooLarge()
 	}
 	return data.Bytes(), nil
 }

@@ -177,13 +177,13 @@ func (st *Stream) Proceed(io.Writer) error {
 
 func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	limit := r.c.s.config.MaxBodyBytes
-	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+	tooLarge := func() error { return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit)) }
 	b, c := r.body, r.c
 	switch {
 	case b == nil:
 		return nil, nil
 	case b.length > limit:
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	if err := r.Proceed(nil); err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	data, _, err := r.awaitLocked(func() bool { return int64(len(b.data)) > limit })
 	c.unlock()
 	if int64(len(data)) > limit {
-		return data[:limit], tooLarge
+		return data[:limit], tooLarge()
 	}
 	return data, err
 }
