@@ -42,11 +42,8 @@ type Etcd struct {
 	open       func(ctx context.Context, answers Answers) (*Connection, error)
 
 	running    atomic.Bool
-	closing    context.Context // ends with Close
-	stop       context.CancelFunc
 	ready      chan struct{} // closed when connection is set
-	ending     chan struct{} // closed when Run begins to end or will never begin
-	done       chan struct{} // closed when Run has ended or will never begin
+	ending     chan struct{} // closed when Run begins to end
 	connection *Connection   // written before ready is closed, never after
 	failure    error         // why ready will never close; written before ending is closed
 
@@ -65,7 +62,7 @@ func NewEtcd(how EtcdConfig) *Etcd {
 		leases.longest = int64(max(how.LeaseReuse, 0) / time.Second)
 	}
 	healthKey := strings.TrimSuffix(how.Prefix, "/") + "/health"
-	e := &Etcd{
+	return &Etcd{
 		name:       how.Name,
 		healthKey:  healthKey,
 		anyRead:    &etcdserverpb.RangeRequest{Key: []byte(healthKey), CountOnly: true},
@@ -75,31 +72,20 @@ func NewEtcd(how EtcdConfig) *Etcd {
 		open:       how.Open,
 		ready:      make(chan struct{}),
 		ending:     make(chan struct{}),
-		done:       make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
 		leases:     leases,
 	}
-	e.closing, e.stop = context.WithCancel(context.Background())
-	return e
 }
 
-// Run opens the store and blocks until ctx ends, Close is called or etcd fails.
+// Run opens the store and blocks until ctx ends or etcd fails. It may be called once.
 func (e *Etcd) Run(ctx context.Context) error {
 	if !e.running.CompareAndSwap(false, true) {
-		if e.closing.Err() != nil {
-			return nil
-		}
 		return fmt.Errorf("kv: %s etcd: Run called twice", e.name)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(e.closing, cancel)()
-
 	s, err := e.open(ctx, Answers{e})
 	if err != nil {
 		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
 		close(e.ending)
-		close(e.done)
 		e.watches.close()
 		if ctx.Err() != nil {
 			return nil
@@ -108,7 +94,6 @@ func (e *Etcd) Run(ctx context.Context) error {
 	}
 	e.connection, e.revisions.onlyMember = s, s.OnlyMember
 	close(e.ready)
-	defer close(e.done)
 	defer s.Close()
 	defer e.watches.close()
 	defer close(e.ending) // from here on fail reports ErrClosed as the cause
@@ -140,18 +125,6 @@ func (e *Etcd) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// Close makes Run end and waits for it. Afterwards the store cannot be run.
-func (e *Etcd) Close() {
-	e.stop()
-	if e.running.CompareAndSwap(false, true) {
-		e.failure = ErrClosed
-		close(e.ending)
-		close(e.done)
-		e.watches.close()
-	}
-	<-e.done
 }
 
 // Ready returns a channel that is closed once the store is open.
@@ -205,12 +178,9 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 	if err := e.awaitOpen(ctx); err != nil {
 		return Page{}, e.fail("list", opts.Prefix, err)
 	}
-	from := max(opts.Start, opts.Prefix)
-	if from == "" {
-		from = "\x00"
-	}
+	from := cmp.Or(max(opts.Start, opts.Prefix), "\x00")
 	ops := []clientv3.OpOption{
-		clientv3.WithRange(prefixEnd(opts.Prefix)),
+		clientv3.WithRange(clientv3.GetPrefixRangeEnd(opts.Prefix)),
 		clientv3.WithLimit(opts.Limit),
 		clientv3.WithRev(opts.Revision),
 	}
@@ -233,10 +203,7 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 		return Page{}, e.fail("list", opts.Prefix, err)
 	}
 	e.observeHistory(ctx, mark, resp.Header)
-	page := Page{Revision: opts.Revision, Count: resp.Count, More: resp.More}
-	if page.Revision == 0 {
-		page.Revision = resp.Header.Revision
-	}
+	page := Page{Revision: cmp.Or(opts.Revision, resp.Header.Revision), Count: resp.Count, More: resp.More}
 	if own != nil && len(own.items) > 0 {
 		page.Items, page.OnRelease = own.items, own.release
 	}

@@ -72,6 +72,8 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 
 // openExternal dials the cluster and waits until it answers.
 func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection, error) {
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = reconnectDelay
 	config := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
 		DialTimeout:          dialTimeout,
@@ -80,7 +82,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		DialOptions: []grpc.DialOption{
 			grpc.WithStaticStreamWindowSize(streamWindow),
 			grpc.WithStaticConnWindowSize(connectionWindow),
-			grpc.WithConnectParams(reconnects()),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}),
 		},
 		Logger: zaplog.New(e.logger, zapcore.ErrorLevel), // the client warns of each attempt
 	}
@@ -110,8 +112,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 	}
 	var next atomic.Uint64
 	size := func(ctx context.Context) (int64, error) {
-		endpoints := client.Endpoints()
-		status, err := client.Status(ctx, endpoints[next.Add(1)%uint64(len(endpoints))])
+		status, err := client.Status(ctx, cfg.Endpoints[next.Add(1)%uint64(len(cfg.Endpoints))])
 		if err != nil {
 			return 0, err
 		}
@@ -130,13 +131,6 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		Size:  size,
 		Close: func() { revisions.close(); writes.close(); client.Close() },
 	}, nil
-}
-
-// reconnects are gRPC's parameters with another longest pause.
-func reconnects() grpc.ConnectParams {
-	pauses := backoff.DefaultConfig
-	pauses.MaxDelay = reconnectDelay
-	return grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}
 }
 
 // awaitCluster reads until the cluster answers, so that the cluster and this process may

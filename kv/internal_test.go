@@ -25,7 +25,7 @@ func TestPrefixEndsBeforeTheNextKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := alphabet.Draw(t, "prefix") + tail.Draw(t, "prefix end")
 		key := alphabet.Draw(t, "key") + tail.Draw(t, "key end") + alphabet.Draw(t, "key rest")
-		end := prefixEnd(prefix)
+		end := clientv3.GetPrefixRangeEnd(prefix)
 		in := key >= prefix && (end == "\x00" || key < end)
 		if has := strings.HasPrefix(key, prefix); in != has {
 			t.Errorf("%q in [%q, %q) is %v, has prefix is %v", key, prefix, end, in, has)

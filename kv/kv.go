@@ -267,16 +267,3 @@ func fittingLimit(page *Page, bytes int) (limit int64, next int) {
 	}
 	return int64(min(max(bytes/size, 1), maxPageItems)), bytes
 }
-
-// prefixEnd returns the first key after all keys with the prefix, or "\x00",
-// etcd's name for the end of the key space, when there is none.
-func prefixEnd(prefix string) string {
-	end := []byte(prefix)
-	for i := len(end) - 1; i >= 0; i-- {
-		if end[i] < 0xff {
-			end[i]++
-			return string(end[:i+1])
-		}
-	}
-	return "\x00"
-}

@@ -68,11 +68,13 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 	return l.last, nil
 }
 
-// reuse returns the last lease again if it fits.
+// reuse returns the last lease again if it outlives ttl, but not by more than the reuse window, and has room.
 func (l *leaseManager) reuse(ttl int64, history uint64) (clientv3.LeaseID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.history != history || !l.reusableLocked(time.Now(), ttl) {
+	earliest := time.Now().Add(time.Duration(ttl) * time.Second)
+	latest := earliest.Add(time.Duration(l.window(ttl)) * time.Second)
+	if l.history != history || !earliest.Before(l.expires) || !latest.After(l.expires) || l.objects >= leaseMaxObjects {
 		return 0, false
 	}
 	l.objects++
@@ -86,14 +88,6 @@ func (l *leaseManager) forget(lease clientv3.LeaseID) {
 	if l.last == lease {
 		l.expires = time.Time{}
 	}
-}
-
-// reusableLocked reports whether the last lease outlives ttl, but not by more
-// than the reuse window, and has room.
-func (l *leaseManager) reusableLocked(now time.Time, ttl int64) bool {
-	earliest := now.Add(time.Duration(ttl) * time.Second)
-	latest := earliest.Add(time.Duration(l.window(ttl)) * time.Second)
-	return earliest.Before(l.expires) && latest.After(l.expires) && l.objects < leaseMaxObjects
 }
 
 // window returns for how many seconds a lease for ttl is reused.

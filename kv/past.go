@@ -97,7 +97,8 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	}
 	// Invariant: revisions below low are unreadable or too old; high is readable.
 	for try, high := low, present; low < high; try = low + (high-low)/2 {
-		readable, err := t.readable(ctx, try)
+		// The keys do not exist, so the cost does not depend on the size of the store.
+		_, readable, err := t.rangeAt(ctx, t.prefix+"health/", try, 1)
 		switch {
 		case err != nil:
 			return 0, err
@@ -108,13 +109,6 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 		}
 	}
 	return low, nil
-}
-
-// readable reports whether the store's history reaches back to a revision. It reads keys that do not exist,
-// so its cost does not depend on the size of the store.
-func (t *Tail) readable(ctx context.Context, revision int64) (bool, error) {
-	_, readable, err := t.rangeAt(ctx, t.prefix+"health/", revision, 1)
-	return readable, err
 }
 
 // rangeAt returns the keys below a prefix at a revision, without their values. ok is false if the revision was

@@ -36,9 +36,10 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- store.Run(context.Background()) }()
+	running, stop := context.WithCancel(context.Background())
+	go func() { ended <- store.Run(running) }()
 	t.Cleanup(func() {
-		store.Close()
+		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"fmt"
 	"os"
@@ -92,9 +93,10 @@ func stored(t *testing.T, p *process, resource string) []byte {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- store.Run(t.Context()) }()
+	running, stop := context.WithCancel(t.Context())
+	go func() { done <- store.Run(running) }()
 	item, found, _, err := store.Get(t.Context(), "/registry/"+resource+"/default/s")
-	store.Close()
+	stop()
 	if ended := <-done; err != nil || ended != nil || !found {
 		t.Fatalf("found %v, %v, %v", found, err, ended)
 	}

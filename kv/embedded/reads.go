@@ -42,7 +42,6 @@ func (k *localKV) close() {
 	_ = k.reads.Acquire(context.Background(), maxReads) // never released
 }
 
-// Range reads.
 func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,7 +74,6 @@ func (k *localKV) ended(ctx context.Context) error {
 	return kv.ErrClosed
 }
 
-// Txn writes, and records the answer.
 func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
 	k.answers.Learn(out.GetHeader())

@@ -46,11 +46,8 @@ func (a *soleMember) check() bool {
 // intercept takes note of requests that change the list of members, before the server does
 // anything for them.
 func (a *soleMember) intercept(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if info.FullMethod != etcdserverpb.Cluster_MemberList_FullMethodName && strings.HasPrefix(info.FullMethod, clusterMethods) {
+	if info.FullMethod != etcdserverpb.Cluster_MemberList_FullMethodName && strings.HasPrefix(info.FullMethod, "/etcdserverpb.Cluster/") {
 		a.changes.Store(true)
 	}
 	return handler(ctx, in)
 }
-
-// clusterMethods is the prefix of the names of all methods about members.
-const clusterMethods = "/etcdserverpb.Cluster/"

@@ -30,7 +30,6 @@ type Memory struct {
 	mute      bool // requests for progress are lost
 	revision  int64
 	compacted int64
-	reads     int   // by Revision
 	shown     int64 // highest revision that answers and watches have shown
 	keys      *btree.BTreeG[*history]
 	log       []kv.Batch // every revision > compacted or equal to it, in order
@@ -174,13 +173,6 @@ func (m *Memory) Restore(revision int64, announce bool) {
 	m.wakeLocked()
 }
 
-// RevisionReads returns how often Revision was called.
-func (m *Memory) RevisionReads() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.reads
-}
-
 // Watches returns how many watches are open.
 func (m *Memory) Watches() int {
 	m.mu.Lock()
@@ -228,15 +220,12 @@ func (m *Memory) Get(ctx context.Context, key string) (kv.Item, bool, int64, err
 }
 
 func (m *Memory) currentLocked(key string) (kv.Item, bool) {
-	h, ok := m.keys.Get(&history{key: key})
-	if !ok {
-		return kv.Item{}, false
+	if h, ok := m.keys.Get(&history{key: key}); ok {
+		if item, found := h.at(m.revision); found {
+			return item, true
+		}
 	}
-	item, found := h.at(m.revision)
-	if !found {
-		return kv.Item{}, false
-	}
-	return item, true
+	return kv.Item{}, false
 }
 
 // Range returns one page of the keys under a prefix.
@@ -398,7 +387,6 @@ func (m *Memory) Revision(ctx context.Context) (int64, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.reads++
 	m.answerLocked()
 	return m.revision, nil
 }

@@ -182,15 +182,23 @@ func restore(ctx context.Context, cfg RestoreConfig) (err error) {
 			err = errors.Join(err, os.RemoveAll(work))
 		}
 	}()
-	m := cfg.Member.complete()
+	m := cfg.Member
+	m.Name, m.Peer = cmp.Or(m.Name, embedded.MemberName), cmp.Or(m.Peer, embedded.MemberPeer)
 	if err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: cfg.Path, OutputDataDir: work,
-		Name: m.Name, PeerURLs: []string{m.Peer}, InitialCluster: m.Cluster, InitialClusterToken: m.Token,
-		RevisionBump: cfg.Bump, MarkCompacted: cfg.Bump > 0,
+		Name: m.Name, PeerURLs: []string{m.Peer}, InitialCluster: cmp.Or(m.Cluster, m.Name+"="+m.Peer),
+		InitialClusterToken: cmp.Or(m.Token, "larder-"+rand.Text()),
+		RevisionBump:        cfg.Bump, MarkCompacted: cfg.Bump > 0,
 	}); err != nil {
 		return err
 	}
-	if err := syncTree(work); err != nil {
+	// etcd has synced the contents of the files. This makes their names durable.
+	if err := filepath.WalkDir(work, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return syncDir(path)
+	}); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -203,23 +211,4 @@ func restore(ctx context.Context, cfg RestoreConfig) (err error) {
 		return err
 	}
 	return syncDir(filepath.Dir(dir))
-}
-
-// complete returns m with defaults for empty fields.
-func (m Member) complete() Member {
-	m.Name, m.Peer = cmp.Or(m.Name, embedded.MemberName), cmp.Or(m.Peer, embedded.MemberPeer)
-	m.Cluster = cmp.Or(m.Cluster, m.Name+"="+m.Peer)
-	m.Token = cmp.Or(m.Token, "larder-"+rand.Text())
-	return m
-}
-
-// syncTree makes the names in a directory, and in the directories below it, durable. etcd has synced the
-// contents of the files.
-func syncTree(root string) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return err
-		}
-		return syncDir(path)
-	})
 }

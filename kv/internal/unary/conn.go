@@ -96,8 +96,8 @@ type Conn struct {
 
 	mu      sync.Mutex
 	framer  *http2.Framer // writes to out
-	out     *bytes.Buffer // bytes to write
-	spare   *bytes.Buffer // being written, or empty
+	out     bytes.Buffer  // bytes to write
+	spare   bytes.Buffer  // being written, or empty
 	writing bool          // a goroutine writes
 	flushes uint64        // counts writes
 	encoder *hpack.Encoder
@@ -135,7 +135,7 @@ type call struct {
 // once Run runs.
 func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent string, metadata ...hpack.HeaderField) (*Conn, error) {
 	c := &Conn{
-		conn: conn, tick: Tick, ended: make(chan struct{}), kick: make(chan struct{}, 1), out: new(bytes.Buffer), spare: new(bytes.Buffer),
+		conn: conn, tick: Tick, ended: make(chan struct{}), kick: make(chan struct{}, 1),
 		underWay: make(map[uint32]*call), next: 1, limit: 1 << 31, window: defaultWindow, opening: defaultWindow,
 	}
 	c.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
@@ -145,7 +145,7 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 		{Name: "content-type", Value: "application/grpc"}, {Name: "user-agent", Value: userAgent}, {Name: "te", Value: "trailers"},
 	}, metadata...)
 	c.out.WriteString(http2.ClientPreface)
-	c.framer = http2.NewFramer(outOf{c}, nil)
+	c.framer = http2.NewFramer(&c.out, nil)
 	_ = c.framer.WriteSettings( // to memory, as all that the framer writes
 		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
@@ -168,12 +168,6 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	}
 	return c, nil
 }
-
-// outOf writes to the current buffer in Conn.out.
-type outOf struct{ *Conn }
-
-// Write writes to memory.
-func (o outOf) Write(p []byte) (int, error) { return o.out.Write(p) }
 
 // greet sends the preface and reads the peer's settings. It fails if the peer speaks another protocol.
 func (c *Conn) greet() error {
@@ -256,7 +250,10 @@ func (c *Conn) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	group.Go(func() { c.tend(ctx) })
 	group.Go(func() { c.runFlushes(ctx) })
-	err := c.read()
+	var err error
+	for err == nil {
+		err = c.readFrame()
+	}
 	c.fail(status.Errorf(codes.Unavailable, "error reading from server: %v", err))
 	cancel()
 	group.Wait()
@@ -326,15 +323,6 @@ func (c *Conn) look(last *tick) {
 		}
 	}
 	last.next, last.frames, last.flushes = c.next, c.frames, c.flushes
-}
-
-// read reads until it fails.
-func (c *Conn) read() error {
-	for {
-		if err := c.readFrame(); err != nil {
-			return err
-		}
-	}
 }
 
 func (c *Conn) readFrame() error {

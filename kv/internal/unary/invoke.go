@@ -159,12 +159,12 @@ func (c *Conn) writeLocked() {
 		c.out, c.spare = c.spare, c.out
 		c.given = c.next
 		c.flushes++
-		full := c.spare
+		full := &c.spare
 		c.mu.Unlock()
 		_, err := c.conn.Write(full.Bytes())
 		c.mu.Lock()
 		if full.Reset(); full.Cap() > maxKept {
-			c.spare = new(bytes.Buffer)
+			*full = bytes.Buffer{}
 		}
 		if err != nil {
 			c.failLocked(status.Errorf(codes.Unavailable, "error writing to server: %v", err))
@@ -202,7 +202,11 @@ func (k *call) result(answer proto.Message) error {
 		if err != nil || code == 0 { // an error with that code were none
 			return status.Errorf(codes.Internal, "malformed grpc-status %q", k.code)
 		}
-		return status.Error(codes.Code(code), decodeMessage(k.message))
+		message, err := url.PathUnescape(k.message)
+		if err != nil { // malformed
+			message = k.message
+		}
+		return status.Error(codes.Code(code), message)
 	case len(k.answer) < prefix || k.answer[0] != 0 || int(binary.BigEndian.Uint32(k.answer[1:])) != len(k.answer)-prefix:
 		return status.Error(codes.Internal, "malformed answer")
 	}
@@ -229,12 +233,4 @@ func httpError(answered string) error {
 		code = codes.Unavailable
 	}
 	return status.Errorf(code, "unexpected HTTP status code received from server: %s (%s)", answered, http.StatusText(number))
-}
-
-// decodeMessage undoes the percent-encoding of a message. It returns a malformed message unchanged.
-func decodeMessage(message string) string {
-	if decoded, err := url.PathUnescape(message); err == nil {
-		return decoded
-	}
-	return message
 }
