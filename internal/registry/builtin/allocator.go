@@ -162,5 +162,4 @@ func (a *rangeAllocator) Free() int {
 	return a.bitmap.Free()
 }
 
-// Destroy implements rangeallocation.RangeRegistry.
 func (a *rangeAllocator) Destroy() {}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	basecompatibility "k8s.io/component-base/compatibility"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
 )
 
@@ -65,7 +66,7 @@ func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]*genericapiserver.
 
 // info returns nil for a group without enabled resources. It follows kubernetes pkg/controlplane/apiserver/apis.go,
 // InstallAPIs.
-func (b *Builtin) info(p provider, getter generic.RESTOptionsGetter, expiration genericapiserver.ResourceExpirationEvaluator) (*genericapiserver.APIGroupInfo, error) {
+func (b *Builtin) info(p controlplane.RESTStorageProvider, getter generic.RESTOptionsGetter, expiration genericapiserver.ResourceExpirationEvaluator) (*genericapiserver.APIGroupInfo, error) {
 	info, err := p.NewRESTStorage(b.config.APIResources, getter)
 	if err != nil {
 		return nil, err

@@ -108,10 +108,8 @@ func (p *coreProvider) buildRanges(factory *StorageFactory, records Records) err
 	return err
 }
 
-// GroupName implements provider.
 func (p *coreProvider) GroupName() string { return api.GroupName }
 
-// NewRESTStorage implements provider.
 func (p *coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info, err := p.generic.NewRESTStorage(enabled, getter)
 	if err != nil {
@@ -281,7 +279,6 @@ const probeTimeout = 20 * time.Second
 // storeProbe is the health of a store, as a component.
 type storeProbe func(context.Context) error
 
-// DoServerCheck implements componentstatus.Server.
 func (p storeProbe) DoServerCheck() (probe.Result, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()

@@ -38,18 +38,11 @@ import (
 	svmrest "k8s.io/kubernetes/pkg/registry/storagemigration/rest"
 )
 
-// provider makes the REST storages of one group. It is the interface of
-// kubernetes pkg/controlplane/apiserver, RESTStorageProvider.
-type provider interface {
-	GroupName() string
-	NewRESTStorage(serverstorage.APIResourceConfigSource, generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error)
-}
-
 // providers lists every group in the order in which kubernetes
 // pkg/controlplane/instance.go, StorageProviders, installs them: clients resolve a
 // resource name that several groups have to the first of them.
-func providers(c *Config, core *coreProvider, client kubernetes.Interface) []provider {
-	return []provider{
+func providers(c *Config, core *coreProvider, client kubernetes.Interface) []controlplane.RESTStorageProvider {
+	return []controlplane.RESTStorageProvider{
 		core,
 		apiserverinternalrest.StorageProvider{},
 		authenticationrest.RESTStorageProvider{Authenticator: c.Authenticator, APIAudiences: c.APIAudiences},
@@ -109,10 +102,8 @@ func Priorities() map[schema.GroupVersion]Priority {
 // apiextensions-apiserver pkg/apiserver/apiserver.go does.
 type crdProvider struct{}
 
-// GroupName implements provider.
 func (crdProvider) GroupName() string { return apiextensions.GroupName }
 
-// NewRESTStorage implements provider.
 func (crdProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme,
 		metav1.ParameterCodec, apiextensionsserver.Codecs)
@@ -134,10 +125,8 @@ func (crdProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource,
 // pkg/apiserver/apiserver.go does.
 type apiServiceProvider struct{}
 
-// GroupName implements provider.
 func (apiServiceProvider) GroupName() string { return apiregistration.GroupName }
 
-// NewRESTStorage implements provider.
 func (apiServiceProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	return apiservicerest.NewRESTStorage(enabled, getter, false), nil
 }

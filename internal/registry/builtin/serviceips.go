@@ -199,7 +199,6 @@ type gatedOptions struct {
 	ips *serviceIPs
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter.
 func (g gatedOptions) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
 	opts, err := g.RESTOptionsGetter.GetRESTOptions(gr, example)
 	decorate := opts.Decorator
@@ -218,7 +217,6 @@ type gatedStorage struct {
 	ips *serviceIPs
 }
 
-// Delete implements storage.Interface.
 func (g gatedStorage) Delete(
 	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validate storage.ValidateObjectFunc, cached runtime.Object, opts storage.DeleteOptions,
