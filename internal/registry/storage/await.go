@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/kv"
@@ -41,7 +40,9 @@ func (w *awaiter) now(ctx context.Context) error {
 func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 	for {
 		history := w.store.Replacements()
-		revision, err := w.currentRevision(ctx)
+		began := time.Now()
+		revision, err := w.store.Revision(ctx)
+		trackStore(ctx, began)
 		if err != nil {
 			return waited, etcdError(err)
 		}
@@ -54,15 +55,6 @@ func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 		}
 		return waited, err
 	}
-}
-
-// currentRevision asks the store for its revision. It adds the time to the request's latency trackers, if
-// there are any.
-func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
-	if _, followed := apirequest.LatencyTrackersFrom(ctx); followed {
-		defer trackStore(ctx, time.Now())
-	}
-	return w.store.Revision(ctx)
 }
 
 // revision waits until the cache shows the store's own history up to revision, which a client named. If

@@ -83,11 +83,7 @@ func (r *Resource) check(ctx context.Context) error {
 	defer stop()
 	held, more := next()
 	opts := kv.RangeOptions{Prefix: r.layout.root, Revision: snapshot.Revision(), Limit: checkPage, KeysOnly: true}
-	for {
-		page, err := r.store.Range(ctx, opts)
-		if err != nil {
-			return err
-		}
+	_, err := kv.RangeAll(ctx, r.store, opts, func(page kv.Page) error {
 		for _, item := range page.Items {
 			rest := r.layout.rest(item.Key)
 			if rest == "" {
@@ -98,18 +94,15 @@ func (r *Resource) check(ctx context.Context) error {
 			}
 			held, more = next()
 		}
-		if !page.More || len(page.Items) == 0 {
-			break
+		if page.More {
+			return pause(ctx, checkPause)
 		}
-		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
-		if err := pause(ctx, checkPause); err != nil {
-			return err
-		}
-	}
-	if more {
+		return nil
+	})
+	if err == nil && more {
 		return inconsistent(held, "", 0, opts.Revision)
 	}
-	return nil
+	return err
 }
 
 // inconsistent names the first difference: the cache's object (nil at its end) and the

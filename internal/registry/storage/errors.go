@@ -39,12 +39,10 @@ type corruption struct {
 	err      error
 }
 
-// Error names the kind of corruption before the error itself.
 func (c *corruption) Error() string {
 	return fmt.Sprintf("%s revision=%d: %v", c.what, c.revision, c.err)
 }
 
-// Unwrap returns the error of the value.
 func (c *corruption) Unwrap() error { return c.err }
 
 // corruptError returns the error by which upstream's handlers allow the object under key to be deleted

@@ -11,26 +11,23 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// records are stored values that are no API objects.
-type records struct{ *stored }
-
-// recordTimeout limits a read or an update of a record. Upstream's interfaces of records pass no context, and the
-// client of etcd waits without limit for a store that does not answer.
+// recordTimeout limits a read or an update of a record, which is a stored value that is no API object. Upstream's
+// interfaces of records pass no context, and the client of etcd waits without limit for a store that does not answer.
 const recordTimeout = 10 * time.Second
 
-// get reads a record from the store. Records have no canonical encoding.
-func (r records) get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+// getRecord reads a record from the store. Records have no canonical encoding.
+func (s *stored) getRecord(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	full, err := r.layout.full(key, false)
+	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
 	}
-	item, found, revision, err := r.store.Get(ctx, full)
+	item, found, revision, err := s.store.Get(ctx, full)
 	if err != nil {
 		return etcdError(err)
 	}
-	if err := r.atLeast(opts.ResourceVersion, revision); err != nil {
+	if err := s.atLeast(opts.ResourceVersion, revision); err != nil {
 		return err
 	}
 	if !found {
@@ -39,38 +36,38 @@ func (r records) get(ctx context.Context, key string, opts storage.GetOptions, o
 		}
 		return storage.NewKeyNotFoundError(full, 0)
 	}
-	data, _, err := r.codec.Decrypt(ctx, full, item.Value)
+	data, _, err := s.codec.Decrypt(ctx, full, item.Value)
 	if err != nil {
 		return err
 	}
-	return r.codec.DecodeStored(data, out, item.Revision)
+	return s.codec.DecodeStored(data, out, item.Revision)
 }
 
-// list lists the records under key in their newest state. A single record is not listed.
-func (r records) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
+// listRecords lists the records under key in their newest state. A single record is not listed.
+func (s *stored) listRecords(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	full, err := r.layout.full(key, true)
+	full, err := s.layout.full(key, true)
 	if err != nil {
 		return err
 	}
-	page, err := r.store.Range(ctx, kv.RangeOptions{Prefix: full})
+	page, err := s.store.Range(ctx, kv.RangeOptions{Prefix: full})
 	if err != nil {
 		return etcdError(err)
 	}
 	items.Set(reflect.MakeSlice(items.Type(), 0, len(page.Items)))
 	for _, item := range page.Items {
-		data, _, err := r.codec.Decrypt(ctx, item.Key, item.Value)
+		data, _, err := s.codec.Decrypt(ctx, item.Key, item.Value)
 		if err != nil {
 			return err
 		}
 		obj := newItem(list, items)
-		if err := r.codec.DecodeStored(data, obj, item.Revision); err != nil {
+		if err := s.codec.DecodeStored(data, obj, item.Revision); err != nil {
 			return err
 		}
 		if matched, err := opts.Predicate.Matches(obj); err == nil && matched {
 			items.Set(reflect.Append(items, reflect.ValueOf(obj).Elem()))
 		}
 	}
-	return r.codec.Versioner().UpdateList(list, uint64(page.Revision), "", nil)
+	return s.codec.Versioner().UpdateList(list, uint64(page.Revision), "", nil)
 }

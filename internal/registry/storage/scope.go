@@ -67,10 +67,7 @@ func newLayout(prefix, resource string) (layout, error) {
 	if !strings.HasPrefix(resource, "/") || resource == "/" {
 		return layout{}, fmt.Errorf("registry: bad resource prefix %q", resource)
 	}
-	base := path.Join("/", prefix)
-	if !strings.HasSuffix(base, "/") {
-		base += "/"
-	}
+	base := strings.TrimSuffix(path.Join("/", prefix), "/") + "/"
 	root := base + strings.Trim(resource, "/") + "/"
 	return layout{base: base, resource: resource, root: root}, nil
 }
@@ -86,12 +83,3 @@ func (l layout) full(key string, recursive bool) (string, error) {
 
 // rest returns the key of an object, or of a namespace, within the resource.
 func (l layout) rest(full string) string { return strings.TrimPrefix(full, l.root) }
-
-// splitKey is the inverse of joining namespace and name.
-func splitKey(rest string) (namespace, name string) {
-	i := strings.LastIndexByte(rest, '/')
-	if i < 0 {
-		return "", rest
-	}
-	return rest[:i], rest[i+1:]
-}

@@ -40,7 +40,6 @@ func (r *Resource) Storage() storage.Interface { return &adapter{r, r.codec} }
 // version's.
 func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &adapter{r, codec} }
 
-// Versioner implements storage.Interface.
 func (s *adapter) Versioner() storage.Versioner { return s.codec.Versioner() }
 
 // scope returns the scope of key. A recursive key names a namespace or the whole resource.
@@ -49,22 +48,17 @@ func (s *adapter) scope(key string, recursive bool) (Scope, error) {
 	if err != nil {
 		return Scope{}, err
 	}
-	if recursive {
-		rest := s.layout.rest(full)
-		if rest == "" {
-			return Scope{}, nil
-		}
-		return Scope{Namespace: rest[:len(rest)-1]}, nil
-	}
 	rest := s.layout.rest(full)
-	namespace, name := splitKey(rest)
-	return Scope{Namespace: namespace, Name: name, one: true, rest: rest}, nil
+	if recursive {
+		return Scope{Namespace: strings.TrimSuffix(rest, "/")}, nil
+	}
+	slash := strings.LastIndexByte(rest, '/')
+	return Scope{Namespace: rest[:max(slash, 0)], Name: rest[slash+1:], one: true, rest: rest}, nil
 }
 
-// Get implements storage.Interface.
 func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	if s.codec.Records() {
-		return records{&s.stored}.get(ctx, key, opts, out)
+		return s.getRecord(ctx, key, opts, out)
 	}
 	scope, err := s.scope(key, false)
 	if err != nil {
@@ -96,7 +90,6 @@ func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*
 	return o, err
 }
 
-// GetList implements storage.Interface.
 func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	scope, err := s.scope(key, opts.Recursive)
 	if err != nil {
@@ -107,7 +100,7 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		return err
 	}
 	if s.codec.Records() {
-		return records{&s.stored}.list(ctx, key, opts, list, items)
+		return s.listRecords(ctx, key, opts, list, items)
 	}
 	q := ListRequest{
 		Scope: scope, ResourceVersion: opts.ResourceVersion, Match: opts.ResourceVersionMatch,
@@ -166,7 +159,6 @@ func (s *adapter) appendSelected(ctx context.Context, q ListRequest, p *storage.
 	}
 }
 
-// Stats implements storage.Interface.
 func (s *adapter) Stats(ctx context.Context) (storage.Stats, error) {
 	if s.Cache == nil || !s.Cache.Ready() {
 		page, err := s.store.Range(ctx, kv.RangeOptions{Prefix: s.layout.root, CountOnly: true})
@@ -180,7 +172,6 @@ func (s *adapter) Stats(ctx context.Context) (storage.Stats, error) {
 	return stats, nil
 }
 
-// ReadinessCheck implements storage.Interface.
 func (s *adapter) ReadinessCheck() error {
 	if !s.Ready() {
 		return storage.ErrStorageNotReady
@@ -188,12 +179,10 @@ func (s *adapter) ReadinessCheck() error {
 	return nil
 }
 
-// RequestWatchProgress implements storage.Interface.
 func (s *adapter) RequestWatchProgress(ctx context.Context) error {
 	return etcdError(s.store.RequestProgress(ctx))
 }
 
-// GetCurrentResourceVersion implements storage.Interface.
 func (s *adapter) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	revision, err := s.store.Revision(ctx)
 	if err != nil {
@@ -205,8 +194,7 @@ func (s *adapter) GetCurrentResourceVersion(ctx context.Context) (uint64, error)
 	return uint64(revision), nil
 }
 
-// EnableResourceSizeEstimation implements storage.Interface. Sizes are known
-// without estimating.
+// EnableResourceSizeEstimation does nothing: sizes are known without estimating.
 func (s *adapter) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 	if keys == nil {
 		return errors.New("KeysFunc cannot be nil")
@@ -214,10 +202,8 @@ func (s *adapter) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 	return nil
 }
 
-// CompactRevision implements storage.Interface.
 func (s *adapter) CompactRevision() int64 { return s.store.Compaction() }
 
-// Watch implements storage.Interface.
 func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
 	scope, err := s.scope(key, opts.Recursive)
 	if err != nil {

@@ -66,10 +66,8 @@ func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opt
 	return s
 }
 
-// ResultChan implements watch.Interface of apimachinery.
 func (s *storeWatch) ResultChan() <-chan apiwatch.Event { return s.result }
 
-// Stop implements watch.Interface of apimachinery.
 func (s *storeWatch) Stop() { s.cancel() }
 
 func (s *storeWatch) run(ctx context.Context) {
@@ -89,10 +87,8 @@ func (s *storeWatch) reportPanic(ctx context.Context) {
 		return
 	}
 	klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", string(debug.Stack()))
-	s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(errPanicked)})
+	s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(errors.New("registry: the watch panicked"))})
 }
-
-var errPanicked = errors.New("registry: the watch panicked")
 
 // follow sends events until ctx ends, which is no error, or the Watcher does. It notifies
 // flow control when the initial events have been sent.
@@ -118,14 +114,14 @@ func (s *storeWatch) follow(ctx context.Context) error {
 			initial = false
 			utilflowcontrol.WatchInitialized(ctx)
 		}
+		var retry <-chan time.Time
 		if owed {
 			d, there := s.watcher.Bookmark()
-			if there {
-				if ok, err := s.deliver(ctx, d); err != nil || !ok {
-					return err
-				}
+			if owed = !there; owed { // events are still waiting
+				retry = time.After(100 * time.Millisecond)
+			} else if ok, err := s.deliver(ctx, d); err != nil || !ok {
+				return err
 			}
-			owed = !there
 		}
 		select {
 		case <-ctx.Done():
@@ -135,18 +131,9 @@ func (s *storeWatch) follow(ctx context.Context) error {
 			owed = true
 		case <-last:
 			owed = true
-		case <-bookmarkRetry(owed):
+		case <-retry:
 		}
 	}
-}
-
-// bookmarkRetry returns when to retry a bookmark that is owed: when it was due, events were still
-// waiting.
-func bookmarkRetry(owed bool) <-chan time.Time {
-	if !owed {
-		return nil
-	}
-	return time.After(100 * time.Millisecond)
 }
 
 // bookmarkTimers return when bookmarks are due: periodically, and shortly before the watch's

@@ -28,7 +28,6 @@ type present struct {
 	stale bool           // the write takes place even if nothing changes
 }
 
-// Create implements storage.Interface.
 func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	ctx, end := s.enterWrite(ctx, "Create etcd3", key, obj)
 	defer end()
@@ -214,7 +213,6 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	return s.codec.StoresAs(p.from, p.bytes, next)
 }
 
-// GuaranteedUpdate implements storage.Interface.
 func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
 	ctx, end := s.enterWrite(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
@@ -389,7 +387,6 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	return true, nil
 }
 
-// Delete implements storage.Interface.
 func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
 	full, err := s.layout.full(key, false)
 	if err != nil {

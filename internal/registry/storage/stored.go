@@ -83,7 +83,12 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 			s.listed.note(page.Revision, replacements)
 		}
 		if q.single() {
-			return s.listStoredOne(ctx, q, page, dst)
+			var o *cache.Object
+			if len(page.Items) == 1 && page.Items[0].Key == opts.Prefix {
+				item := page.Items[0]
+				o = s.codec.DecodeValue(ctx, item.Key, q.key(), item.Value, item.Revision)
+			}
+			return s.listOne(q, page.Revision, o, dst)
 		}
 		full, err := s.take(ctx, &out, q, len(dst), page.Items)
 		if err != nil {
@@ -157,16 +162,6 @@ func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cach
 	return func(i int) *cache.Object { return objects[i] }
 }
 
-// listStoredOne answers a request for a single object from page, which begins with it if it exists.
-func (s *stored) listStoredOne(ctx context.Context, q ListRequest, page kv.Page, dst []*cache.Object) (Listing, error) {
-	var o *cache.Object
-	if full := s.layout.root + q.key(); len(page.Items) == 1 && page.Items[0].Key == full {
-		item := page.Items[0]
-		o = s.codec.DecodeValue(ctx, full, q.key(), item.Value, item.Revision)
-	}
-	return s.listOne(q, page.Revision, o, dst)
-}
-
 // atLeast fails if the store has not reached resourceVersion.
 func (s *stored) atLeast(resourceVersion string, current int64) error {
 	wanted, err := s.codec.Versioner().ParseResourceVersion(resourceVersion)
@@ -216,18 +211,13 @@ const (
 func (s *stored) rangeError(ctx context.Context, err error, read listing) error {
 	switch {
 	case errors.Is(err, kv.ErrFutureRevision):
-		current, rerr := s.store.Revision(ctx)
-		if rerr != nil {
-			current = 0
-		}
+		current, _ := s.store.Revision(ctx) // 0 if that fails
 		return storage.NewTooLargeResourceVersionError(uint64(read.exact), uint64(current), 0)
 	case !errors.Is(err, kv.ErrCompacted):
 		return etcdError(err)
-	case read.q.Continue == "":
-		return apierrors.NewResourceExpired(expiredList)
 	}
-	token, terr := storage.EncodeContinue(read.from, read.prefix, -1)
-	if terr != nil {
+	token, err := storage.EncodeContinue(read.from, read.prefix, -1)
+	if read.q.Continue == "" || err != nil {
 		return apierrors.NewResourceExpired(expiredList)
 	}
 	expired := apierrors.NewResourceExpired(expiredContinue)
