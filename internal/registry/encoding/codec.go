@@ -268,7 +268,7 @@ func (c *Codec) SetRevision(obj runtime.Object, revision int64) error {
 // encode returns the canonical bytes of obj. obj is not kept.
 func (c *Codec) encode(obj runtime.Object) ([]byte, error) {
 	if u, ok := obj.(runtime.Unstructured); ok && c.custom != nil {
-		return marshalJSON(u.UnstructuredContent())
+		return json.Marshal(u.UnstructuredContent())
 	}
 	converted, err := c.convertor.ConvertToVersion(obj, c.Canonical.GroupVersion())
 	if err != nil {
@@ -408,13 +408,4 @@ func marshalProtobuf(obj runtime.Object) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %T", errNotProtobuf, obj)
 	}
 	return m.Marshal()
-}
-
-// marshalJSON writes obj as encoding/json does.
-func marshalJSON(obj any) ([]byte, error) {
-	data, err := json.Marshal(obj)
-	if err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
-	}
-	return data, nil
 }

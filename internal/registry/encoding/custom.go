@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -97,7 +98,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	if c.versions[gvk.Version] != nil {
 		return fmt.Errorf("registry: %s exists already", gvk)
 	}
-	version, err := marshalJSON(gvk.GroupVersion().String())
+	version, err := json.Marshal(gvk.GroupVersion().String())
 	if err != nil {
 		return err
 	}

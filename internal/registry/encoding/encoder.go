@@ -3,6 +3,7 @@ package encoding
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"runtime/debug"
@@ -261,7 +262,7 @@ func (e *Encoder) marshal(obj runtime.Object) ([]byte, error) {
 	if e.MediaType == Protobuf {
 		return marshalProtobuf(obj)
 	}
-	return marshalJSON(obj)
+	return json.Marshal(obj) // clients see its errors
 }
 
 // partialOf makes the item of PartialObjectMetadata of something with metadata.

@@ -3,6 +3,7 @@ package encoding_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
@@ -130,6 +131,25 @@ func TestReadsHaveWhatConversionChanges(t *testing.T) {
 	dirty := registrytest.Object(v.Resource, "default/old", append([]byte("k8s\x00"), newer...), 9)
 	if clean.Err() != nil || dirty.Err() != nil || !bytes.Equal(clean.Body(), dirty.Body()) {
 		t.Errorf("an unknown field is served: %q, %v", dirty.Body(), dirty.Err())
+	}
+}
+
+// TestErrorsOfEncodingAreUpstreams checks that clients see encoding/json's error for an object without JSON.
+func TestErrorsOfEncodingAreUpstreams(t *testing.T) {
+	v := registrytest.New(t, nil).Registry.Endpoint(gvr("", "v1", "pods"), "").View
+	pod := podOf(t, v, oldPod)
+	fields := []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec`)}}
+	pod.(metav1.Object).SetManagedFields(fields)
+	value, err := v.Resource.Codec().EncodeStored(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want := json.Marshal(fields[0])
+	o := registrytest.Object(v.Resource, "default/old", value, 9)
+	for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial} {
+		if _, err := v.Encoder(encoding.JSON, projection).Item(o); err == nil || err.Error() != want.Error() {
+			t.Errorf("projection %d: %v, upstream %v", projection, err, want)
+		}
 	}
 }
 

@@ -223,13 +223,9 @@ func Pretty(body []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// YAML returns a JSON body as upstream's YAML serializer writes it.
+// YAML returns a JSON body as upstream's YAML serializer writes it, or that serializer's error.
 func YAML(body []byte) ([]byte, error) {
-	out, err := yaml.JSONToYAML(body)
-	if err != nil {
-		return nil, fmt.Errorf("wire: yaml: %w", err)
-	}
-	return out, nil
+	return yaml.JSONToYAML(body)
 }
 
 // unstructuredWriter writes objects without a Go type in application/json. Its lists have their members
