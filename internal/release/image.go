@@ -67,21 +67,14 @@ func toJSON(v any) []byte {
 // path returns the name of a blob's file in the archive.
 func (d *descriptor) path() string { return "blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:") }
 
-// layers is an entry of manifest.json, in which docker load finds the parts of an image.
-type layers struct {
-	Config   string
-	RepoTags []string
-	Layers   []string
-}
-
 // imageVersion returns the version without the characters that a tag may not have.
 func (p *product) imageVersion() string {
 	return strings.ReplaceAll(strings.TrimPrefix(p.version, "v"), "+", "-")
 }
 
-// addImage adds the blobs of the image to b. It returns the descriptor of the manifest, and the entry for
-// docker load.
-func (p *product) addImage(b *blobs) (descriptor, layers) {
+// addImage adds the blobs of the image to b. It returns the descriptor of the manifest, and the entry of
+// manifest.json, in which docker load finds the parts of the image.
+func (p *product) addImage(b *blobs) (descriptor, map[string]any) {
 	layer := tarOf(p.imageFiles(), p.time)
 	labels := map[string]string{
 		"org.opencontainers.image.title":    "larder",
@@ -108,14 +101,16 @@ func (p *product) addImage(b *blobs) (descriptor, layers) {
 		"config": config, "layers": []descriptor{compressed}, "annotations": labels,
 	})
 	manifest.Platform = &platform{p.os, p.arch}
-	return manifest, layers{config.path(), []string{"larder:" + p.imageVersion()}, []string{compressed.path()}}
+	return manifest, map[string]any{
+		"Config": config.path(), "RepoTags": []string{"larder:" + p.imageVersion()}, "Layers": []string{compressed.path()},
+	}
 }
 
 // image returns the image as an OCI image layout in a tar archive, which docker load reads, too.
 func (p *product) image() []byte {
 	var b blobs
 	manifest, parts := p.addImage(&b)
-	b.addFile("manifest.json", []layers{parts})
+	b.addFile("manifest.json", []any{parts})
 	return b.archive(manifest, p)
 }
 
