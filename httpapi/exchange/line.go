@@ -71,7 +71,7 @@ func (l *Line) Write(code int, body []byte) {
 	all := append([]any{"verb", l.head[0], "URI", l.head[1], "latency", time.Since(l.began), "userAgent", l.head[2]}, l.rest...)
 	all = append(all, "resp", code)
 	if code >= http.StatusInternalServerError && code != http.StatusGatewayTimeout {
-		all = append(all, "statusStack", "\n"+string(Stack()))
+		all = append(all, "statusStack", "\n"+Stack())
 		const most = 4 << 10
 		l.info += "logging error output: " + strconv.Quote(string(body[:min(len(body), most)])) + "\n"
 	}

@@ -2,11 +2,13 @@ package exchange
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -102,13 +104,7 @@ func (r *Response) Add(name, value string) {
 
 // Del removes the fields of a name from the header.
 func (r *Response) Del(name string) {
-	kept := r.Header[:0]
-	for _, f := range r.Header {
-		if !strings.EqualFold(f.Name, name) {
-			kept = append(kept, f)
-		}
-	}
-	r.Header = kept
+	r.Header = slices.DeleteFunc(r.Header, func(f Field) bool { return strings.EqualFold(f.Name, name) })
 }
 
 // CopyHeader sets the fields of header, except fields that frame the body.
@@ -137,12 +133,7 @@ func (r *Response) HeaderTo(dst http.Header) {
 }
 
 // StatusCode returns the status code of the response.
-func (r *Response) StatusCode() int {
-	if r.Code == 0 {
-		return http.StatusOK
-	}
-	return r.Code
-}
+func (r *Response) StatusCode() int { return cmp.Or(r.Code, http.StatusOK) }
 
 // StatusCode returns code if HTTP can carry it, and otherwise 500. An admission webhook may deny a write with any
 // number. net/http panics then, so kube-apiserver sends nothing, and its audit event says 500.
@@ -262,12 +253,10 @@ const CompressFrom = 128 << 10
 // AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight, and the feature gate
 // APIResponseCompression is on. Like upstream, it ignores other forms.
 func AcceptsGzip(header []byte) bool {
-	for len(header) > 0 {
-		token, rest, _ := bytes.Cut(header, []byte{','})
+	for token := range bytes.SplitSeq(header, []byte{','}) {
 		if string(bytes.TrimSpace(token)) == "gzip" {
 			return utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression)
 		}
-		header = rest
 	}
 	return false
 }
@@ -423,22 +412,22 @@ func (r *Response) Compressed() {
 
 // SendCompressed completes the response with body, compressed if the client accepts that.
 func (x *Exchange) SendCompressed(code int, contentType string, body []byte) {
-	if !x.Compresses(len(body)) {
+	if x.Compresses(len(body)) {
+		x.SendGzip(code, contentType, len(body), bytes.NewReader(body))
+	} else {
 		x.Send(code, contentType, body)
-		return
 	}
-	out := bytes.NewBuffer(make([]byte, 0, len(body)/8))
-	z := GetGzip(out)
-	_, err := z.Write(body)
-	x.SendGzip(code, contentType, out, z, err)
 }
 
-// SendGzip completes the response with out, to which z has written. It returns z to the pool.
-func (x *Exchange) SendGzip(code int, contentType string, out *bytes.Buffer, z *gzip.Writer, err error) {
-	if closeErr := z.Close(); err == nil {
-		err = closeErr
+// SendGzip completes the response with the size bytes that body writes, compressed.
+func (x *Exchange) SendGzip(code int, contentType string, size int, body io.WriterTo) {
+	out := bytes.NewBuffer(make([]byte, 0, size/8))
+	z := GetGzip(out)
+	defer PutGzip(z)
+	_, err := body.WriteTo(z)
+	if err == nil {
+		err = z.Close()
 	}
-	PutGzip(z)
 	if err != nil {
 		x.Fail(err) // does not happen: writing to a buffer does not fail
 		return

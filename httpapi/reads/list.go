@@ -194,10 +194,7 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 		x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, whole.Bytes())
 		return false
 	case x.Compresses(size):
-		out := bytes.NewBuffer(make([]byte, 0, size/8))
-		z := exchange.GetGzip(out)
-		_, err := body.WriteTo(z)
-		x.SendGzip(http.StatusOK, f.MediaType, out, z, err)
+		x.SendGzip(http.StatusOK, f.MediaType, size, body)
 		return false
 	}
 	x.SendFrom(http.StatusOK, f.MediaType, size, body)
