@@ -32,7 +32,7 @@ const workers = 5
 // Follow runs the informer of CRDs, and the controllers that set their conditions and delete their
 // objects, until ctx ends. The server must already answer requests.
 func (e *Extensions) Follow(ctx context.Context) error {
-	if e.off() {
+	if e.crds() == nil {
 		close(e.follows)
 		<-ctx.Done()
 		return nil

@@ -134,7 +134,7 @@ func New(config Config) (*Extensions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("customresources: %w", err)
 	}
-	if e.synced = registration.HasSyncedChecker().Done(); e.off() {
+	if e.synced = registration.HasSyncedChecker().Done(); e.crds() == nil {
 		none := make(chan struct{})
 		close(none)
 		e.synced = none

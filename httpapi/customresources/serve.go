@@ -27,6 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -148,19 +149,17 @@ func (e *Extensions) Await(ctx context.Context, r *request.Request) bool {
 	return s != nil && s.offers(r.Version)
 }
 
-func crdsResource() schema.GroupVersionResource {
-	return apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+// crds returns the endpoint of CRDs, nil if this server does not serve CRDs, and so has no custom resources.
+func (e *Extensions) crds() *registry.Endpoint {
+	return e.config.Registry.Endpoint(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"), "")
 }
-
-// off reports whether this server does not serve CRDs, and so has no custom resources.
-func (e *Extensions) off() bool { return e.config.Registry.Endpoint(crdsResource(), "") == nil }
 
 // stored returns the revision of the CRD of gr in the store, and whether the store has it.
 func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64, bool) {
-	if e.off() {
+	endpoint := e.crds()
+	if endpoint == nil {
 		return 0, false
 	}
-	endpoint := e.config.Registry.Endpoint(crdsResource(), "")
 	o, err := endpoint.View.Resource.Get(ctx, storage.Scope{Name: gr.Resource + "." + gr.Group}, "")
 	if err != nil {
 		return 0, false

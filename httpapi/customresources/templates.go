@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -26,6 +25,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/larder-io/larder/httpapi/customresources/versions"
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
@@ -295,17 +295,11 @@ func (p *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v
 
 // describedSchema returns the described schema of a version, nil if there is none.
 func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
-	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
-		return nil, nil
-	}
-	var internal apiextensions.CustomResourceValidation
-	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, &internal, nil); err != nil {
+	props, err := versions.PropsOf(v)
+	if err != nil || props == nil || validation.SchemaHasInvalidTypes(props) {
 		return nil, err
 	}
-	if validation.SchemaHasInvalidTypes(internal.OpenAPIV3Schema) {
-		return nil, nil
-	}
-	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	structural, err := structuralschema.NewStructural(props)
 	if err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0 {
 		return nil, nil // described as an object with unknown fields
 	}

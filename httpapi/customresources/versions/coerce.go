@@ -203,16 +203,16 @@ type serializer struct {
 var _ runtime.NegotiatedSerializer = (*serializer)(nil)
 
 // serializer returns the serializer of one version.
-func (b *builder) serializer(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) *serializer {
+func (b *builder) serializer(t *types) *serializer {
 	scheme := t.defaulter
 	scheme.ObjectDefaulter = apiextensionsserver.Scheme
 	return &serializer{
-		media: mediaTypes(t), converter: b.safe, defaulter: scheme,
-		coercer: b.coercer(b.kind(v).GroupKind()),
+		media: mediaTypes(t), converter: b.safe, defaulter: scheme, coercer: b.coercer(),
 	}
 }
 
-func (b *builder) coercer(kind schema.GroupKind) *coercer {
+func (b *builder) coercer() *coercer {
+	kind := schema.GroupKind{Group: b.CRD.Spec.Group, Kind: b.CRD.Status.AcceptedNames.Kind}
 	return &coercer{kind: kind, schemas: b.Schemas, preserves: b.CRD.Spec.PreserveUnknownFields}
 }
 

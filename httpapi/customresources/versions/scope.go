@@ -29,7 +29,7 @@ import (
 
 // scope returns the scope of the resource itself in one version, without its field manager.
 func (b *builder) scope(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types, storage customresource.CustomResourceStorage) *handlers.RequestScope {
-	kind, serializer := b.kind(v), b.serializer(v, t)
+	kind, serializer := b.kind(v), b.serializer(t)
 	return &handlers.RequestScope{
 		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !b.namespaced()},
 		Serializer: serializer,

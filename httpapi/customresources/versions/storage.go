@@ -29,7 +29,7 @@ import (
 func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) (customresource.CustomResourceStorage, error) {
 	var none customresource.CustomResourceStorage
 	crd, names, kind, s := b.CRD, &b.CRD.Status.AcceptedNames, b.kind(v), b.Schemas[v.Name]
-	props, err := propsOf(v)
+	props, err := PropsOf(v)
 	if err != nil {
 		return none, err
 	}
@@ -86,13 +86,12 @@ func (o restOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Obj
 	if err != nil {
 		return options, err
 	}
-	kind := schema.GroupKind{Group: o.gv.Group, Kind: o.b.CRD.Status.AcceptedNames.Kind}
-	converted := o.b.coercer(kind)
+	converted := o.b.coercer()
 	stored := *converted
 	stored.stored = true
 	options.StorageConfig.Codec = versioning.NewCodec(
 		options.StorageConfig.Codec, decoder{Decoder: options.StorageConfig.Codec, coercer: &stored}, converter{o.b.safe, converted},
-		unstructuredscheme.NewUnstructuredCreator(), crdserverscheme.NewUnstructuredObjectTyper(), defaulter{apiextensionsserver.Scheme, o.b.Schemas, kind},
+		unstructuredscheme.NewUnstructuredCreator(), crdserverscheme.NewUnstructuredObjectTyper(), defaulter{apiextensionsserver.Scheme, o.b.Schemas, converted.kind},
 		schema.GroupVersion{Group: o.gv.Group, Version: o.b.stored}, o.gv, "customResources")
 	return options, nil
 }

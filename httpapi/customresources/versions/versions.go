@@ -206,7 +206,7 @@ func SchemasOf(crd *apiextensionsv1.CustomResourceDefinition) (Schemas, error) {
 }
 
 func structural(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
-	props, err := propsOf(v)
+	props, err := PropsOf(v)
 	if err != nil || props == nil {
 		return nil, err
 	}
@@ -220,9 +220,9 @@ func structural(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv
 	return s, defaulting.PruneDefaults(s)
 }
 
-// propsOf returns the schema of a version in upstream's internal form. It is the caller's own, and nil if the version
+// PropsOf returns the schema of a version in upstream's internal form. It is the caller's own, and nil if the version
 // has no schema.
-func propsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
+func PropsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
 	if v.Schema == nil {
 		return nil, nil
 	}
