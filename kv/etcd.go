@@ -134,25 +134,17 @@ func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 func (e *Etcd) awaitOpen(ctx context.Context) error {
 	select {
 	case <-e.ending:
-		return e.endedBy()
+		return cmp.Or(e.failure, ErrClosed)
 	default:
 	}
 	select {
 	case <-e.ready:
 		return nil
 	case <-e.ending:
-		return e.endedBy()
+		return cmp.Or(e.failure, ErrClosed)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// endedBy returns why the store is no longer open.
-func (e *Etcd) endedBy() error {
-	if e.failure != nil {
-		return e.failure
-	}
-	return ErrClosed
 }
 
 // Get returns the item of one key, linearizably, and the store's revision.
@@ -359,7 +351,7 @@ func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etc
 	if verdict == replaced {
 		e.logger.Error("etcd's history was replaced", "cluster", header.ClusterId, "revision", header.Revision,
 			"term", header.RaftTerm, "previousRevision", mark.revision, "previousTerm", mark.term)
-		e.watches.replaced()
+		e.watches.end(ErrReplaced)
 	}
 }
 

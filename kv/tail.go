@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -201,17 +202,10 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 	if t.replay > 0 {
 		t.noteLocked(s.prefix, t.seen.Load())
 	}
-	var rest []*Subscription
-	for _, other := range t.subs[s.prefix] {
-		if other != s {
-			rest = append(rest, other)
-		}
-	}
-	if len(rest) == 0 {
+	rest := slices.DeleteFunc(slices.Clone(t.subs[s.prefix]), func(other *Subscription) bool { return other == s })
+	if t.subs[s.prefix] = rest; len(rest) == 0 {
 		delete(t.subs, s.prefix)
-		return
 	}
-	t.subs[s.prefix] = rest
 }
 
 // runWatch finds a place in the store's history and follows the history, without a gap after a failure, until
@@ -440,11 +434,7 @@ func (t *Tail) subscribedLocked(key string) []*Subscription {
 // raiseLocked sets seen and wakes the goroutines that waited for it.
 func (t *Tail) raiseLocked(revision int64) {
 	t.seen.Store(revision)
-	n := 0
-	for n < len(t.waiters) && t.waiters[n].revision <= revision {
-		n++
-	}
-	t.wakeWaitersLocked(n, nil)
+	t.wakeWaitersLocked(t.waitersUntilLocked(revision), nil)
 }
 
 func (t *Tail) waiting() bool {

@@ -53,8 +53,7 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 		return nil, nil
 	}
 	w := &waiter{revision: revision, done: make(chan struct{})}
-	at := sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
-	t.waiters = slices.Insert(t.waiters, at, w)
+	t.waiters = slices.Insert(t.waiters, t.waitersUntilLocked(revision), w)
 	return w, nil
 }
 
@@ -63,6 +62,11 @@ type waiter struct {
 	revision int64
 	done     chan struct{}
 	err      error // set before done is closed
+}
+
+// waitersUntilLocked returns how many of the first waiters wait for at most a revision.
+func (t *Tail) waitersUntilLocked(revision int64) int {
+	return sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
 }
 
 // wakeWaitersLocked wakes the first n waiters.

@@ -1,9 +1,11 @@
 package kv
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -78,17 +80,13 @@ func (w *watches) remove(watch *watch) {
 func (w *watches) list() []*watch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	list := make([]*watch, 0, len(w.open))
-	for watch := range w.open {
-		list = append(list, watch)
-	}
-	return list
+	return slices.Collect(maps.Keys(w.open))
 }
 
-// replaced ends all watches because the store was replaced.
-func (w *watches) replaced() {
+// end ends all watches with an error.
+func (w *watches) end(cause error) {
 	for _, watch := range w.list() {
-		watch.cancel(ErrReplaced)
+		watch.cancel(cause)
 	}
 }
 
@@ -97,9 +95,7 @@ func (w *watches) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	for _, watch := range w.list() {
-		watch.cancel(ErrClosed)
-	}
+	w.end(ErrClosed)
 	w.wait.Wait()
 }
 
@@ -343,10 +339,8 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 	if !f.wide {
 		return events
 	}
-	outside := func(event *mvccpb.Event) bool {
-		key := event.Kv.Key
-		return len(key) < len(f.prefix) || string(key[:len(f.prefix)]) != f.prefix
-	}
+	prefix := []byte(f.prefix)
+	outside := func(event *mvccpb.Event) bool { return !bytes.HasPrefix(event.Kv.Key, prefix) }
 	if !slices.ContainsFunc(events, outside) {
 		return events
 	}

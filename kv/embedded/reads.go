@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -47,7 +48,7 @@ func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts
 	defer cancel()
 	defer context.AfterFunc(k.ctx, cancel)()
 	if k.reads.Acquire(reading, 1) != nil {
-		return nil, k.ended(ctx)
+		return nil, cmp.Or(ctx.Err(), kv.ErrClosed)
 	}
 	var out *etcdserverpb.RangeResponse
 	var err error
@@ -62,16 +63,8 @@ func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts
 		k.answers.Learn(out.GetHeader())
 		return out, err
 	case <-reading.Done():
-		return nil, k.ended(ctx)
+		return nil, cmp.Or(ctx.Err(), kv.ErrClosed)
 	}
-}
-
-// ended returns why a read has ended before its answer.
-func (k *localKV) ended(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return kv.ErrClosed
 }
 
 func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
