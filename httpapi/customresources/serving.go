@@ -214,16 +214,6 @@ type changeSignal struct {
 	next chan struct{} // closed at the next change
 }
 
-// await returns a channel that is closed at the next change.
-func (n *changeSignal) await() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next == nil {
-		n.next = make(chan struct{})
-	}
-	return n.next
-}
-
 // notify wakes all goroutines that wait.
 func (n *changeSignal) notify() {
 	n.mu.Lock()
@@ -238,7 +228,12 @@ func (n *changeSignal) notify() {
 // reports whether done returned true.
 func (n *changeSignal) until(ctx context.Context, done func() bool) bool {
 	for {
-		changed := n.await()
+		n.mu.Lock()
+		if n.next == nil {
+			n.next = make(chan struct{})
+		}
+		changed := n.next
+		n.mu.Unlock()
 		if done() {
 			return true
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -169,11 +168,11 @@ func (w *awaiter) current(ctx context.Context) error {
 // atHand is revision for reads that accept any revision from that one on. Before the cache had loaded, the
 // store answered lists and may have been ahead of the cache. A later read must not show an older state.
 func (w *awaiter) atHand(ctx context.Context, revision uint64) error {
-	listed := w.listed.of(w.store.Replacements())
-	if listed <= revision {
+	listed := w.listed.Load()
+	if listed == nil || listed.replacements != w.store.Replacements() || uint64(listed.revision) <= revision {
 		return w.revision(ctx, revision)
 	}
-	err := w.revision(ctx, listed)
+	err := w.revision(ctx, uint64(listed.revision))
 	if storage.IsTooLargeResourceVersion(err) {
 		return w.notReady()
 	}
@@ -220,33 +219,19 @@ func (w *awaiter) gone() error {
 	return apierrors.NewGone(fmt.Sprintf("the CRD of %s has changed", w.codec.GroupResource))
 }
 
-// listedRevision is the newest revision of a list that was answered from the store, in the
-// newest history of it. A later read from the cache must not show an older state.
+// listedRevision is the revision of a list that was answered from the store.
 type listedRevision struct {
-	newest atomic.Pointer[revisionOfHistory]
-}
-
-type revisionOfHistory struct {
 	revision     int64
 	replacements uint64 // of the store before the list was read: the number of its history
 }
 
-// note records the revision of a list of the store's present state.
-func (t *listedRevision) note(revision int64, replacements uint64) {
-	next := &revisionOfHistory{revision, replacements}
+// noteListed records the revision of a list of the store's present state.
+func (s *stored) noteListed(revision int64, replacements uint64) {
+	next := &listedRevision{revision, replacements}
 	for {
-		last := t.newest.Load()
-		if last != nil && last.replacements == replacements && last.revision >= revision || t.newest.CompareAndSwap(last, next) {
+		last := s.listed.Load()
+		if last != nil && last.replacements == replacements && last.revision >= revision || s.listed.CompareAndSwap(last, next) {
 			return
 		}
 	}
-}
-
-// of returns the newest revision of a list in a history of the store, 0 if there was none.
-func (t *listedRevision) of(replacements uint64) uint64 {
-	last := t.newest.Load()
-	if last == nil || last.replacements != replacements {
-		return 0
-	}
-	return uint64(last.revision)
 }

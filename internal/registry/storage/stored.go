@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +25,7 @@ type stored struct {
 	store  kv.Store
 	codec  *encoding.Codec
 	layout layout
-	listed listedRevision
+	listed atomic.Pointer[listedRevision] // the newest of the store's newest history; nil if there is none
 }
 
 // getStored reads one object from the store.
@@ -80,7 +81,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 		opts.Revision = page.Revision
 		out.Meta.Revision = page.Revision
 		if read.exact == 0 {
-			s.listed.note(page.Revision, replacements)
+			s.noteListed(page.Revision, replacements)
 		}
 		if q.single() {
 			var o *cache.Object
