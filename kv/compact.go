@@ -139,7 +139,7 @@ func (e *Etcd) followCompaction(ctx context.Context) error {
 		if err := e.watchCompaction(ctx); err != nil && ctx.Err() == nil {
 			e.logger.Debug("watch of the compaction key ended", "error", err)
 			if errors.Is(err, rpctypes.ErrPermissionDenied) {
-				pause = 5 * time.Minute // until the user of etcd gets the right, perhaps
+				pause = 5 * time.Minute // the administrator may grant the right later
 			}
 		}
 		if err := sleep(ctx, pause); err != nil {
@@ -165,7 +165,7 @@ func (e *Etcd) watchCompaction(ctx context.Context) error {
 	defer cancel()
 	responses := e.watch(ctx, compactionKey, revision, true)
 	if e.history.replacements.Load() != history {
-		return ErrReplaced // before the watch was open: it will not end by itself
+		return ErrReplaced // before the watch was open, so the watch does not end
 	}
 	for resp := range responses {
 		if resp.Err != nil {

@@ -35,7 +35,7 @@ type Observer struct {
 type Etcd struct {
 	name       string
 	healthKey  string                     // below the prefix, because the user of etcd may have no other right
-	anyRead    *etcdserverpb.RangeRequest // of nothing but the header; not changed
+	anyRead    *etcdserverpb.RangeRequest // returns only a header; not changed
 	logger     *slog.Logger
 	observer   Observer
 	compaction compactor

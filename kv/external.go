@@ -136,7 +136,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 // awaitCluster reads until the cluster answers, so that the cluster and this process may
 // start in any order.
 func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error {
-	cluster := etcdserverpb.NewKVClient(client.ActiveConnection()) // which returns the error of an attempt: client tries on
+	cluster := etcdserverpb.NewKVClient(client.ActiveConnection()) // unlike client, it returns the error of the first attempt
 	patience := attemptTimeout
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		attempt, cancel := context.WithTimeout(ctx, patience)

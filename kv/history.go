@@ -55,7 +55,7 @@ const (
 
 // observe records a linearizable answer.
 func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
-	h.clusterID.CompareAndSwap(0, header.ClusterId) // of several first answers one
+	h.clusterID.CompareAndSwap(0, header.ClusterId) // one of several first answers
 	switch {
 	case header.ClusterId != h.clusterID.Load() || header.Revision < mark.revision:
 		return h.replace(mark.replacements, header)

@@ -38,7 +38,7 @@ func (t *Tail) noteLocked(prefix string, revision int64) {
 }
 
 // quietLocked reports whether it is known that nothing changed below the prefix of s between after and
-// s.since. The Tail must have followed the store since after. It can know that only for a subscription that
+// s.since. The Tail must have followed the store since after. It is known only for a subscription that
 // is the only one of its prefix and has missed nothing since it was made. s.mu is held, too.
 func (t *Tail) quietLocked(s *Subscription, after int64) bool {
 	depth := strings.Count(s.prefix[len(t.prefix):], "/")

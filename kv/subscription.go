@@ -46,7 +46,7 @@ type Subscription struct {
 	bytes int64
 	// since is the revision after which nothing is missing from the queue.
 	since int64
-	made  int64 // what since was when the subscription was made, 0 if that was unknown
+	made  int64 // the value of since when the subscription was made, 0 if it was unknown
 	// history is how often the store had been replaced when the owner learnt that it must
 	// load.
 	history uint64
@@ -143,7 +143,7 @@ func (s *Subscription) Loaded(revision int64) {
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n == 0 || !s.isLoaded() { // they belong to the lost history
+	if n == 0 || !s.isLoaded() { // the batches belong to the lost history
 		return
 	}
 	if invariants.Enabled {

@@ -286,7 +286,7 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 	t.stats.watches.Add(1)
 	responses := t.store.Watch(ctx, t.prefix, after)
 	if t.store.Replacements() != replacements {
-		return ErrReplaced // before the watch was open: it will not end by itself
+		return ErrReplaced // before the watch was open, so the watch does not end
 	}
 	for response := range responses {
 		if response.Err != nil {
@@ -343,7 +343,7 @@ func (t *Tail) lose(foreign bool) {
 }
 
 func (t *Tail) loseLocked(foreign bool) {
-	if t.started { // else notice has given it up
+	if t.started { // otherwise notice has dropped the history
 		t.stats.losses.Add(1)
 	}
 	t.started, t.past, t.present = false, 0, 0

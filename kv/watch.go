@@ -195,7 +195,7 @@ func (f *follower) follow(ctx context.Context) error {
 		case errors.Is(err, errUnsound):
 			continue
 		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.Internal,
-			errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's client does not open such a stream again, either
+			errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's client does not reopen such a stream either
 			return rpctypes.Error(err)
 		case f.delivered > before:
 			delay = reopenFirst

@@ -54,8 +54,8 @@ func newServing(e *Extensions, crd *apiextensionsv1.CustomResourceDefinition, ol
 	return s
 }
 
-// covers reports whether s can serve crd, which may be a newer state of its own CRD: a backend
-// depends only on what covers compares.
+// covers reports whether s can serve crd, a possibly newer state of its own CRD. A backend depends only
+// on the fields that covers compares.
 func (s *serving) covers(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	own := s.crd.Load()
 	return own.UID == crd.UID &&

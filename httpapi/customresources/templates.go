@@ -29,8 +29,8 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
-// templateKind is everything in which upstream's descriptions of two versions may differ, except
-// names and the schema.
+// templateKind has the properties of a version that change upstream's description, except names and the
+// schema.
 type templateKind struct {
 	namespaced, status, scale bool
 	article                   string // before the kind in descriptions

@@ -66,7 +66,7 @@ func (x *Exchange) Serializing(mediaType string, version schema.GroupVersion) {
 	if x.spans == nil {
 		return
 	}
-	if x.spans.serializing { // another answer, which is not to be sent
+	if x.spans.serializing { // another answer, which will not be sent
 		x.Leave()
 	}
 	x.enterAnswer("SerializeObject", mediaType, version)

@@ -62,7 +62,7 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config
 	}
 }
 
-// run looks after the database until ctx ends.
+// run keeps the database within its quota until ctx ends.
 func (s *space) run(ctx context.Context) error {
 	last := time.Now()  // when a periodic defragmentation was last considered
 	var early time.Time // no defragmentation ahead of the quota before this
@@ -82,7 +82,7 @@ func (s *space) run(ctx context.Context) error {
 			}
 		case s.database.Size() > s.enough() && s.hasRoom() && time.Now().After(early):
 			s.defragment()                                               // before writes are refused
-			early = time.Now().Add(max(fullInterval, fullPauses*s.took)) // also if it failed: that takes as long
+			early = time.Now().Add(max(fullInterval, fullPauses*s.took)) // a failed one takes as long
 		case s.interval > 0 && time.Since(last) >= s.interval:
 			last = time.Now()
 			s.releasePages()

@@ -94,8 +94,8 @@ func (w *awaiter) shows(revision uint64) bool {
 	return w.mirror.Shows(int64(min(revision, math.MaxInt64)))
 }
 
-// reached is revision for a revision that the store is expected to reach. It counts the wait, and reports
-// whether there was one.
+// reached waits for a revision that the store is expected to reach. It counts the wait, and reports whether
+// there was one.
 func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, err error) {
 	if w.shows(revision) {
 		return false, nil
@@ -165,8 +165,8 @@ func (w *awaiter) current(ctx context.Context) error {
 	}
 }
 
-// atHand is revision for reads that accept any revision from that one on. Before the cache had loaded, the
-// store answered lists and may have been ahead of the cache. A later read must not show an older state.
+// atHand waits for a read that accepts any revision from that one on. Before the cache had loaded, the store
+// answered lists and may have been ahead of the cache. A later read must not show an older state.
 func (w *awaiter) atHand(ctx context.Context, revision uint64) error {
 	listed := w.listed.Load()
 	if listed == nil || listed.replacements != w.store.Replacements() || uint64(listed.revision) <= revision {

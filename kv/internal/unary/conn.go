@@ -59,7 +59,7 @@ import (
 // ErrUnsent says that a call has had no effect and will have none.
 var ErrUnsent = errors.New("unary: not sent")
 
-// Tick is how often a connection is looked after.
+// Tick is how often a connection is checked.
 const Tick = time.Second
 
 const (
@@ -114,7 +114,7 @@ type Conn struct {
 	opening  int64            // bytes that it takes of a new call
 	received uint32           // bytes of answers since the last window update
 	pings    [][8]byte        // that are not answered
-	pongIn   int              // calls until they are
+	pongIn   int              // calls until they are answered
 	frames   uint64           // counts read frames
 	retired  bool             // says that ended is closed
 	err      error            // why the connection cannot be used any more
@@ -262,7 +262,7 @@ func (c *Conn) Run(ctx context.Context) error {
 	return c.err
 }
 
-// tend looks after the connection until ctx ends, and ends it then.
+// tend checks the connection at each tick until ctx ends, and then ends the connection.
 func (c *Conn) tend(ctx context.Context) {
 	ticker := time.NewTicker(c.tick)
 	defer ticker.Stop()
@@ -298,6 +298,7 @@ type tick struct {
 	silent, stuck   int // ticks
 }
 
+// look ends a connection whose peer is silent or takes nothing in, and retires one that has a slow call.
 func (c *Conn) look(last *tick) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

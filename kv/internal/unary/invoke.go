@@ -199,7 +199,7 @@ func (k *call) result(answer proto.Message) error {
 		return status.Error(codes.Internal, "server closed the stream without sending trailers")
 	case k.code != "0":
 		code, err := strconv.ParseUint(k.code, 10, 32)
-		if err != nil || code == 0 { // an error with that code were none
+		if err != nil || code == 0 { // code 0 would not be an error
 			return status.Errorf(codes.Internal, "malformed grpc-status %q", k.code)
 		}
 		message, err := url.PathUnescape(k.message)
