@@ -66,13 +66,11 @@ func (e *Etcd) runCompactor(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	ticker := time.NewTicker(e.compaction.interval)
-	defer ticker.Stop()
-	for {
+	for ticks := time.Tick(e.compaction.interval); ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-ticker.C:
+		case <-ticks:
 		}
 		if err := e.compact(ctx); err != nil && ctx.Err() == nil {
 			e.logger.Warn("compaction failed", "error", err)
@@ -190,10 +188,8 @@ func (e *Etcd) learnCompaction(history uint64, value []byte) {
 
 // sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

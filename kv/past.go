@@ -273,8 +273,7 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 	defer cancel()
 	t.stats.watches.Add(1)
 	responses := t.store.Watch(ctx, prefix, after)
-	silent := time.NewTicker(progressMax) // nothing may have happened since until
-	defer silent.Stop()
+	silent := time.Tick(progressMax) // nothing may have happened since until
 	var batches []Batch
 	for reached := after; ; {
 		select {
@@ -299,7 +298,7 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 			if reached >= until {
 				return batches, nil
 			}
-		case <-silent.C:
+		case <-silent:
 			if t.mayAskAll() {
 				t.requestProgress(ctx)
 			}

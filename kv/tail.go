@@ -499,13 +499,12 @@ func (t *Tail) requestProgress(ctx context.Context) {
 // runHeartbeat compares a watch that does not advance with the store. A store that
 // has gone back was replaced; a watch that stays behind is stalled.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
-	ticker := time.NewTicker(t.heartbeat)
-	defer ticker.Stop()
+	ticks := time.Tick(t.heartbeat)
 	timeout := heartbeatTimeout
 	var behind time.Time // since when the watch has been behind without advancing
 	for last := t.advances.Load(); ; {
 		select {
-		case <-ticker.C:
+		case <-ticks:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -93,8 +93,7 @@ func (s *storeWatch) reportPanic(ctx context.Context) {
 // follow sends events until ctx ends, which is no error, or the Watcher does. It notifies
 // flow control when the initial events have been sent.
 func (s *storeWatch) follow(ctx context.Context) error {
-	periodic, last, stop := s.bookmarkTimers(ctx)
-	defer stop()
+	periodic, last := s.bookmarkTimes(ctx)
 	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
 	initial, owed := true, false // owed says that a bookmark is due
 	for {
@@ -136,22 +135,15 @@ func (s *storeWatch) follow(ctx context.Context) error {
 	}
 }
 
-// bookmarkTimers return when bookmarks are due: periodically, and shortly before the watch's
-// deadline.
-func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan time.Time, stop func()) {
+// bookmarkTimes returns when bookmarks are due: periodically, and shortly before the watch's deadline.
+func (s *storeWatch) bookmarkTimes(ctx context.Context) (periodic, last <-chan time.Time) {
 	if s.every == 0 {
-		return nil, nil, func() {}
+		return nil, nil
 	}
-	ticker := time.NewTicker(s.every)
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return ticker.C, nil, ticker.Stop
+	if deadline, ok := ctx.Deadline(); ok {
+		last = time.After(max(0, time.Until(deadline)-LastBookmark))
 	}
-	timer := time.NewTimer(max(0, time.Until(deadline)-LastBookmark))
-	return ticker.C, timer.C, func() {
-		ticker.Stop()
-		timer.Stop()
-	}
+	return time.Tick(s.every), last
 }
 
 // deliver sends d and reports whether to continue.

@@ -264,12 +264,10 @@ func (c *Conn) Run(ctx context.Context) error {
 
 // tend checks the connection at each tick until ctx ends, and then ends the connection.
 func (c *Conn) tend(ctx context.Context) {
-	ticker := time.NewTicker(c.tick)
-	defer ticker.Stop()
 	var last tick
-	for {
+	for ticks := time.Tick(c.tick); ; {
 		select {
-		case <-ticker.C:
+		case <-ticks:
 			c.look(&last)
 			c.soon()
 		case <-ctx.Done():
