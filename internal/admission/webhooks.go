@@ -49,54 +49,61 @@ func NewWebhooks(services webhook.ServiceResolver, config *rest.Config, egress *
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),
 		Auth: func(inner webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-			return withoutRedirects{auth(inner)}
+			return answering{auth(inner)}
 		},
 	}, nil
 }
 
-// withoutRedirects follows no redirect of a webhook, because the server can reach addresses
-// that the webhook cannot (CVE-2020-8561). kube-apiserver follows redirects.
-type withoutRedirects struct {
+// answering makes calls of webhooks fail unless the webhook itself answers them: see [answers].
+type answering struct {
 	webhook.AuthenticationInfoResolver
 }
 
 // ClientConfigFor implements webhook.AuthenticationInfoResolver.
-func (s withoutRedirects) ClientConfigFor(hostPort string) (*rest.Config, error) {
-	return s.refuseRedirects(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
+func (s answering) ClientConfigFor(hostPort string) (*rest.Config, error) {
+	return s.check(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
 }
 
 // ClientConfigForService implements webhook.AuthenticationInfoResolver.
-func (s withoutRedirects) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
-	return s.refuseRedirects(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+func (s answering) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return s.check(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
 }
 
-func (withoutRedirects) refuseRedirects(config *rest.Config, err error) (*rest.Config, error) {
+func (answering) check(config *rest.Config, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return answers{next} })
 	return config, nil
 }
 
-// redirectRefuser is a transport that fails where net/http would follow a redirect.
-type redirectRefuser struct{ next http.RoundTripper }
+// answers is a transport that fails where net/http would follow a redirect, and if the protocol is switched.
+// kube-apiserver follows redirects, although the server can reach addresses that the webhook cannot
+// (CVE-2020-8561). The body of a 101 is the connection, which no context closes: reading it would never end.
+type answers struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (u redirectRefuser) RoundTrip(req *http.Request) (*http.Response, error) {
+func (u answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := u.next.RoundTrip(req)
-	if err == nil && resp.Header.Get("Location") != "" {
-		switch resp.StatusCode {
-		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-			resp.Body.Close()
-			return nil, fmt.Errorf("admission: the webhook redirects (%s)", resp.Status)
-		}
+	if err != nil {
+		return nil, err
 	}
-	return resp, err
+	switch resp.StatusCode {
+	case http.StatusSwitchingProtocols:
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		if resp.Header.Get("Location") == "" {
+			return resp, nil
+		}
+	default:
+		return resp, nil
+	}
+	resp.Body.Close()
+	return nil, fmt.Errorf("admission: the webhook redirects or switches protocols (%s)", resp.Status)
 }
 
 // WrappedRoundTripper returns the transport below, which client-go looks for.
-func (u redirectRefuser) WrappedRoundTripper() http.RoundTripper { return u.next }
+func (u answers) WrappedRoundTripper() http.RoundTripper { return u.next }
 
 // NewServiceResolver returns the resolver that finds webhooks and aggregated servers by their
 // services, as kubernetes cmd/kube-apiserver/app/server.go does: by cluster IP, or by endpoint if

@@ -3,6 +3,7 @@ package security
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -100,6 +101,26 @@ func redirectedWebhook(t *testing.T, f *hardenedServer) {
 	if n := len(h.requests("/secret")); n != 0 || strings.Contains(a.body, "secret answer") {
 		t.Errorf("the server was led away %d times: %s", n, a.body)
 	}
+}
+
+// switchingWebhook: a webhook that switches protocols and then says nothing delays no write.
+func switchingWebhook(t *testing.T, f *hardenedServer) {
+	h := newHook(t)
+	h.answer = func(w http.ResponseWriter, _ []byte) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return // the request ends without an answer
+		}
+		t.Cleanup(func() { conn.Close() })
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: silence\r\n\r\n")
+	}
+	h.register(t, f.server, "switching", "/switch", "CREATE", "podtemplates")
+	const template = `{"metadata":{"generateName":"t-"},"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+	create := func() answer {
+		return f.ask(t, admin, "POST", "/api/v1/namespaces/default/podtemplates", template, jsonBody)
+	}
+	h.follow(t, "/switch", create)
+	create().expect(t, "what the webhook must allow", http.StatusInternalServerError)
 }
 
 const pods = "/api/v1/namespaces/default/pods"
