@@ -369,31 +369,12 @@ func batchesOf(events []*mvccpb.Event, after int64) []Batch {
 	for len(events) > 0 && events[0].Kv.ModRevision <= after {
 		events = events[1:]
 	}
-	switch len(events) {
-	case 0:
-		return nil
-	case 1:
-		single := &struct { // one allocation for the usual case
-			batch [1]Batch
-			event [1]Event
-		}{}
-		single.event[0] = eventOf(events[0])
-		single.batch[0] = Batch{Revision: single.event[0].Revision, Events: single.event[:]}
-		return single.batch[:]
-	}
-	converted := make([]Event, len(events))
-	revisions := 0
+	var batches []Batch
+	converted, first := make([]Event, len(events)), 0
 	for i, event := range events {
 		converted[i] = eventOf(event)
-		if i == 0 || converted[i].Revision != converted[i-1].Revision {
-			revisions++
-		}
-	}
-	batches := make([]Batch, 0, revisions)
-	first := 0
-	for i := range converted {
-		if i+1 == len(converted) || converted[i+1].Revision != converted[i].Revision {
-			batches = append(batches, Batch{Revision: converted[i].Revision, Events: converted[first : i+1 : i+1]})
+		if i+1 == len(events) || events[i+1].Kv.ModRevision != event.Kv.ModRevision {
+			batches = append(batches, Batch{Revision: event.Kv.ModRevision, Events: converted[first : i+1 : i+1]})
 			first = i + 1
 		}
 	}
