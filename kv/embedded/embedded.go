@@ -156,6 +156,9 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	if err := checkDatabase(datadir.ToBackendFileName(config.Dir)); err != nil {
 		return nil, err
 	}
+	if err := removeEmptyLog(config.Dir); err != nil {
+		return nil, err
+	}
 	server, err := startEtcd(config)
 	if err != nil {
 		return nil, err
@@ -165,7 +168,7 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 		case <-server.Server.ReadyNotify():
 			return server, nil
 		case <-time.After(2 * time.Millisecond):
-			elect(ctx, server.Server)
+			err = elect(ctx, server.Server)
 		case err = <-server.Err():
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -180,14 +183,27 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 // timeout. It sends the message of a leader that wants to be replaced. Raft must have applied all entries that it
 // knows to be committed: it panics if it looks for changes of members in entries that the server has already dropped.
 // etcd publishes the state of raft as a variable, of the server that was started last. A server that has just been
-// restored has no index of its own yet.
-func elect(ctx context.Context, server *etcdserver.EtcdServer) {
-	status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
+// restored has no index of its own yet. elect returns an error if there is no voter: there can be no election, and no
+// peer that would add one.
+func elect(ctx context.Context, server *etcdserver.EtcdServer) error {
+	read := func() raft.Status {
+		status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
+		return status
+	}
+	status := read()
 	id, applied := uint64(server.MemberID()), server.AppliedIndex()
 	done := status.Applied == status.GetCommit() && applied == server.CommittedIndex() && (applied == 0 || applied == status.Applied)
-	if done && server.Leader() == 0 && maps.Equal(status.Config.Voters.IDs(), map[uint64]struct{}{id: {}}) {
+	if !done || server.Leader() != 0 {
+		return nil
+	}
+	status = read() // the first may be older than the last entry that was applied
+	switch voters := status.Config.Voters.IDs(); {
+	case status.ID == id && len(voters) == 0: // the ID is 0 once the server has stopped
+		return fmt.Errorf("etcd cannot use %s: its log adds no member that can vote", server.Cfg.DataDir)
+	case maps.Equal(voters, map[uint64]struct{}{id: {}}):
 		_ = server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: &id}) // the next tick tries again
 	}
+	return nil
 }
 
 // startEtcd starts the server. etcd panics where it cannot make or read its files:

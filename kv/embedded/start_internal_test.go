@@ -86,7 +86,9 @@ func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
 		return nil
 	})
 	term := status().GetTerm()
-	elect(t.Context(), server.Server)
+	if err := elect(t.Context(), server.Server); err != nil {
+		t.Error(err)
+	}
 	if s := status(); s.GetTerm() != term || len(s.Config.Voters.IDs()) != 2 {
 		t.Errorf("term %d, then %+v", term, s)
 	}
