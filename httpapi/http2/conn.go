@@ -84,6 +84,7 @@ type Conn struct {
 	last          uint32               // guarded by mu: the latest stream
 	streams       map[uint32]*Stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
+	answering     int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the answer
 	ending        int                  // guarded by mu: ends of streams that are being written
 	slots         []*any               // guarded by mu: slots that no request uses; see Slot
 	window        int64                // guarded by mu: bytes that may be sent

@@ -29,7 +29,7 @@
 //
 // Everything that a client can hold open has a limit:
 //
-//   - Streams, and goroutines that serve them: Config.MaxStreams. A stream beyond that is refused.
+//   - Streams, and goroutines that make answers: Config.MaxStreams. A stream beyond that is refused.
 //   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] times that for all unanswered
 //     requests of a connection. HPACK may expand a header to [expandMost] times its
 //     encoded size, beyond a usual size that is always allowed.

@@ -40,6 +40,7 @@ type Stream struct {
 	sent      bool          // guarded by c.mu: the response is whole
 	waits     bool          // guarded by c.mu: a write waits for a window
 	serving   bool          // guarded by c.mu: the exchange has not ended
+	answering bool          // guarded by c.mu: c.answering counts the stream
 	wake      chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
 	callbacks []func()      // guarded by c.mu: are called when the client leaves
 }
@@ -59,7 +60,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	if config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
 		c.GoAway()
 	}
-	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), serving: true}
+	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), serving: true, answering: true}
 	if !whole {
 		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxOwed}
 	}
@@ -70,7 +71,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	switch {
 	case c.over != nil:
 		return c.over
-	case len(c.streams) >= most, c.serving >= most, !c.memory.addHeader(st.header):
+	case len(c.streams) >= most, c.answering >= most, !c.memory.addHeader(st.header):
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
@@ -80,6 +81,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 		c.memoryHolders[st] = struct{}{}
 	}
 	c.serving++
+	c.answering++
 	c.running.Go(func() { c.serve(r) })
 	return nil
 }
@@ -87,10 +89,12 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 // serve serves a request.
 func (c *Conn) serve(r *request) {
 	reserveStack()
+	st := r.Stream
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.serving--
+		st.endAnswerLocked()
 		c.noteIdleLocked()
 	}()
 	r.serve()
@@ -249,7 +253,16 @@ func (st *Stream) endedLocked() {
 		_ = c.framer.WriteRSTStream(st.id, http2.ErrCodeNo)
 	}
 	c.dropLocked(st)
+	st.endAnswerLocked() // the client may open another stream
 	st.wakeLocked()
+}
+
+// endAnswerLocked notes that the goroutine of the stream has ended the answer, or has ended itself.
+func (st *Stream) endAnswerLocked() {
+	if st.answering {
+		st.answering = false
+		st.c.answering--
+	}
 }
 
 // Until returns a context that ends with ctx, or when the client leaves. It ends with the

@@ -233,6 +233,38 @@ func TestStreamsAtOnce(t *testing.T) {
 	})
 }
 
+// lingering is a body whose Close waits.
+type lingering struct {
+	pattern
+	release chan struct{}
+}
+
+func (b lingering) Close() error {
+	<-b.release
+	return nil
+}
+
+// TestAnsweredStreamsDoNotCount checks that a client may open a stream as soon as another has been answered, although
+// the server still has work to do for that one.
+func TestAnsweredStreamsDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 3
+		release := make(chan struct{})
+		p := newPeer(t, Config{MaxStreams: most}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := answering(c, received)
+			x.SendFrom(http.StatusOK, "text/plain", 1, lingering{1, release})
+			return x
+		})
+		for i := range uint32(2 * most) {
+			p.must(p.get(2*i+1, "/"))
+			if _, body, reset := p.ended(2*i + 1); len(body) != 1 {
+				t.Errorf("stream %d: %q, %v", i, body, reset)
+			}
+		}
+		close(release)
+	})
+}
+
 // TestGoAway checks that a client that must leave receives GOAWAY and the answers to its earlier requests, and that
 // the connection then ends.
 func TestGoAway(t *testing.T) {
