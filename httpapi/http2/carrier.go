@@ -200,7 +200,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	block = r.appendFields(block, x.Header)
 	switch size := x.Size; {
 	case code == http.StatusNoContent || code == http.StatusNotModified:
-	case x.Body == nil && x.Reader == nil:
+	case x.Body == nil && x.Reader == nil && (len(x.Bytes) > 0 || !bodiless):
 		block = appendField(block, "Content-Length", strconv.Itoa(len(x.Bytes)))
 	case x.Body != nil && size != exchange.UnknownSize:
 		block = appendField(block, "Content-Length", strconv.Itoa(size))

@@ -20,6 +20,28 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
+// TestLengthsOfAnswersToHead checks that a handler may tell the length of a body that it does not send.
+func TestLengthsOfAnswersToHead(t *testing.T) {
+	s := serve(t, map[string]http.HandlerFunc{
+		"/told":   func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "7") },
+		"/silent": func(http.ResponseWriter, *http.Request) {},
+	})
+	for path, want := range map[string]string{"/told": "7", "/silent": ""} {
+		req, _ := http.NewRequest(http.MethodHead, "https://"+s.addr+path, nil)
+		resp := s.ask(t, req)
+		resp.Body.Close()
+		if got := resp.Header.Get("Content-Length"); got != want {
+			t.Errorf("%s: length %q, want %q", path, got, want)
+		}
+	}
+	req, _ := http.NewRequest(http.MethodGet, "https://"+s.addr+"/told", nil)
+	resp := s.ask(t, req)
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+		t.Error("the answer to a GET is whole without its body")
+	}
+}
+
 func TestAnswersOfHandlers(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), (MaxBuffered+1<<20)/16)
 	s := serve(t, map[string]http.HandlerFunc{
