@@ -195,16 +195,10 @@ func (id *identity) hosts(bind net.IP) []string {
 	return hosts
 }
 
-// writeKubeconfig writes the administrator's kubeconfig, and returns the certificate in it.
+// writeKubeconfig writes the administrator's kubeconfig, unless it is current, and returns the certificate in it. A server
+// starts on a full disk, so that objects can be deleted.
 func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error) {
-	certPEM, keyPEM, err := ca.IssueClient("larder-admin", user.SystemPrivilegedGroup)
-	if err != nil {
-		return nil, err
-	}
-	certs, err := certutil.ParseCertsPEM(certPEM)
-	if err != nil {
-		return nil, fmt.Errorf("server: administrator's certificate: %w", err)
-	}
+	const admin = "larder-admin"
 	trust := ca.Bundle
 	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
 		return nil, err
@@ -214,6 +208,17 @@ func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error
 		if trust, err = os.ReadFile(id.certFile); err != nil {
 			return nil, fmt.Errorf("server: serving certificate: %w", err)
 		}
+	}
+	if cert := ca.CurrentKubeconfig(id.kubeconfig, id.url, trust, admin, user.SystemPrivilegedGroup); cert != nil {
+		return cert, nil
+	}
+	certPEM, keyPEM, err := ca.IssueClient(admin, user.SystemPrivilegedGroup)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := certutil.ParseCertsPEM(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("server: administrator's certificate: %w", err)
 	}
 	return certs[0], pki.WriteKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
 }

@@ -110,7 +110,7 @@ func TestEstablishKeepsWhatWasMade(t *testing.T) {
 	if _, err := establish(&c, dir); err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"pki/ca.crt", "pki/ca.key", "pki/apiserver.crt", "pki/apiserver.key", "pki/sa.key"}
+	names := []string{"pki/ca.crt", "pki/ca.key", "pki/apiserver.crt", "pki/apiserver.key", "pki/sa.key", "admin.kubeconfig"}
 	before := read(t, c.DataDir, names)
 	if _, err := establish(&c, dir); err != nil {
 		t.Fatal(err)

@@ -1,11 +1,13 @@
 package pki
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -113,20 +115,57 @@ func (a *Authority) IssueClient(name string, groups ...string) (certPEM, keyPEM 
 	})
 }
 
+// kubeconfigName is the name of the cluster, the user and the context in a kubeconfig.
+const kubeconfigName = "larder"
+
 // WriteKubeconfig writes a kubeconfig for url, with the trusted ca and a client certificate. It contains a
 // key, so its mode is 0600.
 func WriteKubeconfig(file, url string, ca, certPEM, keyPEM []byte) error {
-	const name = "larder"
-	config := clientcmdapi.NewConfig()
-	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
-	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}
-	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	config.CurrentContext = name
-	data, err := clientcmd.Write(*config)
+	data, err := kubeconfig(url, ca, certPEM, keyPEM)
 	if err != nil {
-		return fmt.Errorf("server: kubeconfig: %w", err)
+		return err
 	}
 	return writeFile(file, data, 0o600)
+}
+
+func kubeconfig(url string, ca, certPEM, keyPEM []byte) ([]byte, error) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters[kubeconfigName] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
+	config.AuthInfos[kubeconfigName] = &clientcmdapi.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}
+	config.Contexts[kubeconfigName] = &clientcmdapi.Context{Cluster: kubeconfigName, AuthInfo: kubeconfigName}
+	config.CurrentContext = kubeconfigName
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, fmt.Errorf("server: kubeconfig: %w", err)
+	}
+	return data, nil
+}
+
+// CurrentKubeconfig returns the client certificate of a kubeconfig that WriteKubeconfig has written for url and the trusted ca. It
+// returns nil if there is no such file, or if a has not signed the certificate for this user, or if the certificate is near its end.
+func (a *Authority) CurrentKubeconfig(file, url string, ca []byte, name string, groups ...string) *x509.Certificate {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil || config.AuthInfos[kubeconfigName] == nil {
+		return nil
+	}
+	certPEM, keyPEM := config.AuthInfos[kubeconfigName].ClientCertificateData, config.AuthInfos[kubeconfigName].ClientKeyData
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil || pair.Leaf.CheckSignatureFrom(a.Cert) != nil || NearEnd(pair.Leaf) {
+		return nil
+	}
+	if subject := pair.Leaf.Subject; subject.CommonName != name || !slices.Equal(subject.Organization, groups) {
+		return nil
+	}
+	want, err := kubeconfig(url, ca, certPEM, keyPEM)
+	info, statErr := os.Stat(file)
+	if err != nil || statErr != nil || info.Mode().Perm() != 0o600 || !bytes.Equal(data, want) {
+		return nil
+	}
+	return pair.Leaf
 }
 
 // Serve makes sure that certFile and keyFile hold a serving certificate for hosts. It does not change a pair

@@ -2,6 +2,8 @@ package pki
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -48,5 +50,54 @@ func TestCertificatesNearTheirEndAreReplaced(t *testing.T) {
 				t.Errorf("renewed %v, want %v", got, test.renewed)
 			}
 		})
+	}
+}
+
+// TestOnlyCurrentKubeconfigsAreKept checks which kubeconfigs a start keeps: with the same server, CA and user, and a certificate
+// of this CA that is not near its end.
+func TestOnlyCurrentKubeconfigsAreKept(t *testing.T) {
+	const url, name, group = "https://127.0.0.1:6443", "admin", "admins"
+	ca, err := Load(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Load(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, user, group, url string
+		signer                 *Authority
+		trust                  []byte
+		life                   time.Duration
+		mode                   os.FileMode
+		kept                   bool
+	}{
+		{"current", name, group, url, ca, ca.Bundle, leafLife, 0o600, true},
+		{"ending", name, group, url, ca, ca.Bundle, renewBefore - time.Minute, 0o600, false},
+		{"another user", "user", group, url, ca, ca.Bundle, leafLife, 0o600, false},
+		{"another group", name, "users", url, ca, ca.Bundle, leafLife, 0o600, false},
+		{"another server", name, group, url + "1", ca, ca.Bundle, leafLife, 0o600, false},
+		{"another trusted CA", name, group, url, ca, other.Bundle, leafLife, 0o600, false},
+		{"another signer", name, group, url, other, ca.Bundle, leafLife, 0o600, false},
+		{"readable by others", name, group, url, ca, ca.Bundle, leafLife, 0o644, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			subject := pkix.Name{CommonName: test.user, Organization: []string{test.group}}
+			certPEM, keyPEM, err := test.signer.issue(&x509.Certificate{Subject: subject}, test.life)
+			if err == nil {
+				err = errors.Join(WriteKubeconfig(file, test.url, test.trust, certPEM, keyPEM), os.Chmod(file, test.mode))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cert := ca.CurrentKubeconfig(file, url, ca.Bundle, name, group); (cert != nil) != test.kept {
+				t.Errorf("certificate %v", cert)
+			}
+		})
+	}
+	if cert := ca.CurrentKubeconfig(filepath.Join(t.TempDir(), "none"), url, ca.Bundle, name, group); cert != nil {
+		t.Error("a file that does not exist has a certificate")
 	}
 }
