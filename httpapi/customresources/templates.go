@@ -295,7 +295,7 @@ func (p *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v
 
 // describedSchema returns the described schema of a version, nil if there is none.
 func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
-	props, err := versions.PropsOf(v)
+	props, err := versions.PropsOf(v.Schema)
 	if err != nil || props == nil || validation.SchemaHasInvalidTypes(props) {
 		return nil, err
 	}

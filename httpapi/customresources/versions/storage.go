@@ -29,7 +29,7 @@ import (
 func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) (customresource.CustomResourceStorage, error) {
 	var none customresource.CustomResourceStorage
 	crd, names, kind, s := b.CRD, &b.CRD.Status.AcceptedNames, b.kind(v), b.Schemas[v.Name]
-	props, err := PropsOf(v)
+	props, err := PropsOf(v.Schema.DeepCopy())
 	if err != nil {
 		return none, err
 	}

@@ -39,7 +39,7 @@ func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (up
 		t.Fatal(err)
 	}
 	s := schemas["v1"]
-	props, err := PropsOf(&crd.Spec.Versions[0])
+	props, err := PropsOf(crd.Spec.Versions[0].Schema)
 	if err != nil {
 		t.Fatal(err)
 	}

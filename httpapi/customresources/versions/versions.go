@@ -206,7 +206,7 @@ func SchemasOf(crd *apiextensionsv1.CustomResourceDefinition) (Schemas, error) {
 }
 
 func structural(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
-	props, err := PropsOf(v)
+	props, err := PropsOf(v.Schema.DeepCopy())
 	if err != nil || props == nil {
 		return nil, err
 	}
@@ -220,14 +220,13 @@ func structural(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv
 	return s, defaulting.PruneDefaults(s)
 }
 
-// PropsOf returns the schema of a version in upstream's internal form. It is the caller's own, and nil if the version
-// has no schema.
-func PropsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
-	if v.Schema == nil {
+// PropsOf returns a schema in upstream's internal form, with which it shares memory; nil if there is none.
+func PropsOf(schema *apiextensionsv1.CustomResourceValidation) (*apiextensions.JSONSchemaProps, error) {
+	if schema == nil {
 		return nil, nil
 	}
 	var internal apiextensions.CustomResourceValidation
-	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema.DeepCopy(), &internal, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(schema, &internal, nil); err != nil {
 		return nil, err
 	}
 	return internal.OpenAPIV3Schema, nil
