@@ -132,7 +132,11 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 
 // sendTable answers with a Table.
 func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
-	serializer := f.Serializer(internalscheme.Codecs.SupportedMediaTypes())
+	plain := negotiate.Format{MediaType: f.MediaType}
+	if f.Rewritten() {
+		plain.MediaType = runtime.ContentTypeJSON
+	}
+	serializer := plain.Serializer(internalscheme.Codecs.SupportedMediaTypes())
 	if serializer == nil {
 		x.Fail(negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
 		return
@@ -142,7 +146,7 @@ func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
 		x.Fail(err)
 		return
 	}
-	x.SendCompressed(http.StatusOK, f.MediaType, body)
+	x.SendJSON(http.StatusOK, f.MediaType, f.Pretty && f.Rewritten(), body)
 }
 
 // TableEncoder encodes tables in JSON for watches.

@@ -19,6 +19,9 @@ func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
 	return w.AppendListFooter(dst, meta, len(items))
 }
 
+// YAMLInPieces is YAML with pieces of another size.
+var YAMLInPieces = yamlInPieces
+
 // RevisionProtobuf returns the resourceVersion in the top-level metadata of a
 // bare message, 0 when it has none.
 func RevisionProtobuf(msg []byte) (int64, error) {

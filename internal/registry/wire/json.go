@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
@@ -221,11 +219,6 @@ func Pretty(body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("wire: indent: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-// YAML returns a JSON body as upstream's YAML serializer writes it, or that serializer's error.
-func YAML(body []byte) ([]byte, error) {
-	return yaml.JSONToYAML(body)
 }
 
 // unstructuredWriter writes objects without a Go type in application/json. Its lists have their members
