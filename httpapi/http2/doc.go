@@ -29,7 +29,8 @@
 //
 // Everything that a client can hold open has a limit:
 //
-//   - Streams, and goroutines that make answers: Config.MaxStreams. A stream beyond that is refused.
+//   - Streams, and goroutines that make answers: Config.MaxStreams. A stream beyond that is refused, and so is
+//     one while twice as many goroutines serve streams: after an answer, they may wait for the audit log.
 //   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] times that for all unanswered
 //     requests of a connection. HPACK may expand a header to [expandMost] times its
 //     encoded size, beyond a usual size that is always allowed.

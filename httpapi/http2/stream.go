@@ -71,7 +71,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	switch {
 	case c.over != nil:
 		return c.over
-	case len(c.streams) >= most, c.answering >= most, !c.memory.addHeader(st.header):
+	case len(c.streams) >= most, c.answering >= most, c.serving >= 2*most, !c.memory.addHeader(st.header):
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}

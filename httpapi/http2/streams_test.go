@@ -245,7 +245,7 @@ func (b lingering) Close() error {
 }
 
 // TestAnsweredStreamsDoNotCount checks that a client may open a stream as soon as another has been answered, although
-// the server still has work to do for that one.
+// the server still has work to do for that one, and that such work has a limit.
 func TestAnsweredStreamsDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3
@@ -260,6 +260,10 @@ func TestAnsweredStreamsDoNotCount(t *testing.T) {
 			if _, body, reset := p.ended(2*i + 1); len(body) != 1 {
 				t.Errorf("stream %d: %q, %v", i, body, reset)
 			}
+		}
+		p.must(p.get(101, "/"))
+		if _, _, reset := p.ended(101); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("while %d goroutines work: %v", 2*most, reset)
 		}
 		close(release)
 	})
