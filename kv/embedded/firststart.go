@@ -25,15 +25,15 @@ const firstLog = "0000000000000000-0000000000000000.wal"
 
 // removeEmptyLog removes a WAL that has no entry, so that etcd makes a new one. A first start that is killed before it
 // writes the entry that adds the member leaves such a WAL, and etcd would wait for ever for a voter. An acknowledged write
-// is an entry, so nothing is lost. removeEmptyLog keeps every WAL that it cannot read to the end, and every WAL beside
-// which there is a snapshot or anything in the database.
+// is an entry, so nothing is lost. removeEmptyLog keeps every WAL that it cannot read to the end, or that etcd has truncated
+// because of that, and every WAL beside which there is a snapshot or anything in the database.
 func removeEmptyLog(dir string) error {
 	logs := datadir.ToWALDir(dir)
-	files, err := filepath.Glob(filepath.Join(logs, "*.wal"))
-	if err != nil || len(files) != 1 || filepath.Base(files[0]) != firstLog || !isEmptyLog(files[0]) {
+	files, err := fs.Glob(os.DirFS(logs), "*.wal*")
+	if err != nil || len(files) != 1 || files[0] != firstLog || !isEmptyLog(filepath.Join(logs, firstLog)) {
 		return err
 	}
-	snapshots, err := filepath.Glob(filepath.Join(datadir.ToSnapDir(dir), "*.snap*"))
+	snapshots, err := fs.Glob(os.DirFS(datadir.ToSnapDir(dir)), "*.snap*")
 	if err != nil || len(snapshots) > 0 {
 		return err
 	}

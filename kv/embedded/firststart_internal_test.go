@@ -78,11 +78,28 @@ func addToDatabase(t *testing.T, dir, name, key string) {
 	}
 }
 
+// damageLog overwrites a part of a WAL.
+func damageLog(t *testing.T, dir string, with []byte, offset int64) {
+	t.Helper()
+	file, err := os.OpenFile(filepath.Join(datadir.ToWALDir(dir), firstLog), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteAt(with, offset); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestStartsAfterAKillBeforeTheFirstEntry starts a server where its first start was killed when the WAL had no entry yet,
 // writes, and reads that after another start.
 func TestStartsAfterAKillBeforeTheFirstEntry(t *testing.T) {
 	for _, database := range []bool{true, false} {
-		dir := killedStart(t, t.TempDir())
+		made := killedStart(t, t.TempDir())
+		dir := made + "[" // no file pattern
+		if err := os.Rename(made, dir); err != nil {
+			t.Fatal(err)
+		}
 		if !database {
 			if err := os.Remove(datadir.ToBackendFileName(dir)); err != nil {
 				t.Fatal(err)
@@ -119,13 +136,16 @@ func TestLogsBesideAnythingStay(t *testing.T) {
 		"an entry that is not committed": func(t *testing.T) string { return killedStart(t, whole, entry) },
 		"bytes after zeros": func(t *testing.T) string {
 			dir := killedStart(t, whole)
-			file, err := os.OpenFile(filepath.Join(datadir.ToWALDir(dir), firstLog), os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer file.Close()
-			if _, err := file.WriteAt([]byte("x"), 1<<20); err != nil {
-				t.Fatal(err)
+			damageLog(t, dir, []byte("x"), 1<<20)
+			return dir
+		},
+		"a torn entry before another": func(t *testing.T) string {
+			torn := &raftpb.Entry{Index: entry.Index, Term: entry.Term, Data: bytes.Repeat([]byte("x"), 4<<10)}
+			dir := killedStart(t, whole, torn, &raftpb.Entry{Index: proto.Uint64(2), Term: entry.Term})
+			damageLog(t, dir, make([]byte, 1<<10), 1<<10)
+			if server, err := startServer(t.Context(), testConfig(t, dir, time.Second)); err == nil { // truncates the file
+				server.Close()
+				t.Error("started")
 			}
 			return dir
 		},
