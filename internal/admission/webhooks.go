@@ -89,17 +89,20 @@ func (u answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	does := ""
 	switch resp.StatusCode {
 	case http.StatusSwitchingProtocols:
+		does = "switches protocols"
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		if resp.Header.Get("Location") == "" {
-			return resp, nil
+		if resp.Header.Get("Location") != "" {
+			does = "redirects"
 		}
-	default:
+	}
+	if does == "" {
 		return resp, nil
 	}
 	resp.Body.Close()
-	return nil, fmt.Errorf("admission: the webhook redirects or switches protocols (%s)", resp.Status)
+	return nil, fmt.Errorf("admission: the webhook %s (%s)", does, resp.Status)
 }
 
 // WrappedRoundTripper returns the transport below, which client-go looks for.
