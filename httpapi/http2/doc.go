@@ -29,8 +29,8 @@
 //
 // Everything that a client can hold open has a limit:
 //
-//   - Streams, and goroutines that make answers: Config.MaxStreams. A stream beyond that is refused, and so is
-//     one while twice as many goroutines serve streams: after an answer, they may wait for the audit log.
+//   - Streams, and goroutines that make answers: Config.MaxStreams. Goroutines in all: twice that, because one may
+//     wait for the audit log after its answer. A stream beyond these limits is refused.
 //   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] times that for all unanswered
 //     requests of a connection. HPACK may expand a header to [expandMost] times its
 //     encoded size, beyond a usual size that is always allowed.

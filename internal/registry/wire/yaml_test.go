@@ -63,7 +63,7 @@ func sameYAML(t failer, body []byte, size int) {
 	same(t, fmt.Sprintf("%q in pieces of %d", body, size), got, want)
 }
 
-// TestYAMLInPiecesIsThatOfTheWhole converts lists of any values, the items of which take their place in any order.
+// TestYAMLInPiecesIsThatOfTheWhole converts lists of random values. The members of a list come in random order.
 func TestYAMLInPiecesIsThatOfTheWhole(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		items := []any{}
