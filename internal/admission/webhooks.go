@@ -49,43 +49,43 @@ func NewWebhooks(services webhook.ServiceResolver, config *rest.Config, egress *
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),
 		Auth: func(inner webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-			return answering{auth(inner)}
+			return checkedResolver{auth(inner)}
 		},
 	}, nil
 }
 
-// answering makes calls of webhooks fail unless the webhook itself answers them: see [answers].
-type answering struct {
+// checkedResolver resolves to configurations whose transport is a [checkedTransport].
+type checkedResolver struct {
 	webhook.AuthenticationInfoResolver
 }
 
 // ClientConfigFor implements webhook.AuthenticationInfoResolver.
-func (s answering) ClientConfigFor(hostPort string) (*rest.Config, error) {
+func (s checkedResolver) ClientConfigFor(hostPort string) (*rest.Config, error) {
 	return s.check(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
 }
 
 // ClientConfigForService implements webhook.AuthenticationInfoResolver.
-func (s answering) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+func (s checkedResolver) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
 	return s.check(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
 }
 
-func (answering) check(config *rest.Config, err error) (*rest.Config, error) {
+func (checkedResolver) check(config *rest.Config, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return answers{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return checkedTransport{next} })
 	return config, nil
 }
 
-// answers is a transport that fails where net/http would follow a redirect, and if the protocol is switched.
+// checkedTransport fails where net/http would follow a redirect, and if the protocol is switched.
 // kube-apiserver follows redirects, although the server can reach addresses that the webhook cannot
 // (CVE-2020-8561). The body of a 101 is the connection, which no context closes: reading it would never end.
-type answers struct{ next http.RoundTripper }
+type checkedTransport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (u answers) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := u.next.RoundTrip(req)
+func (t checkedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (u answers) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper returns the transport below, which client-go looks for.
-func (u answers) WrappedRoundTripper() http.RoundTripper { return u.next }
+func (t checkedTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // NewServiceResolver returns the resolver that finds webhooks and aggregated servers by their
 // services, as kubernetes cmd/kube-apiserver/app/server.go does: by cluster IP, or by endpoint if
