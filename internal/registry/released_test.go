@@ -1,7 +1,6 @@
 package registry_test
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -132,13 +130,6 @@ func checkDecoded(t *testing.T, e *registry.Endpoint, key string, value []byte) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		encoder := e.View.Encoder(media, encoding.Full)
-		item, err := encoder.Item(cached)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := encoder.AppendObject(nil, item); !bytes.Equal(got, want) {
-			t.Errorf("%s, %s as %s: -upstream +ours\n%s", e.GVR, key, mediaType, cmp.Diff(string(want), string(got)))
-		}
+		checkEncoding(t, e, media, cached, want)
 	}
 }

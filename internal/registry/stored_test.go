@@ -30,6 +30,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/test/integration/etcd"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/encoding"
@@ -278,14 +279,20 @@ func checkRead(t *testing.T, s *registrytest.Server, e *registry.Endpoint, creat
 		if err != nil {
 			t.Fatal(err)
 		}
-		encoder := e.View.Encoder(media, encoding.Full)
-		item, err := encoder.Item(cached)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := encoder.AppendObject(nil, item); !bytes.Equal(got, want) {
-			t.Errorf("%s as %s: -upstream +ours\n%s", e.GVR, accept, cmp.Diff(string(want), string(got)))
-		}
+		checkEncoding(t, e, media, cached, want)
+	}
+}
+
+// checkEncoding compares cached as the View of e serves it with want, upstream's encoding.
+func checkEncoding(t *testing.T, e *registry.Endpoint, media encoding.MediaType, cached *cache.Object, want []byte) {
+	t.Helper()
+	encoder := e.View.Encoder(media, encoding.Full)
+	item, err := encoder.Item(cached)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := encoder.AppendObject(nil, item); !bytes.Equal(got, want) {
+		t.Errorf("%s as %v: -upstream +ours\n%s", e.GVR, media, cmp.Diff(string(want), string(got)))
 	}
 }
 
