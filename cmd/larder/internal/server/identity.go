@@ -195,8 +195,8 @@ func (id *identity) hosts(bind net.IP) []string {
 	return hosts
 }
 
-// writeKubeconfig writes the administrator's kubeconfig, unless it is current, and returns the certificate in it. A server
-// starts on a full disk, so that objects can be deleted.
+// writeKubeconfig writes the administrator's kubeconfig, unless it is current, and returns the certificate in it. A
+// current file needs no free space on a disk that is nearly full.
 func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error) {
 	const admin = "larder-admin"
 	trust := ca.Bundle
