@@ -246,10 +246,9 @@ type Write struct {
 	Own         bool // this process sent the request
 }
 
-// ObserveWrite counts a write and returns true, or returns false: then the caller reports the write to
-// upstream's metrics. These count writes with other codes, and the first write of each kind, which creates their
-// series. The write must not have waited for flow control or a webhook, nor have a parameter that is a label of
-// upstream's metrics.
+// ObserveWrite counts a write that has succeeded. It returns false if the code is another one: then the caller
+// reports the write to upstream's metrics. The write must not have waited for flow control or a webhook, nor have a
+// parameter that is a label of upstream's metrics.
 func (ms *Monitors) ObserveWrite(w Write) bool {
 	if ms == nil {
 		return false
@@ -262,7 +261,7 @@ func (ms *Monitors) ObserveWrite(w Write) bool {
 		counts := ms.writes[i].Load()
 		if counts == nil {
 			ms.writes[i].CompareAndSwap(nil, &Monitor{of: ms, verb: kind.reported, scope: kind.scope, durations: newDurations(durationBounds)})
-			return false
+			counts = ms.writes[i].Load()
 		}
 		counts.durations.add(int64(w.Took))
 		if w.Own {
@@ -278,7 +277,10 @@ func (ms *Monitors) reset() {
 	ms.removed.Store(nil)
 	ms.eventSizes.reset()
 	for i := range ms.writes {
-		ms.writes[i].Store(nil)
+		if m := ms.writes[i].Load(); m != nil {
+			m.own.Store(0)
+			m.durations.reset()
+		}
 	}
 	for _, m := range ms.reads {
 		m.own.Store(0)
