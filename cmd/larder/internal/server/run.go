@@ -176,6 +176,10 @@ func (c *Config) storeConfig(observer kv.Observer) kv.StoreConfig {
 	}
 }
 
+// handlersLimit limits the wait for handlers that still run when all answers have been sent or cut off. A plugin that
+// does not answer must not keep the process alive.
+const handlersLimit = 10 * time.Second
+
 // startLayers starts the layers that serve. Requests wait until the caches have loaded.
 func (s *Server) startLayers(ctx context.Context) {
 	s.serving = time.Now()
@@ -184,7 +188,8 @@ func (s *Server) startLayers(ctx context.Context) {
 	if s.parts.flow != nil {
 		s.layers.Start(ctx, "flow control", s.parts.flow.Run)
 	}
-	s.layers.Start(ctx, "serving", s.parts.http.Run)
+	generic := s.config.GenericServerRunOptions
+	s.layers.Start(ctx, "serving", s.parts.http.Run).Limit = generic.RequestTimeout + generic.ShutdownWatchTerminationGracePeriod + handlersLimit
 	close(s.begun)
 }
 

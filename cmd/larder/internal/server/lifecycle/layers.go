@@ -9,7 +9,8 @@ import (
 )
 
 // Layers are the running parts of a server. Each depends on those started before it. Stop ends them in the
-// reverse order, and waits for each, at most for its Limit, before it ends the next. At last it waits for all.
+// reverse order, and waits for each, at most for its Limit, before it ends the next. At last it waits for all, at
+// most ten seconds for those with a Limit.
 // Wait and Ended report a layer that ended by itself.
 //
 // A Layers value is used by one goroutine.
@@ -21,7 +22,7 @@ type Layers struct {
 // Layer is one part of a server.
 type Layer struct {
 	// Limit limits how long Stop waits for the layer before it ends the next one; 0 means no limit. It is for layers
-	// that may end only after one that was started before them.
+	// that may end only after one that was started before them, or not at all.
 	Limit time.Duration
 
 	name   string
@@ -55,7 +56,10 @@ func (l *Layers) Start(ctx context.Context, name string, run func(context.Contex
 // Ended receives the first layer that ended before it was stopped.
 func (l *Layers) Ended() <-chan *Layer { return l.ended }
 
-// Stop ends all layers, the last started first, and returns their errors.
+// lastWait limits how long Stop waits at last for layers that have not ended within their Limit.
+const lastWait = 10 * time.Second
+
+// Stop ends all layers, the last started first, and returns their errors. A layer that still runs is an error.
 func (l *Layers) Stop() error {
 	var errs []error
 	for _, layer := range slices.Backward(l.running) {
@@ -69,8 +73,13 @@ func (l *Layers) Stop() error {
 		case <-limit:
 		}
 	}
+	last, cancel := context.WithTimeout(context.Background(), lastWait)
+	defer cancel()
 	for _, layer := range slices.Backward(l.running) {
-		<-layer.done
+		select {
+		case <-layer.done:
+		case <-last.Done():
+		}
 		errs = append(errs, layer.failure())
 	}
 	l.running = nil
@@ -95,8 +104,13 @@ func (l *Layers) Wait(ctx context.Context, step func(context.Context) error) err
 	}
 }
 
-// failure returns the error of a layer that was stopped; context.Canceled counts as none.
+// failure returns the error of a layer that was stopped, or that it has not ended; context.Canceled counts as none.
 func (l *Layer) failure() error {
+	select {
+	case <-l.done:
+	default:
+		return fmt.Errorf("server: %s has not ended", l.name)
+	}
 	if l.err == nil || errors.Is(l.err, context.Canceled) {
 		return nil
 	}

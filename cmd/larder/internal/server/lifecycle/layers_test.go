@@ -57,6 +57,19 @@ func TestLayersThatEndLate(t *testing.T) {
 	})
 }
 
+// TestLayersThatNeverEnd checks that Stop ends the layers below one that never ends, and returns.
+func TestLayersThatNeverEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, stored, over := New(), false, make(chan struct{})
+		l.Start(t.Context(), "store", func(ctx context.Context) error { <-ctx.Done(); stored = true; return nil })
+		l.Start(t.Context(), "serving", func(context.Context) error { <-over; return nil }).Limit = time.Minute
+		if err := l.Stop(); err == nil || err.Error() != "server: serving has not ended" || !stored {
+			t.Errorf("Stop returned %v; the store has ended: %v", err, stored)
+		}
+		close(over)
+	})
+}
+
 // TestLayersOutliveTheirStarter checks that the end of the server's context does not end the store under requests in
 // flight.
 func TestLayersOutliveTheirStarter(t *testing.T) {
