@@ -1,4 +1,4 @@
-// Package jsontext writes strings as encoding/json does, and finds what must be escaped in them.
+// Package jsontext writes and recognizes JSON strings as encoding/json writes them.
 //
 // There are no locks and no goroutines. Functions keep no references to their arguments.
 package jsontext
@@ -6,6 +6,7 @@ package jsontext
 import (
 	"encoding/binary"
 	"math/bits"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -107,4 +108,55 @@ func appendSpecial[T []byte | string](dst []byte, s T) ([]byte, int) {
 		return append(dst, '\\', 'u', '2', '0', '2', hex[r&0xf]), n
 	}
 	return append(dst, s[:n]...), n
+}
+
+// StringEnd returns the end of the string, with its quotes, that begins at data[at]. It returns -1 if there is none,
+// or if decoding and encoding by encoding/json would change it.
+func StringEnd(data []byte, at int) int {
+	if at >= len(data) || data[at] != '"' {
+		return -1
+	}
+	for at++; ; {
+		if at += Plain(data[at:]); at == len(data) {
+			return -1
+		}
+		switch c := data[at]; {
+		case c == '"':
+			return at + 1
+		case c == '\\':
+			n := escapeLen(data[at:])
+			if n == 0 {
+				return -1
+			}
+			at += n
+		case c < utf8.RuneSelf:
+			return -1 // control characters and HTML's special characters are escaped
+		default:
+			r, n := utf8.DecodeRune(data[at:])
+			if r == utf8.RuneError && n == 1 || r == '\u2028' || r == '\u2029' {
+				return -1
+			}
+			at += n
+		}
+	}
+}
+
+// escapeLen returns the length of the escape that s begins with, 0 if encoding/json does not write it.
+func escapeLen(s []byte) int {
+	if len(s) < 2 {
+		return 0
+	}
+	switch s[1] {
+	case '"', '\\', 'b', 'f', 'n', 'r', 't':
+		return 2
+	}
+	if len(s) < 6 || s[1] != 'u' {
+		return 0
+	}
+	r, err := strconv.ParseUint(string(s[2:6]), 16, 32)
+	var room [6]byte
+	if escaped, _ := appendSpecial(room[:0], string(rune(r))); err != nil || string(escaped) != string(s[:6]) {
+		return 0
+	}
+	return 6
 }

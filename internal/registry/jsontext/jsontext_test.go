@@ -3,6 +3,7 @@ package jsontext_test
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -38,6 +39,33 @@ func FuzzStringsAreThoseOfEncodingJSON(f *testing.F) {
 		}
 		if jsontext.IsPlain(s, 0, len(s)) && len(want) != len(s)+2 {
 			t.Errorf("%q: is said to be plain, and is written as %s", s, want)
+		}
+	})
+}
+
+// FuzzStringEnd checks that StringEnd recognizes the strings that encoding/json writes, and only strings that it would write again.
+func FuzzStringEnd(f *testing.F) {
+	for _, seed := range []string{`""`, `"plain" `, `"\"\\\b\f\n\r\t"`, `"\u0000\u001f\u003c\u2028"`, `"\u003C"`, `"\u0061"`, `"\ufffd"`, `"\ud83d\ude00"`, `"\/"`, "\"\xff\"", "\"\u2028\"", `"<"`, "\"\n\"", `"open`, `"\u00`, `"\`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		written, err := json.Marshal(strings.ToValidUTF8(string(data), "?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := jsontext.StringEnd(append([]byte{' '}, append(written, data...)...), 1); end != 1+len(written) {
+			t.Errorf("%s: ends at %d", written, end)
+		}
+		end := jsontext.StringEnd(data, 0)
+		if end < 0 {
+			return
+		}
+		var s string
+		if err := json.Unmarshal(data[:end], &s); err != nil {
+			t.Fatalf("%q is recognized: %v", data[:end], err)
+		}
+		if again, err := json.Marshal(s); err != nil || !bytes.Equal(again, data[:end]) {
+			t.Errorf("%q is recognized, and written as %q: %v", data[:end], again, err)
 		}
 	})
 }

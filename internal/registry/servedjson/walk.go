@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
@@ -173,63 +172,12 @@ func (w *walker) goesOn(end byte) bool {
 
 // text walks a string that is written as encoding/json writes it.
 func (w *walker) text() bool {
-	if !w.skip('"') {
+	end := jsontext.StringEnd(w.data, w.at)
+	if end < 0 {
 		return false
 	}
-	data, at := w.data, w.at
-	for {
-		if at += jsontext.Plain(data[at:]); at == len(data) {
-			return false
-		}
-		switch c := data[at]; {
-		case c == '"':
-			w.at = at + 1
-			return true
-		case c == '\\':
-			n := escape(data[at:])
-			if n == 0 {
-				return false
-			}
-			at += n
-		case c < utf8.RuneSelf:
-			return false // control characters and HTML's special characters are escaped
-		default:
-			r, n := utf8.DecodeRune(data[at:])
-			if r == utf8.RuneError && n == 1 || r == '\u2028' || r == '\u2029' {
-				return false
-			}
-			at += n
-		}
-	}
-}
-
-// escape returns the length of the escape that data begins with, 0 if encoding/json does not
-// write it.
-func escape(data []byte) int {
-	if len(data) < 2 {
-		return 0
-	}
-	switch data[1] {
-	case '"', '\\', 'b', 'f', 'n', 'r', 't':
-		return 2
-	case 'u':
-	default:
-		return 0
-	}
-	if len(data) < 6 {
-		return 0
-	}
-	switch digits := string(data[2:6]); digits {
-	case "003c", "003e", "0026", "2028", "2029":
-		return 6
-	case "0008", "0009", "000a", "000c", "000d":
-		return 0
-	default:
-		if digits[:2] != "00" || digits[2] != '0' && digits[2] != '1' || !(digits[3] >= '0' && digits[3] <= '9' || digits[3] >= 'a' && digits[3] <= 'f') {
-			return 0
-		}
-		return 6
-	}
+	w.at = end
+	return true
 }
 
 // number walks a number that is written as encoding/json writes it: an int64, or else a

@@ -212,8 +212,8 @@ func (w *walker) json(text []byte) bool {
 	return true
 }
 
-// plainObjects reports whether text is JSON that encoding/json would not change, made only of nested
-// objects. It accepts no spaces, and only the escapes of quotes and backslashes.
+// plainObjects reports whether text is JSON that encoding/json would not change and that consists of nested objects
+// only, as FieldsV1 does.
 func plainObjects(text []byte) bool {
 	depth, at := 1, 1
 	if len(text) < 2 || text[0] != '{' {
@@ -232,7 +232,7 @@ func plainObjects(text []byte) bool {
 		case !fresh:
 			return false
 		}
-		if at = plainName(text, at); at < 0 || at+1 >= len(text) || text[at] != ':' || text[at+1] != '{' {
+		if at = jsontext.StringEnd(text, at); at < 0 || at+1 >= len(text) || text[at] != ':' || text[at+1] != '{' {
 			return false
 		}
 		at++
@@ -240,24 +240,4 @@ func plainObjects(text []byte) bool {
 		fresh = true
 	}
 	return false
-}
-
-// plainName returns the end of the string that begins at text[at], -1 if there is no plain string.
-func plainName(text []byte, at int) int {
-	if at >= len(text) || text[at] != '"' {
-		return -1
-	}
-	for at++; at < len(text); {
-		at += jsontext.Plain(text[at:])
-		switch {
-		case at >= len(text):
-			return -1
-		case text[at] == '"':
-			return at + 1
-		case text[at] != '\\' || at+1 >= len(text) || text[at+1] != '"' && text[at+1] != '\\':
-			return -1
-		}
-		at += 2
-	}
-	return -1
 }
