@@ -209,35 +209,11 @@ func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) e
 	if c.custom != nil && c.custom.decode(data, into) {
 		return c.SetRevision(into, revision)
 	}
-	if !c.decodeCanonical(data, into) {
-		if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
-			c.undecodable.Add(1)
-			return err
-		}
+	if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
+		c.undecodable.Add(1)
+		return err
 	}
 	return c.SetRevision(into, revision)
-}
-
-// decodeCanonical decodes data in the canonical version as the storage codec does, without copying the
-// message. It returns false for unusual data, which the caller passes to the storage codec.
-func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
-	raw, ok := c.cutEnvelope(data)
-	if !ok {
-		return false
-	}
-	obj, err := c.Scheme.New(c.Canonical)
-	if err != nil || reflect.TypeOf(obj) == reflect.TypeOf(into) {
-		return false
-	}
-	if _, nested := obj.(runtime.NestedObjectDecoder); nested {
-		return false
-	}
-	m, ok := obj.(unmarshaler)
-	if !ok || m.Unmarshal(raw) != nil {
-		return false
-	}
-	c.Scheme.Default(obj)
-	return c.Scheme.Convert(obj, into, nil) == nil
 }
 
 // cutEnvelope returns the message of data that has the canonical version, if the envelope has exactly the

@@ -31,9 +31,6 @@ func (c *Codec) DecodeUpstream(data []byte, into runtime.Object, revision int64)
 	return c.SetRevision(into, revision)
 }
 
-// DecodesCanonical reports whether DecodeStored decodes data by itself.
-func (c *Codec) DecodesCanonical(data []byte) bool { return c.decodeCanonical(data, c.New()) }
-
 // DecodeUnknown is DecodeValue that knows no fingerprints.
 func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.Object {
 	known := c.rules

@@ -264,6 +264,22 @@ func TestUnenvelope(t *testing.T) {
 	})
 }
 
+// TestCutEnvelopeRefuses checks that CutEnvelope accepts only values that upstream would write.
+func TestCutEnvelopeRefuses(t *testing.T) {
+	head := wire.Envelope("v1", "Pod")
+	for name, end := range map[string]string{
+		"end cut short": "\x01a\x1a\x00", "more behind it": "\x01a" + wire.EnvelopeTail + "x", "no length": "", "length cut short": "\x80",
+		"length too large": "\x05a" + wire.EnvelopeTail, "length overflows": "\xfc\xff\xff\xff\xff\xff\xff\xff\xff\x01" + wire.EnvelopeTail,
+	} {
+		if msg, ok := wire.CutEnvelope([]byte(string(head)+end), head); ok {
+			t.Errorf("%s: message %q", name, msg)
+		}
+	}
+	if msg, ok := wire.CutEnvelope([]byte(string(head)+"\x01a"+wire.EnvelopeTail), head); !ok || string(msg) != "a" {
+		t.Errorf("message %q, %v", msg, ok)
+	}
+}
+
 func TestEmptyJSONObjects(t *testing.T) {
 	for _, c := range []struct {
 		name string
