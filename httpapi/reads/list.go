@@ -292,6 +292,8 @@ const (
 	// keepItems and keepRoom bound the buffers of a listBody in the pool.
 	keepItems = 1 << 15
 	keepRoom  = 1 << 20
+	// itemsAhead is the number of items that writeKept gets before it writes them.
+	itemsAhead = 32
 	// streamFrom is the size of canonical encodings from which a list is sent while it is encoded. A
 	// list of that size is certainly compressed.
 	streamFrom = 4 * exchange.CompressFrom
@@ -382,9 +384,9 @@ func (b *listBody) writeHeld(out *exchange.ChunkWriter) error {
 // writeKept gets the items from the cache again, instead of keeping them: otherwise clients that read slowly would
 // keep items in memory that the cache has dropped. It gets a few at a time, for the processor's cache.
 func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
-	for i := 0; i < len(b.objects); i += encoding.Ahead {
+	for i := 0; i < len(b.objects); i += itemsAhead {
 		b.items = b.items[:0]
-		for _, o := range b.objects[i:min(i+encoding.Ahead, len(b.objects))] {
+		for _, o := range b.objects[i:min(i+itemsAhead, len(b.objects))] {
 			item, err := b.source.Item(o)
 			if err != nil {
 				return err

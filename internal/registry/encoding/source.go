@@ -8,9 +8,6 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Ahead is the number of items that a caller should request before it writes them.
-const Ahead = 32
-
 // Source makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small
 // for all, it always caches the same subset, because otherwise items of one list would evict each other, and caches
 // no items that are cheap to make.

@@ -145,20 +145,14 @@ func (t *Rows) Size() (int, error) {
 // Write writes the table piece by piece. A piece is valid until write returns.
 func (t *Rows) Write(write func(p []byte)) error {
 	write(t.head)
-	var ahead [encoding.Ahead][]byte
 	for i, row := range t.rows {
-		if i%encoding.Ahead == 0 {
-			for j := i; j < min(i+encoding.Ahead, len(t.rows)); j++ {
-				ahead[j-i], _ = t.kept(j)
-			}
-		}
 		t.buffer = t.buffer[:0]
 		if i > 0 {
 			t.buffer = append(t.buffer, rowEnd+","...)
 		}
 		t.buffer = appendRow(t.buffer, row, t.now)
-		item := ahead[i%encoding.Ahead]
-		if item == nil {
+		item, ok := t.kept(i)
+		if !ok {
 			var err error
 			if item, t.buffer, err = t.source.Next(t.buffer, t.objects[i]); err != nil {
 				return err
