@@ -37,9 +37,6 @@ func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source,
 		}
 		item, *buffer = grown[start:], grown[:0]
 	}
-	if dst == nil {
-		dst = make([]byte, 0, e.FrameSize(event, item))
-	}
 	return e.AppendFrame(dst, event, item), nil
 }
 

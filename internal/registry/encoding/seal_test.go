@@ -15,7 +15,7 @@ import (
 func TestWritesToBookmarksAreCaught(t *testing.T) {
 	item := []byte(`{"metadata":{"resourceVersion":"1"}}`)
 	made := bookmark{invariants.SealOf(item), item}
-	e := &Encoder{Writer: wire.JSON(wire.Kind{Typed: true}), bookmark: func() (bookmark, error) { return made, nil }}
+	e := &Encoder{Writer: wire.JSON(wire.Kind{Partial: true}), bookmark: func() (bookmark, error) { return made, nil }}
 	const want = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"}}}` + "\n"
 	if got, err := e.AppendBookmark(nil, 5, false); string(got) != want || err != nil {
 		t.Fatalf("%q, %v", got, err)

@@ -127,8 +127,7 @@ func partialKind(projection Projection) wire.Kind {
 		APIVersion: metav1.SchemeGroupVersion.String(),
 		Kind:       "PartialObjectMetadata",
 		ListKind:   "PartialObjectMetadataList",
-		Typed:      true,
-		NullItems:  true,
+		Partial:    true,
 	}
 	if projection == PartialV1beta1 {
 		kind.APIVersion, kind.ItemsFirst = metav1beta1.SchemeGroupVersion.String(), true

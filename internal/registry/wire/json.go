@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/larder-io/larder/internal/registry/jsontext"
@@ -19,8 +20,8 @@ type jsonWriter struct {
 // JSON returns the Writer of a kind in JSON. Items are compact objects as
 // encoding/json writes them.
 func JSON(k Kind) Writer {
-	w := &jsonWriter{list: newHead(append(typeHead(k.APIVersion, k.ListKind), `"metadata":`...)), null: k.NullItems}
-	if !k.Typed {
+	w := &jsonWriter{list: newHead(append(typeHead(k.APIVersion, k.ListKind), `"metadata":`...)), null: k.Partial}
+	if !k.Partial {
 		w.object = newHead(typeHead(k.APIVersion, k.Kind))
 	}
 	return w
@@ -123,11 +124,8 @@ const (
 	frameClose  = "}\n"
 )
 
-func (w *jsonWriter) FrameSize(event string, item []byte) int {
-	return len(frameType) + len(event) + len(frameObject) + w.bodySize(item) + len(frameClose)
-}
-
 func (w *jsonWriter) AppendFrame(dst []byte, event string, item []byte) []byte {
+	dst = slices.Grow(dst, len(frameType)+len(event)+len(frameObject)+w.bodySize(item)+len(frameClose))
 	dst = append(dst, frameType...)
 	dst = append(dst, event...)
 	dst = append(dst, frameObject...)
@@ -167,7 +165,7 @@ func MetadataJSON(object []byte) ([]byte, error) {
 	return object[from:to:to], nil
 }
 
-// UIDJSON returns the uid in the top-level metadata of an object, nil if it has none.
+// UIDJSON returns a copy of the uid in the top-level metadata of an object, nil if it has none.
 func UIDJSON(object []byte) []byte {
 	from, _, err := metadataSpan(object)
 	if err != nil {

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -121,23 +122,12 @@ func appendListMeta(dst []byte, meta ListMeta) []byte {
 	return protowire.AppendBytes(dst, encoded)
 }
 
-// frameSizes returns the lengths of an event, of its object field and of the
-// enveloped object in it.
-func (w *protobufWriter) frameSizes(event string, item []byte) (total, object, raw int) {
-	raw = w.ObjectSize(item)
-	object = sizeField(raw)
-	return sizeField(len(event)) + sizeField(object), object, raw
-}
-
-const framePrefix = 4 // big-endian length, apimachinery pkg/util/framer
-
-func (w *protobufWriter) FrameSize(event string, item []byte) int {
-	total, _, _ := w.frameSizes(event, item)
-	return framePrefix + total
-}
-
 func (w *protobufWriter) AppendFrame(dst []byte, event string, item []byte) []byte {
-	total, object, raw := w.frameSizes(event, item)
+	const length = 4 // big-endian, apimachinery pkg/util/framer
+	raw := w.ObjectSize(item)
+	object := sizeField(raw)
+	total := sizeField(len(event)) + sizeField(object)
+	dst = slices.Grow(dst, length+total)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(total))
 	dst = protowire.AppendString(append(dst, tagEventType), event)
 	dst = append(dst, tagEventObject)

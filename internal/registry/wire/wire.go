@@ -22,10 +22,9 @@ type Kind struct {
 	APIVersion string
 	Kind       string
 	ListKind   string
-	// Typed says that JSON items have kind and apiVersion themselves.
-	Typed bool
-	// NullItems says that an empty JSON list has null for its items.
-	NullItems bool
+	// Partial says that the kind is PartialObjectMetadata: JSON items have kind and apiVersion themselves, and an empty
+	// JSON list has null for its items (apiserver pkg/endpoints/handlers/response.go).
+	Partial bool
 	// ItemsFirst says that the protobuf list has items in field 1 and metadata in field 2, as only
 	// meta.k8s.io/v1beta1 does.
 	ItemsFirst bool
@@ -68,9 +67,8 @@ type Writer interface {
 	// AppendListFooter appends the bytes after the last item.
 	AppendListFooter(dst []byte, meta ListMeta, items int) []byte
 
-	// FrameSize returns the length of AppendFrame's output.
-	FrameSize(event string, item []byte) int
-	// AppendFrame appends item as one event of a watch stream.
+	// AppendFrame appends item as one event of a watch stream. If dst is nil, the result has no spare capacity beyond
+	// what the allocator adds.
 	AppendFrame(dst []byte, event string, item []byte) []byte
 
 	// AppendRevision appends item with its metadata.resourceVersion replaced.
