@@ -25,13 +25,13 @@ func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
 	var meta metav1.ListMeta
 	for f, err := range wire.Contents(message) {
 		if err == nil && f.Number == 1 {
-			err = meta.Unmarshal(f.Bytes)
+			err = meta.Unmarshal(f.Content)
 		}
 		if err != nil {
 			return list{}, malformed(err)
 		}
 		if f.Number == 2 { // an item
-			o, err := c.object(kv.Create, f.Bytes)
+			o, err := c.object(kv.Create, f.Content)
 			if err := l.add(o, err, limit); err != nil {
 				return list{}, err
 			}
@@ -62,11 +62,11 @@ func readObjectMeta(message []byte) (m objectMeta, err error) {
 		}
 		switch f.Number {
 		case 1:
-			m.Name = string(f.Bytes)
+			m.Name = string(f.Content)
 		case 3:
-			m.Namespace = string(f.Bytes)
+			m.Namespace = string(f.Content)
 		case 6:
-			m.ResourceVersion = string(f.Bytes)
+			m.ResourceVersion = string(f.Content)
 		}
 	}
 	return m, nil

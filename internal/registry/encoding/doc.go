@@ -4,7 +4,9 @@
 //
 // A [Codec] belongs to one resource. When a value enters the cache, the Codec decodes it once and encodes
 // it in the canonical encoding: the bare protobuf message of the stored version, or JSON for a custom
-// resource ([Custom]). Values with a known fingerprint are not decoded at all (fingerprint.go).
+// resource ([Custom]). Values with a known fingerprint are not decoded at all. A fingerprint is a hash of the value's
+// skeleton (skeleton.go, tokens.go); a rule writes the canonical bytes by a template (fingerprint.go, rule.go,
+// template.go).
 //
 // A [Version] is a served version of the resource. It has an [Encoder] for each media type and
 // [Projection]. An Encoder makes items from cached objects. Most items are parts of the canonical bytes, or

@@ -39,13 +39,30 @@ func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.
 	return c.DecodeValue(context.Background(), rest, rest, value, revision)
 }
 
+// The layouts of messages.
+type (
+	Layouts = layouts
+	Layout  = layout
+)
+
+// Inner returns the layouts of a nested message, nil if it has none.
+func (l *layout) Inner() *Layouts { return l.inner }
+
+// IsTime reports whether a field is a time, and whether it has microseconds.
+func (l *layout) IsTime() (is, micro bool) {
+	return l.role == timeToken || l.role == microTimeToken, l.role == microTimeToken
+}
+
+// IsKept reports whether a skeleton has the field unchanged.
+func (l *layout) IsKept() bool { return l.role == keptField }
+
 // Tokens returns where the objects of a version have tokens, nil if they have no fingerprints.
-func (c *Codec) Tokens(gvk schema.GroupVersionKind) *wire.Fields {
+func (c *Codec) Tokens(gvk schema.GroupVersionKind) *Layouts {
 	if c.rules != nil {
 		head := wire.Envelope(gvk.GroupVersion().String(), gvk.Kind)
 		for _, kind := range c.rules.kinds {
 			if bytes.Equal(kind.head, head) {
-				return kind.fields()
+				return kind.layouts()
 			}
 		}
 	}

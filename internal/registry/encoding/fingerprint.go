@@ -47,8 +47,8 @@ type ruleCache struct {
 
 // storedKind describes the stored values of a kind and version.
 type storedKind struct {
-	head   []byte              // the envelope of each value, up to the length of the object's message
-	fields func() *wire.Fields // returns the fields that hold tokens
+	head    []byte          // the envelope of each value, up to the length of the object's message
+	layouts func() *layouts // of the message's fields, with tokens
 }
 
 // fingerprint is a hash of a skeleton. The seeds are random, so that an attacker cannot construct two
@@ -62,7 +62,7 @@ type fingerprint struct {
 type recentRule struct {
 	fingerprint fingerprint
 	rule        *rule
-	pattern     *wire.Template
+	pattern     *template
 }
 
 const (
@@ -110,13 +110,13 @@ func (rc *ruleCache) addKind(gvk schema.GroupVersionKind) {
 	if _, ok := obj.(unmarshaler); err != nil || !ok {
 		return
 	}
-	fields := sync.OnceValue(func() *wire.Fields { return objectTokens(obj) })
-	rc.kinds = append(rc.kinds, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), fields})
+	layouts := sync.OnceValue(func() *layouts { return objectTokens(obj) })
+	rc.kinds = append(rc.kinds, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), layouts})
 }
 
 // inspected is a stored value with its tokens and its fingerprint.
 type inspected struct {
-	wire.Skeleton
+	skeleton
 	fingerprint fingerprint
 	raw         []byte // the object's message
 	rule        *rule  // set if the value matched a recent pattern
@@ -128,8 +128,8 @@ type inspected struct {
 // setContents sets contents to the contents of the tokens, followed by the revision.
 func (v *inspected) setContents(revision int64) {
 	v.contents = v.contents[:0]
-	for i := range v.Tokens {
-		v.contents = append(v.contents, v.Tokens[i].Content)
+	for i := range v.tokens {
+		v.contents = append(v.contents, v.tokens[i].content)
 	}
 	v.contents = append(v.contents, strconv.AppendInt(v.revision[:0], revision, 10))
 }
@@ -153,11 +153,11 @@ func (rc *ruleCache) inspect(data []byte) *inspected {
 	if rc.matchRecent(v, kind) {
 		return v
 	}
-	if !v.Make(raw, kind.fields()) {
+	if !v.make(raw, kind.layouts()) {
 		rc.release(v)
 		return nil
 	}
-	v.fingerprint = fingerprint{kind, [2]uint64{maphash.Bytes(rc.seeds[0], v.Bytes), maphash.Bytes(rc.seeds[1], v.Bytes)}}
+	v.fingerprint = fingerprint{kind, [2]uint64{maphash.Bytes(rc.seeds[0], v.bytes), maphash.Bytes(rc.seeds[1], v.bytes)}}
 	return v
 }
 
@@ -166,7 +166,7 @@ func (rc *ruleCache) inspect(data []byte) *inspected {
 func (rc *ruleCache) matchRecent(v *inspected, kind *storedKind) bool {
 	for i := range rc.recent {
 		r := rc.recent[i].Load()
-		if r == nil || r.fingerprint.kind != kind || !r.pattern.Match(v.raw, &v.Skeleton) {
+		if r == nil || r.fingerprint.kind != kind || !r.pattern.match(v.raw, &v.skeleton) {
 			continue
 		}
 		if i > 0 { // move it to the front
@@ -183,10 +183,7 @@ func (rc *ruleCache) promote(r *rule, v *inspected) {
 	if r.lookups.Add(1)%lookupsPerPattern != 0 {
 		return
 	}
-	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.kind.fields())
-	if !ok {
-		return
-	}
+	pattern := v.template(func(_ int, t token) (int, bool) { return t.number, true })
 	last := rc.recent[0].Swap(&recentRule{v.fingerprint, r, pattern})
 	for i := 1; i < len(rc.recent); i++ {
 		last = rc.recent[i].Swap(last)
@@ -195,7 +192,7 @@ func (rc *ruleCache) promote(r *rule, v *inspected) {
 
 func (rc *ruleCache) release(v *inspected) {
 	if invariants.Enabled {
-		invariants.Overwrite(v.Bytes)
+		invariants.Overwrite(v.bytes)
 	}
 	rc.pool.Put(v)
 }
@@ -216,23 +213,36 @@ func (k *storedKind) value(raw []byte) []byte {
 	return append(append(data, raw...), wire.EnvelopeTail...)
 }
 
-// complete completes config by the rule of v and reports whether it could. If not, the caller decodes the
-// value; wanted reports whether it should then call learn.
-func (rc *ruleCache) complete(v *inspected, config *cache.ObjectConfig) (done, wanted bool) {
-	r := v.rule
-	if r == nil {
-		if r, wanted = rc.lookUp(v.fingerprint); r == nil {
-			return false, wanted
-		}
+// complete completes config, which has a key, for plain stored data, without decoding it, and reports whether it
+// could. If config has no revision, the body may be a part of data, and may have no revision or an arbitrary one. rc
+// may be nil.
+func (rc *ruleCache) complete(data []byte, config *cache.ObjectConfig) bool {
+	v := rc.inspect(data)
+	if v == nil {
+		return false
 	}
-	if !r.make(v, config) {
-		return false, false
+	defer rc.release(v)
+	if v.rule != nil {
+		return rc.completeBy(v.rule, v, config)
 	}
-	rc.hits.Add(1)
-	if v.rule == nil {
-		rc.promote(r, v)
+	r, wanted := rc.lookUp(v.fingerprint)
+	if wanted {
+		rc.store(v.fingerprint, rc.ruleOf(v, data, config.Key))
 	}
-	return true, false
+	if r == nil || !rc.completeBy(r, v, config) {
+		return false
+	}
+	rc.promote(r, v)
+	return true
+}
+
+// completeBy completes config by r, the rule of v.
+func (rc *ruleCache) completeBy(r *rule, v *inspected, config *cache.ObjectConfig) bool {
+	done := r.make(v, config)
+	if done {
+		rc.hits.Add(1)
+	}
+	return done
 }
 
 // lookUp returns the rule of a fingerprint, nil if there is none yet. Then it counts a miss, and wanted reports
@@ -254,11 +264,6 @@ func (rc *ruleCache) lookUp(p fingerprint) (_ *rule, wanted bool) {
 	}
 	rc.misses.Add(1)
 	return nil, wanted
-}
-
-// learn makes the rule of v's fingerprint. config is the result of decoding and encoding v.
-func (rc *ruleCache) learn(v *inspected, config *cache.ObjectConfig) {
-	rc.store(v.fingerprint, rc.ruleOf(v, config))
 }
 
 // store stores the rule of a fingerprint. If there are too many rules, it first discards all of them.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -181,7 +182,7 @@ type variation struct {
 	renamed         map[string][]byte
 }
 
-func (v *variation) value(value []byte, gvk schema.GroupVersionKind, fields *wire.Fields) []byte {
+func (v *variation) value(value []byte, gvk schema.GroupVersionKind, fields *encoding.Layouts) []byte {
 	raw, _, _, _ := wire.Unenvelope(value)
 	if v.careless && v.rand.Intn(20) == 0 { // the envelope, too
 		return v.other(nil, value, 1)
@@ -190,7 +191,7 @@ func (v *variation) value(value []byte, gvk schema.GroupVersionKind, fields *wir
 	return wire.Protobuf(kind).AppendObject(nil, v.message(raw, fields))
 }
 
-func (v *variation) message(msg []byte, fields *wire.Fields) (out []byte) {
+func (v *variation) message(msg []byte, fields *encoding.Layouts) (out []byte) {
 	for len(msg) > 0 {
 		number, kind, n := protowire.ConsumeTag(msg)
 		size := protowire.ConsumeFieldValue(number, kind, msg[n:])
@@ -214,13 +215,14 @@ func (v *variation) message(msg []byte, fields *wire.Fields) (out []byte) {
 	return out
 }
 
-func (v *variation) content(content []byte, layout *wire.Layout) []byte {
+func (v *variation) content(content []byte, layout *encoding.Layout) []byte {
+	time, micro := layout.IsTime()
 	switch {
-	case layout.Role == wire.Message:
-		return v.message(content, &layout.Fields)
-	case v.fewer || layout.Role == wire.Kept:
+	case layout.Inner() != nil:
+		return v.message(content, layout.Inner())
+	case v.fewer || layout.IsKept():
 		return content
-	case v.renamed != nil && len(content) > 0 && layout.Role != wire.Time && layout.Role != wire.MicroTime:
+	case v.renamed != nil && len(content) > 0 && !time:
 		if v.renamed[string(content)] == nil {
 			v.renamed[string(content)] = fmt.Appendf(nil, "%d", v.rand.Int63n(1<<v.rand.Intn(62)+1)+int64(len(v.renamed))<<32)
 		}
@@ -228,8 +230,8 @@ func (v *variation) content(content []byte, layout *wire.Layout) []byte {
 	case !v.careless && len(content) == 0 || v.rand.Intn(3) == 0:
 		v.seen = append(v.seen, content)
 		return content
-	case layout.Role == wire.Time || layout.Role == wire.MicroTime:
-		return v.time(content, layout.Role)
+	case time:
+		return v.time(content, micro)
 	}
 	return v.word()
 }
@@ -248,9 +250,9 @@ func (v *variation) word() []byte {
 	return fmt.Appendf(nil, "w%d", v.rand.Int63())
 }
 
-func (v *variation) time(content []byte, role wire.Role) []byte {
+func (v *variation) time(content []byte, micro bool) []byte {
 	seconds, nanos := uint64(v.rand.Int63n(1<<33)+1), uint64(0)
-	if role == wire.MicroTime {
+	if micro {
 		nanos = uint64(v.rand.Intn(1e6)) * 1000
 	}
 	if v.careless {

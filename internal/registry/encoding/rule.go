@@ -16,9 +16,9 @@ import (
 
 // rule makes the cached objects of values with one fingerprint. A rule with misses only counts them.
 type rule struct {
-	misses         int            // values with the fingerprint that were decoded; 0 once there is a rule
-	lookups        atomic.Uint32  // uses by fingerprint, and not by a recent pattern
-	body           *wire.Template // of the tokens and the revision; nil if only the revision is set
+	misses         int           // values with the fingerprint that were decoded; 0 once there is a rule
+	lookups        atomic.Uint32 // uses by fingerprint, and not by a recent pattern
+	body           *template     // of the tokens and the revision; nil if only the revision is set
 	labels, fields []attribute
 }
 
@@ -38,18 +38,17 @@ func (r *rule) size() int {
 	}
 	n := ruleSize + attributeSize*(len(r.labels)+len(r.fields))
 	if r.body != nil {
-		n += r.body.Size()
+		n += r.body.size()
 	}
 	return n
 }
 
-// make completes config for v and reports whether it could. If config has no revision, the body may be a
-// part of v's value, and may have no revision or an arbitrary one.
+// make completes config for v, as [ruleCache.complete] says, and reports whether it could.
 func (r *rule) make(v *inspected, config *cache.ObjectConfig) bool {
 	v.setContents(max(config.Revision, 1))
 	switch {
 	case r.body != nil:
-		config.Body = r.body.Write(v.contents)
+		config.Body = r.body.write(v.contents)
 	case config.Revision == 0:
 		config.Body = v.raw
 	default:
@@ -77,32 +76,29 @@ func valuesOf(attributes []attribute, contents [][]byte) map[string]string {
 // markRevision is the revision of values with unique tokens.
 const markRevision = 4611686018427387001
 
-// ruleOf makes the rule of v's fingerprint. It returns nil if there is none.
-func (rc *ruleCache) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
-	marks := newMarks(v.Tokens)
-	next := -1
-	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.kind.fields(), func([]byte, wire.Role) (int, bool) {
-		next++
-		return next, true
-	})
-	if !ok || next+1 != len(v.Tokens) {
+// ruleOf makes the rule of the fingerprint of v, which inspect has made of data. It returns nil if there is none.
+func (rc *ruleCache) ruleOf(v *inspected, data []byte, key string) *rule {
+	want := cache.ObjectConfig{Key: key, Revision: 1}
+	if err := rc.codec.decodeInto(data, &want); err != nil {
 		return nil
 	}
-	raw := unmarked.Write(marks.contents)
-	made := cache.ObjectConfig{Key: config.Key, Revision: markRevision}
+	marks := newMarks(v.tokens)
+	raw := v.template(func(i int, _ token) (int, bool) { return i, true }).write(marks.contents)
+	made := cache.ObjectConfig{Key: key, Revision: markRevision}
 	if err := rc.codec.decodeInto(v.fingerprint.kind.value(raw), &made); err != nil {
 		return nil
 	}
 	r := &rule{labels: attributesOf(made.Labels, marks), fields: attributesOf(made.Fields, marks)}
-	if !unchanged(v.raw, config) || !unchanged(raw, &made) {
-		if r.body, ok = wire.NewTemplate(made.Body, rc.kinds[0].fields(), marks.tokenOf); !ok {
+	if !unchanged(v.raw, &want) || !unchanged(raw, &made) {
+		var body skeleton
+		if !body.make(made.Body, rc.kinds[0].layouts()) {
 			return nil
 		}
+		r.body = body.template(func(_ int, t token) (int, bool) { return marks.tokenOf(t.content) })
 	}
-	var again cache.ObjectConfig
-	again.Revision = config.Revision
-	if !r.make(v, &again) || !bytes.Equal(again.Body, config.Body) ||
-		!maps.Equal(again.Labels, config.Labels) || !maps.Equal(again.Fields, config.Fields) {
+	got := cache.ObjectConfig{Revision: want.Revision}
+	if !r.make(v, &got) || !bytes.Equal(got.Body, want.Body) ||
+		!maps.Equal(got.Labels, want.Labels) || !maps.Equal(got.Fields, want.Fields) {
 		return nil
 	}
 	return r
@@ -120,16 +116,16 @@ type marks struct {
 	tokens   map[string]int
 }
 
-func newMarks(tokens []wire.Token) marks {
+func newMarks(tokens []token) marks {
 	m := marks{tokens: make(map[string]int, len(tokens)+1)}
 	for i, t := range tokens {
 		var content []byte
-		switch t.Role {
-		case wire.Name:
-			content = fmt.Appendf(nil, "\x7fname-%d", t.Number)
-		case wire.Time:
+		switch t.role {
+		case nameToken:
+			content = fmt.Appendf(nil, "\x7fname-%d", t.number)
+		case timeToken:
 			content = timestamp(uint64(86400+i), 0)
-		case wire.MicroTime:
+		case microTimeToken:
 			content = timestamp(uint64(86400+i), 1000) // shows if it becomes a Time
 		default:
 			content = fmt.Appendf(nil, "\x7fopaque-%d", i)
@@ -153,7 +149,7 @@ func (m *marks) add(content []byte) {
 }
 
 // tokenOf returns the token whose mark is content.
-func (m *marks) tokenOf(content []byte, _ wire.Role) (int, bool) {
+func (m *marks) tokenOf(content []byte) (int, bool) {
 	token, ok := m.tokens[string(content)]
 	return token, ok
 }
@@ -163,7 +159,7 @@ func attributesOf(values fields.Set, marks marks) []attribute {
 	all := make([]attribute, 0, len(values))
 	for name, value := range values {
 		a := attribute{name: name, token: constant}
-		if token, ok := marks.tokenOf([]byte(value), wire.Kept); ok {
+		if token, ok := marks.tokenOf([]byte(value)); ok {
 			a.token = token
 		} else {
 			a.value = value

@@ -48,20 +48,8 @@ func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 	if c.Decorate != nil || rest == "" {
 		return Foreseen{}
 	}
-	v := c.rules.inspect(s.Data)
-	if v == nil {
-		return Foreseen{}
-	}
-	defer c.rules.release(v)
 	f := Foreseen{Plain: true, config: cache.ObjectConfig{Key: rest}}
-	done, wanted := c.rules.complete(v, &f.config)
-	if wanted {
-		example := cache.ObjectConfig{Key: rest, Revision: 1}
-		if c.decodeInto(s.Data, &example) == nil {
-			c.rules.learn(v, &example)
-		}
-	}
-	if !done {
+	if !c.rules.complete(s.Data, &f.config) {
 		return Foreseen{}
 	}
 	return f

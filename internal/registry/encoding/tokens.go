@@ -16,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // hasTokens lists the resources whose values have fingerprints: kinds with many objects. Their defaults,
@@ -44,67 +42,67 @@ var hasTokens = map[schema.GroupResource]bool{
 }
 
 // roles are the roles of the fields of a type, by their names in Go.
-type roles map[string]wire.Role
+type roles map[string]role
 
 // tokensOf lists the fields that hold tokens, in addition to all times. A field may hold tokens if upstream's
-// defaults and conversions copy it without reading it; a Name may also be compared with other Names. An empty
+// defaults and conversions copy it without reading it; a name may also be compared with other names. An empty
 // field is no token. In maps only the values are tokens: encoders sort by keys, and conversions look for keys.
 var tokensOf = map[reflect.Type]roles{
 	reflect.TypeFor[metav1.ObjectMeta](): {
-		"Name": wire.Name, "GenerateName": wire.Name, "Namespace": wire.Name, "UID": wire.Name,
-		"ResourceVersion": wire.Opaque, "Labels": wire.Name, "Annotations": wire.Opaque,
+		"Name": nameToken, "GenerateName": nameToken, "Namespace": nameToken, "UID": nameToken,
+		"ResourceVersion": opaqueToken, "Labels": nameToken, "Annotations": opaqueToken,
 	},
-	reflect.TypeFor[metav1.OwnerReference](): {"Name": wire.Name, "UID": wire.Name},
-	reflect.TypeFor[metav1.FieldsV1]():       {"Raw": wire.Opaque},
-	reflect.TypeFor[metav1.LabelSelector]():  {"MatchLabels": wire.Name},
+	reflect.TypeFor[metav1.OwnerReference](): {"Name": nameToken, "UID": nameToken},
+	reflect.TypeFor[metav1.FieldsV1]():       {"Raw": opaqueToken},
+	reflect.TypeFor[metav1.LabelSelector]():  {"MatchLabels": nameToken},
 
 	reflect.TypeFor[corev1.PodSpec](): {
-		"ServiceAccountName": wire.Name, "DeprecatedServiceAccount": wire.Name, "NodeName": wire.Name,
-		"Hostname": wire.Name, "Subdomain": wire.Name, "NodeSelector": wire.Opaque,
+		"ServiceAccountName": nameToken, "DeprecatedServiceAccount": nameToken, "NodeName": nameToken,
+		"Hostname": nameToken, "Subdomain": nameToken, "NodeSelector": opaqueToken,
 	},
-	reflect.TypeFor[corev1.Volume]():                            {"Name": wire.Name},
-	reflect.TypeFor[corev1.LocalObjectReference]():              {"Name": wire.Name},
-	reflect.TypeFor[corev1.SecretVolumeSource]():                {"SecretName": wire.Name},
-	reflect.TypeFor[corev1.PersistentVolumeClaimVolumeSource](): {"ClaimName": wire.Name},
+	reflect.TypeFor[corev1.Volume]():                            {"Name": nameToken},
+	reflect.TypeFor[corev1.LocalObjectReference]():              {"Name": nameToken},
+	reflect.TypeFor[corev1.SecretVolumeSource]():                {"SecretName": nameToken},
+	reflect.TypeFor[corev1.PersistentVolumeClaimVolumeSource](): {"ClaimName": nameToken},
 	// Image is missing, because the default of ImagePullPolicy depends on it (core/v1/defaults.go).
-	reflect.TypeFor[corev1.Container]():                {"Command": wire.Opaque, "Args": wire.Opaque, "WorkingDir": wire.Opaque},
-	reflect.TypeFor[corev1.EnvVar]():                   {"Name": wire.Opaque, "Value": wire.Opaque},
-	reflect.TypeFor[corev1.VolumeMount]():              {"Name": wire.Name, "MountPath": wire.Opaque, "SubPath": wire.Opaque},
-	reflect.TypeFor[corev1.ExecAction]():               {"Command": wire.Opaque},
-	reflect.TypeFor[corev1.PodStatus]():                {"Message": wire.Opaque, "Reason": wire.Opaque, "HostIP": wire.Name, "PodIP": wire.Name, "NominatedNodeName": wire.Name},
-	reflect.TypeFor[corev1.PodCondition]():             {"Reason": wire.Opaque, "Message": wire.Opaque},
-	reflect.TypeFor[corev1.PodIP]():                    {"IP": wire.Name},
-	reflect.TypeFor[corev1.HostIP]():                   {"IP": wire.Name},
-	reflect.TypeFor[corev1.ContainerStatus]():          {"Image": wire.Opaque, "ImageID": wire.Opaque, "ContainerID": wire.Name},
-	reflect.TypeFor[corev1.ContainerStateWaiting]():    {"Message": wire.Opaque},
-	reflect.TypeFor[corev1.ContainerStateTerminated](): {"Message": wire.Opaque, "ContainerID": wire.Name},
+	reflect.TypeFor[corev1.Container]():                {"Command": opaqueToken, "Args": opaqueToken, "WorkingDir": opaqueToken},
+	reflect.TypeFor[corev1.EnvVar]():                   {"Name": opaqueToken, "Value": opaqueToken},
+	reflect.TypeFor[corev1.VolumeMount]():              {"Name": nameToken, "MountPath": opaqueToken, "SubPath": opaqueToken},
+	reflect.TypeFor[corev1.ExecAction]():               {"Command": opaqueToken},
+	reflect.TypeFor[corev1.PodStatus]():                {"Message": opaqueToken, "Reason": opaqueToken, "HostIP": nameToken, "PodIP": nameToken, "NominatedNodeName": nameToken},
+	reflect.TypeFor[corev1.PodCondition]():             {"Reason": opaqueToken, "Message": opaqueToken},
+	reflect.TypeFor[corev1.PodIP]():                    {"IP": nameToken},
+	reflect.TypeFor[corev1.HostIP]():                   {"IP": nameToken},
+	reflect.TypeFor[corev1.ContainerStatus]():          {"Image": opaqueToken, "ImageID": opaqueToken, "ContainerID": nameToken},
+	reflect.TypeFor[corev1.ContainerStateWaiting]():    {"Message": opaqueToken},
+	reflect.TypeFor[corev1.ContainerStateTerminated](): {"Message": opaqueToken, "ContainerID": nameToken},
 
-	reflect.TypeFor[corev1.NodeSpec]():       {"PodCIDR": wire.Name, "PodCIDRs": wire.Name, "ProviderID": wire.Opaque},
-	reflect.TypeFor[corev1.NodeAddress]():    {"Address": wire.Opaque},
-	reflect.TypeFor[corev1.NodeCondition]():  {"Reason": wire.Opaque, "Message": wire.Opaque},
-	reflect.TypeFor[corev1.NodeSystemInfo](): {"MachineID": wire.Opaque, "SystemUUID": wire.Opaque, "BootID": wire.Opaque},
+	reflect.TypeFor[corev1.NodeSpec]():       {"PodCIDR": nameToken, "PodCIDRs": nameToken, "ProviderID": opaqueToken},
+	reflect.TypeFor[corev1.NodeAddress]():    {"Address": opaqueToken},
+	reflect.TypeFor[corev1.NodeCondition]():  {"Reason": opaqueToken, "Message": opaqueToken},
+	reflect.TypeFor[corev1.NodeSystemInfo](): {"MachineID": opaqueToken, "SystemUUID": opaqueToken, "BootID": opaqueToken},
 
 	reflect.TypeFor[corev1.ObjectReference](): {
-		"Namespace": wire.Name, "Name": wire.Name, "UID": wire.Name, "ResourceVersion": wire.Opaque, "FieldPath": wire.Opaque,
+		"Namespace": nameToken, "Name": nameToken, "UID": nameToken, "ResourceVersion": opaqueToken, "FieldPath": opaqueToken,
 	},
-	reflect.TypeFor[corev1.Event]():       {"Message": wire.Opaque, "ReportingInstance": wire.Opaque},
-	reflect.TypeFor[corev1.EventSource](): {"Host": wire.Opaque},
-	reflect.TypeFor[eventsv1.Event]():     {"Note": wire.Opaque, "ReportingInstance": wire.Opaque},
+	reflect.TypeFor[corev1.Event]():       {"Message": opaqueToken, "ReportingInstance": opaqueToken},
+	reflect.TypeFor[corev1.EventSource](): {"Host": opaqueToken},
+	reflect.TypeFor[eventsv1.Event]():     {"Note": opaqueToken, "ReportingInstance": opaqueToken},
 
-	reflect.TypeFor[corev1.ConfigMap]():       {"Data": wire.Opaque, "BinaryData": wire.Opaque},
-	reflect.TypeFor[corev1.Secret]():          {"Data": wire.Opaque},
-	reflect.TypeFor[corev1.EndpointAddress](): {"IP": wire.Opaque, "Hostname": wire.Opaque, "NodeName": wire.Opaque},
-	reflect.TypeFor[discoveryv1.Endpoint]():   {"Addresses": wire.Opaque, "Hostname": wire.Opaque, "NodeName": wire.Opaque, "Zone": wire.Opaque},
-	reflect.TypeFor[discoveryv1.ForZone]():    {"Name": wire.Opaque},
+	reflect.TypeFor[corev1.ConfigMap]():       {"Data": opaqueToken, "BinaryData": opaqueToken},
+	reflect.TypeFor[corev1.Secret]():          {"Data": opaqueToken},
+	reflect.TypeFor[corev1.EndpointAddress](): {"IP": opaqueToken, "Hostname": opaqueToken, "NodeName": opaqueToken},
+	reflect.TypeFor[discoveryv1.Endpoint]():   {"Addresses": opaqueToken, "Hostname": opaqueToken, "NodeName": opaqueToken, "Zone": opaqueToken},
+	reflect.TypeFor[discoveryv1.ForZone]():    {"Name": opaqueToken},
 
-	reflect.TypeFor[corev1.ReplicationControllerSpec](): {"Selector": wire.Name},
-	reflect.TypeFor[appsv1.DeploymentCondition]():       {"Reason": wire.Opaque, "Message": wire.Opaque},
-	reflect.TypeFor[appsv1.ReplicaSetCondition]():       {"Reason": wire.Opaque, "Message": wire.Opaque},
-	reflect.TypeFor[appsv1.StatefulSetStatus]():         {"CurrentRevision": wire.Name, "UpdateRevision": wire.Name},
+	reflect.TypeFor[corev1.ReplicationControllerSpec](): {"Selector": nameToken},
+	reflect.TypeFor[appsv1.DeploymentCondition]():       {"Reason": opaqueToken, "Message": opaqueToken},
+	reflect.TypeFor[appsv1.ReplicaSetCondition]():       {"Reason": opaqueToken, "Message": opaqueToken},
+	reflect.TypeFor[appsv1.StatefulSetStatus]():         {"CurrentRevision": nameToken, "UpdateRevision": nameToken},
 
-	reflect.TypeFor[coordinationv1.LeaseSpec]():                  {"HolderIdentity": wire.Opaque},
-	reflect.TypeFor[autoscalingv1.CrossVersionObjectReference](): {"Name": wire.Opaque},
-	reflect.TypeFor[autoscalingv2.CrossVersionObjectReference](): {"Name": wire.Opaque},
+	reflect.TypeFor[coordinationv1.LeaseSpec]():                  {"HolderIdentity": opaqueToken},
+	reflect.TypeFor[autoscalingv1.CrossVersionObjectReference](): {"Name": opaqueToken},
+	reflect.TypeFor[autoscalingv2.CrossVersionObjectReference](): {"Name": opaqueToken},
 }
 
 // readsAnnotations lists the kinds whose conversions read the values of annotations
@@ -112,7 +110,7 @@ var tokensOf = map[reflect.Type]roles{
 var readsAnnotations = map[string]bool{"Deployment": true, "DaemonSet": true, "HorizontalPodAutoscaler": true}
 
 // objectTokens returns the fields of an object that hold tokens.
-func objectTokens(obj runtime.Object) *wire.Fields {
+func objectTokens(obj runtime.Object) *layouts {
 	t := reflect.TypeOf(obj).Elem()
 	all := messageTokens(t, nil)
 	if all == nil {
@@ -120,19 +118,19 @@ func objectTokens(obj runtime.Object) *wire.Fields {
 	}
 	if f, ok := t.FieldByName("ObjectMeta"); ok && readsAnnotations[t.Name()] {
 		annotations, _ := f.Type.FieldByName("Annotations")
-		all[fieldNumber(f)].Fields[fieldNumber(annotations)] = nil
+		all[fieldNumber(f)].inner[fieldNumber(annotations)] = nil
 	}
 	return all
 }
 
 // messageTokens returns the fields of a type that hold tokens, nil if there are none. It does not enter a
 // type within itself.
-func messageTokens(t reflect.Type, within []reflect.Type) *wire.Fields {
+func messageTokens(t reflect.Type, within []reflect.Type) *layouts {
 	if slices.Contains(within, t) {
 		return nil
 	}
 	within = append(within[:len(within):len(within)], t)
-	var all wire.Fields
+	var all layouts
 	some := false
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -151,29 +149,29 @@ func messageTokens(t reflect.Type, within []reflect.Type) *wire.Fields {
 }
 
 // fieldTokens is messageTokens for a field.
-func fieldTokens(t reflect.Type, role wire.Role, within []reflect.Type) *wire.Layout {
+func fieldTokens(t reflect.Type, r role, within []reflect.Type) *layout {
 	if t.Kind() == reflect.Map {
 		// Upstream's decoder takes a key of any wire type for a text, and reads on behind the
 		// entry then.
 		const key, value = 1, 2
-		return &wire.Layout{Role: wire.Message, Fields: wire.Fields{key: {Role: wire.Kept}, value: {Role: role}}}
+		return &layout{role: messageField, inner: &layouts{key: {role: keptField}, value: {role: r}}}
 	}
-	if role != wire.Kept {
-		return &wire.Layout{Role: role}
+	if r != keptField {
+		return &layout{role: r}
 	}
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
 	}
 	switch {
 	case t == reflect.TypeFor[metav1.Time]():
-		return &wire.Layout{Role: wire.Time}
+		return &layout{role: timeToken}
 	case t == reflect.TypeFor[metav1.MicroTime]():
-		return &wire.Layout{Role: wire.MicroTime}
+		return &layout{role: microTimeToken}
 	case t.Kind() != reflect.Struct:
 		return nil
 	}
-	if fields := messageTokens(t, within); fields != nil {
-		return &wire.Layout{Role: wire.Message, Fields: *fields}
+	if inner := messageTokens(t, within); inner != nil {
+		return &layout{role: messageField, inner: inner}
 	}
 	return nil
 }

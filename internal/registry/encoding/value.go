@@ -24,8 +24,10 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 		return c.corrupt(rest, revision, len(value), err)
 	}
 	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
-	if err = c.complete(data, &config); err != nil {
-		return c.corrupt(rest, revision, len(value), err)
+	if !c.rules.complete(data, &config) {
+		if err = c.decodeInto(data, &config); err != nil {
+			return c.corrupt(rest, revision, len(value), err)
+		}
 	}
 	return cache.NewObject(config, c.Schema)
 }
@@ -33,26 +35,6 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 // corrupt makes a corrupt object.
 func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.Schema)
-}
-
-// complete completes config, which has a key and a revision. It decodes data only if its fingerprint has no rule.
-func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
-	v := c.rules.inspect(data)
-	if v == nil {
-		return c.decodeInto(data, config)
-	}
-	defer c.rules.release(v)
-	done, wanted := c.rules.complete(v, config)
-	if done {
-		return nil
-	}
-	if err := c.decodeInto(data, config); err != nil {
-		return err
-	}
-	if wanted {
-		c.rules.learn(v, config)
-	}
-	return nil
 }
 
 // decodeInto completes config by decoding data. Selectable fields are taken before decoration, as in

@@ -1,19 +1,26 @@
-// Package wire writes Kubernetes responses around encoded items.
+// Package wire writes Kubernetes responses around encoded items, and reads and replaces parts of encoded objects.
 //
-// Model. An item is one object as it appears in a list: in protobuf the bare message, in JSON an object
-// without kind and apiVersion (PartialObjectMetadata has them). A [Writer] belongs to one kind in one media
-// type. It writes what surrounds items: the type of a single object, the header, separators and footer of a
-// list, the frame of a watch event. All sizes are known in advance, for Content-Length.
+// # Model
 //
-// A [Skeleton] is a message without names, times and free text. A [Template] writes and recognizes messages
-// with the same skeleton.
+// An item is one object as it appears in a list: in protobuf the bare message, in JSON an object without kind and
+// apiVersion (PartialObjectMetadata has them). A [Writer] belongs to one kind in one media type. It writes the bytes
+// around items: the type of a single object, the header, separators and footer of a list, the frame of a watch event.
+// Sizes of objects and lists are known in advance, for Content-Length.
 //
-// Guarantees. A Writer appends exactly what upstream's encoders write for the same objects. Nothing here
-// decodes an object: [PartialProtobuf], [Writer].AppendRevision and [MetadataJSON] read no further than the
-// top-level metadata.
+// [Pretty], [Indenter] and [YAML] convert JSON bodies to the other forms in which upstream serves JSON.
 //
-// Locks and goroutines. None: a Writer is immutable and may be shared.
+// # Guarantees
 //
-// Bytes. Items are only read, and not kept. Functions named Append append to dst and return it.
-// PartialProtobuf and MetadataJSON return a part of their input.
+// A Writer appends exactly the bytes that upstream's encoders write for the same objects. Functions that read or
+// replace a part of an object do not decode the object: they read no further than its top-level metadata. They return
+// [ErrMalformed] or [ErrNoMetadata] for bytes that are not an encoded object.
+//
+// # Bytes
+//
+// Items are only read, and not kept. Functions named Append append to dst and return it. Other functions that return
+// a part of an object return a slice of their input, unless they say that they copy.
+//
+// # Locks and goroutines
+//
+// There are none. A Writer is immutable and may be shared; an [Indenter] belongs to one caller.
 package wire

@@ -29,17 +29,15 @@ func RevisionProtobuf(msg []byte) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	from, to, err := revisionSpan(meta)
-	if err != nil || from == to {
-		return 0, err
+	for f, err := range Contents(meta) {
+		if err != nil || f.Number != numResourceVersion || len(f.Content) == 0 {
+			continue
+		}
+		revision, err := strconv.ParseInt(string(f.Content), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%w: resourceVersion: %w", ErrMalformed, err)
+		}
+		return revision, nil
 	}
-	f, err := nextField(meta, from)
-	if err != nil || f.body == f.stop {
-		return 0, err
-	}
-	revision, err := strconv.ParseInt(string(meta[f.body:f.stop]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%w: resourceVersion: %w", ErrMalformed, err)
-	}
-	return revision, nil
+	return 0, nil
 }

@@ -10,76 +10,65 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// field is one field of a protobuf message: where its tag starts, where its
-// content starts (after the length, for those that have one) and where it ends.
-type field struct {
-	number, kind      int
-	start, body, stop int
+// Field is a field of a protobuf message.
+type Field struct {
+	Number      int
+	Kind        protowire.Type
+	Start, Stop int    // in the message: from the tag to the end
+	Content     []byte // of a field with a length: the last bytes of the field, which are a part of the message
 }
 
-// nextField parses the field that starts at msg[at].
-func nextField(msg []byte, at int) (field, error) {
-	number, kind, n := protowire.ConsumeTag(msg[at:])
-	if n < 0 || kind == protowire.StartGroupType {
-		return field{}, fmt.Errorf("%w: bad tag at byte %d", ErrMalformed, at)
-	}
-	f := field{number: int(number), kind: int(kind), start: at, body: at + n}
-	if kind == protowire.BytesType {
-		var content []byte
-		content, n = protowire.ConsumeBytes(msg[f.body:])
-		f.stop = f.body + n
-		f.body = f.stop - len(content)
-	} else {
-		n = protowire.ConsumeFieldValue(number, kind, msg[f.body:])
-		f.stop = f.body + n
-	}
-	if n < 0 {
-		return field{}, fmt.Errorf("%w: bad field at byte %d", ErrMalformed, at)
-	}
-	return f, nil
-}
-
-// fieldsOf returns the fields of msg in order. The last one comes with an error if msg is malformed.
-func fieldsOf(msg []byte) iter.Seq2[field, error] {
-	return func(yield func(field, error) bool) {
+// Fields returns the fields of msg in order. The last one comes with an [ErrMalformed] if msg is malformed.
+func Fields(msg []byte) iter.Seq2[Field, error] {
+	return func(yield func(Field, error) bool) {
 		for at := 0; at < len(msg); {
 			f, err := nextField(msg, at)
 			if !yield(f, err) || err != nil {
 				return
 			}
-			at = f.stop
+			at = f.Stop
 		}
 	}
 }
 
-// Content is the content of a field that has a length. It is a part of the message.
-type Content struct {
-	Number int // of the field
-	Bytes  []byte
-}
-
-// Contents returns the contents of msg in order. The last one comes with an error if msg is malformed.
-func Contents(msg []byte) iter.Seq2[Content, error] {
-	return func(yield func(Content, error) bool) {
-		for f, err := range fieldsOf(msg) {
-			if err == nil && f.kind != wireLen {
-				continue
-			}
-			if !yield(Content{f.number, msg[f.body:f.stop:f.stop]}, err) {
+// Contents returns the fields of msg that have a length, as [Fields] does.
+func Contents(msg []byte) iter.Seq2[Field, error] {
+	return func(yield func(Field, error) bool) {
+		for f, err := range Fields(msg) {
+			if (err != nil || f.Kind == protowire.BytesType) && !yield(f, err) {
 				return
 			}
 		}
 	}
 }
 
+// nextField reads the field that starts at msg[at].
+func nextField(msg []byte, at int) (Field, error) {
+	number, kind, n := protowire.ConsumeTag(msg[at:])
+	if n < 0 || kind == protowire.StartGroupType {
+		return Field{}, fmt.Errorf("%w: bad tag at byte %d", ErrMalformed, at)
+	}
+	f, body := Field{Number: int(number), Kind: kind, Start: at}, at+n
+	if kind == protowire.BytesType {
+		f.Content, n = protowire.ConsumeBytes(msg[body:])
+		f.Content = f.Content[:len(f.Content):len(f.Content)]
+	} else {
+		n = protowire.ConsumeFieldValue(number, kind, msg[body:])
+	}
+	if f.Stop = body + n; n < 0 {
+		return Field{}, fmt.Errorf("%w: bad field at byte %d", ErrMalformed, at)
+	}
+	return f, nil
+}
+
 // metadataField finds field 1 of msg, which is the metadata of every object.
-func metadataField(msg []byte) (field, error) {
-	for f, err := range fieldsOf(msg) {
-		if err != nil || f.number == 1 && f.kind == wireLen {
+func metadataField(msg []byte) (Field, error) {
+	for f, err := range Contents(msg) {
+		if err != nil || f.Number == 1 {
 			return f, err
 		}
 	}
-	return field{}, ErrNoMetadata
+	return Field{}, ErrNoMetadata
 }
 
 // PartialProtobuf returns the part of a bare message that is its PartialObjectMetadata: both have ObjectMeta
@@ -89,27 +78,24 @@ func PartialProtobuf(msg []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return msg[f.start:f.stop:f.stop], nil
+	return msg[f.Start:f.Stop:f.Stop], nil
 }
 
 // ObjectMetaProtobuf returns the encoded ObjectMeta of a bare message.
 func ObjectMetaProtobuf(msg []byte) ([]byte, error) {
 	f, err := metadataField(msg)
-	if err != nil {
-		return nil, err
-	}
-	return msg[f.body:f.stop:f.stop], nil
+	return f.Content, err
 }
 
 // UIDProtobuf returns the uid in the top-level metadata of a bare message, nil if it has none.
 func UIDProtobuf(msg []byte) []byte {
-	meta, err := ObjectMetaProtobuf(msg)
+	f, err := metadataField(msg)
 	if err != nil {
 		return nil
 	}
-	for f, err := range Contents(meta) {
+	for f, err := range Contents(f.Content) {
 		if err == nil && f.Number == numUID {
-			return f.Bytes
+			return f.Content
 		}
 	}
 	return nil
@@ -126,33 +112,33 @@ func AppendRevisionProtobuf(dst, msg []byte, revision int64) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	meta := msg[outer.body:outer.stop]
+	meta := outer.Content
 	from, to, err := revisionSpan(meta)
 	if err != nil {
 		return dst, err
 	}
 	n := len(meta) - (to - from) + sizeField(revisionLen(revision))
-	dst = append(dst, msg[:outer.start]...)
+	dst = append(dst, msg[:outer.Start]...)
 	dst = append(dst, tagMetadata)
 	dst = binary.AppendUvarint(dst, uint64(n))
 	dst = append(dst, meta[:from]...)
 	dst = append(dst, tagResourceVersion, byte(revisionLen(revision)))
 	dst = appendRevisionString(dst, revision)
 	dst = append(dst, meta[to:]...)
-	return append(dst, msg[outer.stop:]...), nil
+	return append(dst, msg[outer.Stop:]...), nil
 }
 
 // revisionSpan finds resourceVersion in an encoded ObjectMeta, or the empty span where it must be inserted,
 // in the order of field numbers.
 func revisionSpan(meta []byte) (from, to int, err error) {
-	for f, err := range fieldsOf(meta) {
+	for f, err := range Fields(meta) {
 		switch {
 		case err != nil:
 			return 0, 0, err
-		case f.number == numResourceVersion && f.kind == wireLen:
-			return f.start, f.stop, nil
-		case f.number > numResourceVersion:
-			return f.start, f.start, nil
+		case f.Number == numResourceVersion && f.Kind == protowire.BytesType:
+			return f.Start, f.Stop, nil
+		case f.Number > numResourceVersion:
+			return f.Start, f.Start, nil
 		}
 	}
 	return len(meta), len(meta), nil
@@ -168,13 +154,13 @@ func Unenvelope(value []byte) (raw []byte, apiVersion, kind string, ok bool) {
 	var meta runtime.TypeMeta
 	for f, err := range Contents(msg) {
 		if err == nil && f.Number == 1 {
-			err = meta.Unmarshal(f.Bytes)
+			err = meta.Unmarshal(f.Content)
 		}
 		if err != nil {
 			return nil, "", "", false
 		}
 		if f.Number == 2 {
-			raw = f.Bytes
+			raw = f.Content
 		}
 	}
 	return raw, meta.APIVersion, meta.Kind, raw != nil

@@ -1,4 +1,4 @@
-package wire_test
+package encoding
 
 import (
 	"bytes"
@@ -9,23 +9,21 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"pgregory.net/rapid"
-
-	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // skeletonFields is a message of one field of each role, itself nested in field 5.
-func skeletonFields() *wire.Fields {
-	inner := wire.Fields{1: {Role: wire.Name}, 2: {Role: wire.Opaque}, 3: {Role: wire.Time}, 4: {Role: wire.MicroTime}, 7: {Role: wire.Kept}}
+func skeletonFields() *layouts {
+	inner := layouts{1: {role: nameToken}, 2: {role: opaqueToken}, 3: {role: timeToken}, 4: {role: microTimeToken}, 7: {role: keptField}}
 	outer := inner
-	outer[5] = &wire.Layout{Role: wire.Message, Fields: inner}
+	outer[5] = &layout{role: messageField, inner: &inner}
 	return &outer
 }
 
 // microsecond is a time with a fraction of a second.
 const microsecond = "\x08\x01\x10\xe8\x07"
 
-// model describes in words what a Skeleton contains.
-func model(msg []byte, fields *wire.Fields, names map[string]int) string {
+// model describes in words what a skeleton contains.
+func model(msg []byte, fields *layouts, names map[string]int) string {
 	var out bytes.Buffer
 	for len(msg) > 0 {
 		number, kind, n := protowire.ConsumeTag(msg)
@@ -38,19 +36,19 @@ func model(msg []byte, fields *wire.Fields, names map[string]int) string {
 			continue
 		}
 		content, _ := protowire.ConsumeBytes(value)
-		switch role := fields[number].Role; {
-		case role == wire.Message:
-			fmt.Fprintf(&out, "{%s} ", model(content, &fields[number].Fields, names))
-		case role == wire.Name && len(content) > 0:
+		switch role := fields[number].role; {
+		case role == messageField:
+			fmt.Fprintf(&out, "{%s} ", model(content, fields[number].inner, names))
+		case role == nameToken && len(content) > 0:
 			if _, known := names[string(content)]; !known {
 				names[string(content)] = len(names)
 			}
 			fmt.Fprintf(&out, "name%d ", names[string(content)])
-		case role == wire.Opaque && len(content) > 0:
+		case role == opaqueToken && len(content) > 0:
 			out.WriteString("opaque ")
-		case role == wire.Time && len(content) == 4 && content[1] > 0 && content[3] == 0: // whole seconds
+		case role == timeToken && len(content) == 4 && content[1] > 0 && content[3] == 0: // whole seconds
 			out.WriteString("time ")
-		case role == wire.MicroTime && (len(content) == 4 && content[1] > 0 && content[3] == 0 || string(content) == microsecond):
+		case role == microTimeToken && (len(content) == 4 && content[1] > 0 && content[3] == 0 || string(content) == microsecond):
 			out.WriteString("time ")
 		default:
 			fmt.Fprintf(&out, "%q ", content)
@@ -85,12 +83,12 @@ func TestSkeletonIsTheMessage(t *testing.T) {
 	shared := 0
 	rapid.Check(t, func(t *rapid.T) {
 		msg := drawMessage(t, 0)
-		var s wire.Skeleton
-		if !s.Make(msg, skeletonFields()) {
+		var s skeleton
+		if !s.make(msg, skeletonFields()) {
 			return // bytes in the place of a message may be none
 		}
 		want := model(msg, skeletonFields(), make(map[string]int))
-		got := string(s.Bytes)
+		got := string(s.bytes)
 		if known, ok := models[got]; ok && known != want {
 			t.Fatalf("%q is the skeleton of\n%s\nand of\n%s", got, known, want)
 		}
@@ -117,21 +115,18 @@ func TestPatternIsTheSkeleton(t *testing.T) {
 		if rapid.IntRange(0, 3).Draw(t, "broken") == 0 {
 			msg = append(msg, rapid.SliceOfN(rapid.Byte(), 0, 4).Draw(t, "more")...)
 		}
-		var own wire.Skeleton
-		has := own.Make(msg, skeletonFields())
-		p, ok := wire.NewPattern(msg, skeletonFields())
-		if ok != has {
-			t.Fatalf("%q has a skeleton: %t, a pattern: %t", msg, has, ok)
-		}
-		if !ok {
+		var own skeleton
+		has := own.make(msg, skeletonFields())
+		if !has {
 			return
 		}
+		p := own.template(func(_ int, t token) (int, bool) { return t.number, true })
 		all = append(all[max(0, len(all)-200):], msg)
 		for _, other := range all {
-			var want, got wire.Skeleton
-			want.Make(other, skeletonFields())
-			same := bytes.Equal(want.Bytes, own.Bytes)
-			if p.Match(other, &got) != same {
+			var want, got skeleton
+			want.make(other, skeletonFields())
+			same := bytes.Equal(want.bytes, own.bytes)
+			if p.match(other, &got) != same {
 				t.Fatalf("%q matches the pattern of %q: %t", other, msg, !same)
 			}
 			if !same {
@@ -139,16 +134,16 @@ func TestPatternIsTheSkeleton(t *testing.T) {
 				continue
 			}
 			matched++
-			if !slices.EqualFunc(got.Tokens, want.Tokens, func(a, b wire.Token) bool {
-				return bytes.Equal(a.Content, b.Content) && a.Role == b.Role && a.Number == b.Number
+			if !slices.EqualFunc(got.tokens, want.tokens, func(a, b token) bool {
+				return bytes.Equal(a.content, b.content) && a.role == b.role && a.number == b.number
 			}) {
-				t.Fatalf("%q has tokens %+v, want %+v", other, got.Tokens, want.Tokens)
+				t.Fatalf("%q has tokens %+v, want %+v", other, got.tokens, want.tokens)
 			}
 		}
 		for n := range msg { // truncated messages
-			var got, want wire.Skeleton
-			same := want.Make(msg[:n], skeletonFields()) && bytes.Equal(want.Bytes, own.Bytes)
-			if p.Match(msg[:n:n], &got) != same {
+			var got, want skeleton
+			same := want.make(msg[:n], skeletonFields()) && bytes.Equal(want.bytes, own.bytes)
+			if p.match(msg[:n:n], &got) != same {
 				t.Fatalf("%q matches the pattern of %q: %t", msg[:n], msg, !same)
 			}
 		}
@@ -164,53 +159,48 @@ func TestSkeletonFinds(t *testing.T) {
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), []byte("b"))
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), nil)
 	msg = protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), msg)
-	var s wire.Skeleton
-	want := []wire.Token{{Content: []byte("a"), Role: wire.Name}, {Content: []byte("b"), Role: wire.Opaque}}
-	if !s.Make(msg, skeletonFields()) || !reflect.DeepEqual(s.Tokens, want) {
-		t.Errorf("found %+v", s.Tokens)
+	var s skeleton
+	want := []token{{content: []byte("a"), role: nameToken}, {content: []byte("b"), role: opaqueToken}}
+	if !s.make(msg, skeletonFields()) || !reflect.DeepEqual(s.tokens, want) {
+		t.Errorf("found %+v", s.tokens)
 	}
 }
 
-// TestTemplateWritesMessagesOfOneSkeleton checks that a Template of a message writes that message, and with other
+// TestTemplateWritesMessagesOfOneSkeleton checks that a template of a message writes that message, and with other
 // contents a message of the same skeleton that has those contents.
 func TestTemplateWritesMessagesOfOneSkeleton(t *testing.T) {
 	written := 0
 	rapid.Check(t, func(t *rapid.T) {
 		msg := drawMessage(t, 0)
-		var s, other wire.Skeleton
-		made := s.Make(msg, skeletonFields())
-		next := -1
-		template, ok := wire.NewTemplate(msg, skeletonFields(), func([]byte, wire.Role) (int, bool) { next++; return next, true })
-		if ok != made {
-			t.Fatalf("template %t, skeleton %t", ok, made)
-		}
-		if !ok {
+		var s, other skeleton
+		if !s.make(msg, skeletonFields()) {
 			return
 		}
-		own, others := make([][]byte, len(s.Tokens)), make([][]byte, len(s.Tokens))
-		for i, token := range s.Tokens {
-			own[i], others[i] = token.Content, bytes.Repeat(fmt.Append(nil, "n", token.Number), 1+70*rapid.IntRange(0, 1).Draw(t, "long"))
-			switch token.Role {
-			case wire.Name:
-				others[i] = bytes.Repeat(fmt.Append(nil, "n", token.Number), 99)
-			case wire.Time, wire.MicroTime:
+		template := s.template(func(i int, _ token) (int, bool) { return i, true })
+		own, others := make([][]byte, len(s.tokens)), make([][]byte, len(s.tokens))
+		for i, token := range s.tokens {
+			own[i], others[i] = token.content, bytes.Repeat(fmt.Append(nil, "n", token.number), 1+70*rapid.IntRange(0, 1).Draw(t, "long"))
+			switch token.role {
+			case nameToken:
+				others[i] = bytes.Repeat(fmt.Append(nil, "n", token.number), 99)
+			case timeToken, microTimeToken:
 				others[i] = []byte("\x08\x80\x01\x10\x00")
 			}
 		}
-		if got := template.Write(own); !bytes.Equal(got, msg) {
+		if got := template.write(own); !bytes.Equal(got, msg) {
 			t.Fatalf("wrote %q\nof %q", got, msg)
 		}
 		if len(others) == 0 {
 			return
 		}
 		written++
-		changed := template.Write(others)
-		if !other.Make(changed, skeletonFields()) || !bytes.Equal(other.Bytes, s.Bytes) || len(other.Tokens) != len(others) {
+		changed := template.write(others)
+		if !other.make(changed, skeletonFields()) || !bytes.Equal(other.bytes, s.bytes) || len(other.tokens) != len(others) {
 			t.Fatalf("wrote %q\nlike %q", changed, msg)
 		}
-		for i, token := range other.Tokens {
-			if !bytes.Equal(token.Content, others[i]) {
-				t.Fatalf("content %d is %q, want %q", i, token.Content, others[i])
+		for i, token := range other.tokens {
+			if !bytes.Equal(token.content, others[i]) {
+				t.Fatalf("content %d is %q, want %q", i, token.content, others[i])
 			}
 		}
 	})
@@ -224,17 +214,18 @@ func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
 	var msg []byte
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), []byte("b"))
-	template, ok := wire.NewTemplate(msg, skeletonFields(), func(content []byte, _ wire.Role) (int, bool) { return 0, string(content) == "b" })
-	if !ok {
-		t.Fatal("no template")
+	var s skeleton
+	if !s.make(msg, skeletonFields()) {
+		t.Fatal("no skeleton")
 	}
+	template := s.template(func(_ int, t token) (int, bool) { return 0, string(t.content) == "b" })
 	want := bytes.Replace(msg, []byte("\x01b"), []byte("\x03new"), 1)
-	if got := template.Write([][]byte{[]byte("new")}); !bytes.Equal(got, want) {
+	if got := template.write([][]byte{[]byte("new")}); !bytes.Equal(got, want) {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
 }
 
-// TestSkeletonRefuses checks that Skeleton refuses lengths in non-minimal encodings, which no encoder writes, and too
+// TestSkeletonRefuses checks that make refuses lengths in non-minimal encodings, which no encoder writes, and too
 // many names, which would take too much work.
 func TestSkeletonRefuses(t *testing.T) {
 	many := []byte{}
@@ -250,9 +241,9 @@ func TestSkeletonRefuses(t *testing.T) {
 		"group":       {1<<3 | 3},
 		"many names":  many,
 	} {
-		var s wire.Skeleton
-		if s.Make(msg, skeletonFields()) {
-			t.Errorf("%s: skeleton %q", name, s.Bytes)
+		var s skeleton
+		if s.make(msg, skeletonFields()) {
+			t.Errorf("%s: skeleton %q", name, s.bytes)
 		}
 	}
 }
@@ -260,11 +251,13 @@ func TestSkeletonRefuses(t *testing.T) {
 func FuzzSkeleton(f *testing.F) {
 	f.Add([]byte{10, 1, 'a', 42, 3, 10, 1, 'a'})
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		var s, again wire.Skeleton
+		var s, again skeleton
 		before := bytes.Clone(msg)
-		if ok := s.Make(msg, skeletonFields()); ok != again.Make(msg, skeletonFields()) || ok && !bytes.Equal(s.Bytes, again.Bytes) {
+		if ok := s.make(msg, skeletonFields()); ok != again.make(msg, skeletonFields()) || ok && !bytes.Equal(s.bytes, again.bytes) {
 			t.Error("two skeletons of one message")
 		}
-		same(t, "input", msg, before)
+		if !bytes.Equal(msg, before) {
+			t.Errorf("the message %q has become %q", before, msg)
+		}
 	})
 }
