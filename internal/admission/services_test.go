@@ -46,3 +46,11 @@ func TestServicesAreFoundByAddressOrEndpoint(t *testing.T) {
 		t.Errorf("a cluster IP: %v %v", got, err)
 	}
 }
+
+// TestNamesThatNothingHas checks that a lookup by an impossible name finds nothing, as in an informer's indexer.
+func TestNamesThatNothingHas(t *testing.T) {
+	s := newStore[corev1.Node](registrytest.New(t, nil).Registry, corev1.SchemeGroupVersion.WithResource("nodes"))
+	if _, found, err := s.GetByKey("a/b/c"); found || err != nil {
+		t.Errorf("found %v, %v", found, err)
+	}
+}

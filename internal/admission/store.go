@@ -69,7 +69,7 @@ func newStore[T any, P message[T]](r *registry.Registry, resource schema.GroupVe
 func (s *store) GetByKey(key string) (item any, exists bool, err error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
-		return nil, false, err
+		return nil, false, nil // as in an indexer: no object has this key
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
