@@ -300,6 +300,34 @@ func TestRequestsAreRecordedAsUpstreamDoes(t *testing.T) {
 	}
 }
 
+// TestPatchesAreRecordedAsJSON checks that the events of patches that are not JSON can be written. Upstream's cannot,
+// and the other events of their batch are lost with them.
+func TestPatchesAreRecordedAsJSON(t *testing.T) {
+	t.Parallel()
+	p, ours, _ := auditedPair(t, auditRules)
+	p.ours.must(t, as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
+	ours.next(t, auditapi.StageResponseComplete)
+	for _, test := range []struct {
+		call call
+		code int
+		body string // that the event holds
+	}{
+		{patch("apply-patch+yaml", configmaps+"/one?fieldManager=m", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n"), 201, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"}}`},
+		{patch("apply-patch+yaml", configmaps+"/one?fieldManager=m", "a: b: c"), 400, "null"},
+		{patch("merge-patch+json", configmaps+"/one", `{"data":`), 400, "null"},
+		{patch("merge-patch+json", configmaps+"/one", `{"data": {"l":"x"}}`), 200, `{"data":{"l":"x"}}`},
+	} {
+		if a := p.ours.call(t, as("alice", test.call)); a.code != test.code {
+			t.Errorf("%s: %d %s", test.call.body, a.code, a.body)
+		}
+		all := ours.next(t, auditapi.StageResponseComplete)
+		body, err := json.Marshal(all[len(all)-1].(map[string]any)["RequestObject"])
+		if err != nil || string(body) != test.body {
+			t.Errorf("%s: recorded %s, want %s (%v)", test.call.body, body, test.body, err)
+		}
+	}
+}
+
 // madeUp matches the name of a side, a name that the server generates, or an age.
 var madeUp = regexp.MustCompile(`\b(one|two)\b|\bx-[a-z0-9]{5}\b|^\d+s$`)
 

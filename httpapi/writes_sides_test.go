@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	protobufcodec "k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
@@ -34,6 +35,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry"
@@ -311,7 +313,8 @@ func (s *writesSide) send(t testing.TB, r *writeRequest) (seen observed, err err
 	}
 	slices.Sort(seen.header)
 	seen.admission = s.admission.end()
-	seen.audit = s.records(t, resp.Header.Get("Audit-Id"))
+	kind, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
+	seen.audit = s.records(t, resp.Header.Get("Audit-Id"), types.PatchType(kind))
 	if !strings.Contains(seen.audit[0], `"Stage":"ResponseStarted"`) { // like requests that are refused before spans begin
 		proctest.Eventually(t, "the span of a request", func() error {
 			spans, ended := s.spans.take(resp.Header.Get("Audit-Id"))
@@ -342,8 +345,8 @@ type observed struct {
 	revision  int64
 }
 
-// records are the records of the request that has just been answered.
-func (s *writesSide) records(t testing.TB, id string) (all []string) {
+// records are the records of the request that has just been answered. kind is its Content-Type.
+func (s *writesSide) records(t testing.TB, id string, kind types.PatchType) (all []string) {
 	for {
 		select {
 		case one := <-s.audited.all:
@@ -356,7 +359,12 @@ func (s *writesSide) records(t testing.TB, id string) (all []string) {
 			one.AuditID = ""
 			one.RequestReceivedTimestamp.Time, one.StageTimestamp.Time = time.Time{}, time.Time{}
 			withoutLatencies(one)
-			objects := [2]*runtime.Unknown{one.RequestObject, one.ResponseObject} // may not be JSON
+			if one.Verb == "patch" && one.RequestObject != nil && s.name == "upstream" { // it records any patch; Larder only JSON
+				if one.RequestObject.Raw = patches.ToJSON(kind, one.RequestObject.Raw); one.RequestObject.Raw == nil {
+					one.RequestObject = nil
+				}
+			}
+			objects := [2]*runtime.Unknown{one.RequestObject, one.ResponseObject}
 			one.RequestObject, one.ResponseObject = nil, nil
 			text, err := json.Marshal(one)
 			if err != nil {

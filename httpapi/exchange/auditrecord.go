@@ -79,6 +79,11 @@ func (t *AuditRecord) Refuse(reason string) {
 	t.ac.SetEventResponseStatus(&metav1.Status{Message: reason})
 }
 
+// RecordsRequests reports whether the policy records the bodies of requests.
+func (t *AuditRecord) RecordsRequests() bool {
+	return t != nil && !t.ac.GetEventLevel().Less(auditapi.LevelRequest)
+}
+
 // RecordsAnswers reports whether the policy records the objects in answers. Only upstream's handlers can do
 // that.
 func (t *AuditRecord) RecordsAnswers() bool {

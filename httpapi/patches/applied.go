@@ -1,13 +1,15 @@
 package patches
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/json"
+	kjson "sigs.k8s.io/json"
 )
 
 // Applied decodes an applied configuration: YAML or, if kind says so, CBOR. If unique is true,
@@ -20,13 +22,35 @@ func Applied(kind types.PatchType, data []byte) (configuration map[string]any, u
 	if kind == types.ApplyCBORPatchType {
 		return configuration, true, direct.Unmarshal(data, &configuration)
 	}
-	duplicates, err := json.UnmarshalStrict(data, &configuration)
+	duplicates, err := kjson.UnmarshalStrict(data, &configuration)
 	unique = err == nil && len(duplicates) == 0 && hasPlainKeys(configuration)
 	if unique && isPlain(data) {
 		return configuration, true, nil
 	}
 	configuration = nil
 	return configuration, unique, yaml.Unmarshal(data, &configuration)
+}
+
+// ToJSON returns a copy of a patch of the given kind in JSON, as audit events hold it, or nil if the patch is malformed.
+// An event that held anything else could not be written, and neither could the others of its batch.
+func ToJSON(kind types.PatchType, data []byte) []byte {
+	var converted []byte
+	var err error
+	switch {
+	case kind == types.ApplyCBORPatchType:
+		var v any
+		if err = direct.Unmarshal(data, &v); err == nil {
+			converted, err = json.Marshal(v)
+		}
+	case json.Valid(data):
+		return bytes.Clone(data)
+	case kind == types.ApplyYAMLPatchType:
+		converted, err = yaml.ToJSON(data)
+	}
+	if err != nil {
+		return nil
+	}
+	return converted
 }
 
 // CheckApplied returns an error if an applied configuration in YAML has duplicate fields.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
@@ -123,4 +124,30 @@ func FuzzApplied(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"v","n":"1"},"l":[1,-2,true,null]}`))
 	f.Add([]byte("{\n\"a\" : \"b\\n\\\"\",\n\"c\":[ ]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) { checkApplied(t, data) })
+}
+
+// TestPatchesBecomeJSON checks that ToJSON returns valid JSON or nil, and JSON as it is.
+func TestPatchesBecomeJSON(t *testing.T) {
+	cbor, err := direct.Marshal(map[string]any{"a": int64(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		kind       types.PatchType
+		data, want string
+	}{
+		{types.MergePatchType, `{"b": 1, "a":2}`, `{"b": 1, "a":2}`},
+		{types.MergePatchType, `a: b`, ""},
+		{types.JSONPatchType, `[`, ""},
+		{types.ApplyYAMLPatchType, `{"b": 1.0, "a":2}`, `{"b": 1.0, "a":2}`},
+		{types.ApplyYAMLPatchType, "b: 1\na: [x]", `{"a":["x"],"b":1}`},
+		{types.ApplyYAMLPatchType, "a: .nan", ""},
+		{types.ApplyYAMLPatchType, "a: b: c", ""},
+		{types.ApplyCBORPatchType, string(cbor), `{"a":1}`},
+		{types.ApplyCBORPatchType, `{"a":1}`, ""},
+	} {
+		if got := ToJSON(test.kind, []byte(test.data)); string(got) != test.want || (got == nil) != (test.want == "") {
+			t.Errorf("%s %q: %q, want %q", test.kind, test.data, got, test.want)
+		}
+	}
 }

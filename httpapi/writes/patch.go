@@ -1,7 +1,6 @@
 package writes
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,8 +41,10 @@ func (w *Write) patch() (result, error) {
 	if err := w.decodeOptions(options, "PatchOptions", func() field.ErrorList { return metavalidation.ValidatePatchOptions(options, kind) }); err != nil {
 		return result{}, err
 	}
-	if w.Audit != nil {
-		audit.LogRequestPatch(w.ctx, bytes.Clone(w.body)) // the event outlives the body
+	if w.Audit.RecordsRequests() {
+		if body := patches.ToJSON(kind, w.body); body != nil {
+			audit.LogRequestPatch(w.ctx, body)
+		}
 	}
 	w.Event("Recorded the audit event")
 	update := &metav1.UpdateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
