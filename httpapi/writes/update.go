@@ -199,6 +199,10 @@ func (c *change) admit(ctx context.Context, obj, live runtime.Object) error {
 	operation := admission.Update
 	if !stored {
 		operation, live = admission.Create, nil
+		if object, err := meta.Accessor(obj); err == nil {
+			object.SetDeletionTimestamp(nil) // as in a POST: quota does not count pods that are being deleted
+			object.SetDeletionGracePeriodSeconds(nil)
+		}
 	}
 	if err := c.write.endpoint.admit(ctx, c.attributes(obj, live, operation)); err != nil {
 		return err
