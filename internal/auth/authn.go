@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"time"
+	"weak"
 
 	"k8s.io/apimachinery/pkg/util/cache"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -246,7 +247,8 @@ const (
 
 // certificates authenticates by client certificate and caches the users that it accepts:
 // verifying a chain costs more than the rest of a GET. A connection keeps its parsed
-// certificate, so that the certificate's address identifies it.
+// certificate, so that the certificate's address identifies it. The cache does not keep it: a client may send
+// 256 KiB of certificates on each connection.
 //
 // No entry outlives the certificate, the intermediate ones that came with it, or a change of the CAs. Refusals are
 // not cached.
@@ -258,7 +260,7 @@ type certificates struct {
 
 // certificateKey is an accepted certificate and the CA bundle, which its provider replaces as a whole.
 type certificateKey struct {
-	leaf   *x509.Certificate
+	leaf   weak.Pointer[x509.Certificate]
 	bundle *byte
 }
 
@@ -277,8 +279,7 @@ func (c *certificates) AuthenticateRequest(req *http.Request) (*authenticator.Re
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 || len(bundle) == 0 {
 		return c.verify.AuthenticateRequest(req)
 	}
-	leaf := req.TLS.PeerCertificates[0]
-	key := certificateKey{leaf, &bundle[0]}
+	key := certificateKey{weak.Make(req.TLS.PeerCertificates[0]), &bundle[0]}
 	if resp, ok := c.accepted.Get(key); ok {
 		return resp.(*authenticator.Response), true, nil
 	}

@@ -5,9 +5,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -73,4 +75,23 @@ func TestCertificatesAreVerifiedOnceInAWhile(t *testing.T) {
 		refuse = true
 		expect("intermediate certificate that has ended", ask(chain...), false, 10)
 	})
+}
+
+// TestAcceptedCertificatesAreFreed checks that a certificate, and all else that its client has sent with it, can be
+// freed when its connection has ended.
+func TestAcceptedCertificatesAreFreed(t *testing.T) {
+	c := &certificates{ca: &bundle{content: []byte("authorities")}, accepted: cache.NewLRUExpireCache(10), verify: authenticator.RequestFunc(
+		func(*http.Request) (*authenticator.Response, bool, error) {
+			return &authenticator.Response{User: &user.DefaultInfo{Name: "bob"}}, true, nil
+		})}
+	cert := &x509.Certificate{NotAfter: time.Now().Add(time.Hour)}
+	if _, ok, err := c.AuthenticateRequest(&http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}); !ok || len(c.accepted.Keys()) != 1 {
+		t.Fatalf("accepted %v, %v, and remembered %v", ok, err, c.accepted.Keys())
+	}
+	left := weak.Make(cert)
+	runtime.GC()
+	if left.Value() != nil {
+		t.Error("the certificate is still in memory")
+	}
+	runtime.KeepAlive(c)
 }
