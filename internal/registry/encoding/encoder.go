@@ -198,12 +198,9 @@ func (e *Encoder) planned(dst []byte, o *cache.Object) (_ []byte, cheap, ok bool
 		}
 		body = part
 	}
-	if o.Plain() {
-		out, how, err := plan.AppendPlain(dst, body)
-		return out, how.Copied, err == nil
-	}
-	out, how, err := plan.Append(dst, body)
-	if how.Plain && e.projection == Full {
+	known := o.Plain()
+	out, how, err := plan.Append(dst, body, known)
+	if how.Plain && !known && e.projection == Full {
 		o.NotePlain() // then all parts are
 	}
 	return out, how.Copied, err == nil

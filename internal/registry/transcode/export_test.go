@@ -6,7 +6,7 @@ type Writer struct{ w walker }
 // NewWriter returns one without templates.
 func NewWriter() *Writer { return &Writer{walker{templates: templates{trust: maxTrust}}} }
 
-// Append is [Plan.Append], or [Plan.AppendPlain] if the message is known to be plain.
+// Append is [Plan.Append] by this walker.
 func (w *Writer) Append(p *Plan, dst, msg []byte, plain bool) (out []byte, how Result, err error) {
 	return w.w.append(p, dst, msg, plain)
 }

@@ -21,14 +21,14 @@ import (
 )
 
 var (
-	// ErrUnsupported says that a type has something that no plan can express.
+	// ErrUnsupported says that no plan can express a type.
 	ErrUnsupported = errors.New("transcode: unsupported type")
-	// ErrUnusual says that a message is not as upstream's generated code writes it, or that
+	// ErrUnusual says that upstream's generated code would not write a message so, or that
 	// its object has no JSON. The object must be decoded.
 	ErrUnusual = errors.New("transcode: unusual message")
 )
 
-// kind selects the way in which one value is written.
+// kind is the way in which one value is written.
 type kind uint8
 
 const (
@@ -113,12 +113,13 @@ type Typed struct {
 	Kind  schema.GroupVersionKind
 }
 
-// NewPlanner returns a Planner.
+// NewPlanner returns a Planner for objects with these typed fields.
 func NewPlanner(typed ...Typed) *Planner {
 	return &Planner{typed: typed, messages: make(map[reflect.Type]*message)}
 }
 
-// Plan returns the plan of objects of type t, a struct, with kind and apiVersion of kind, unless that is empty.
+// Plan returns the plan of objects of type t, a struct, with kind and apiVersion of kind, unless that is empty. It
+// fails with [ErrUnsupported].
 func (p *Planner) Plan(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
 	if t.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("%w: %s is no struct", ErrUnsupported, t)
@@ -229,7 +230,7 @@ func (b *builder) fieldLocked(owner reflect.Type, f reflect.StructField) (entry,
 		}
 	}
 	if f.Anonymous && name == "" {
-		if f.Type.Kind() != reflect.Struct || ownForm(f.Type) {
+		if f.Type.Kind() != reflect.Struct || marshalsJSON(f.Type) {
 			return entry{}, fmt.Errorf("%w: %s is embedded", ErrUnsupported, f.Type)
 		}
 		table, err := b.structLocked(f.Type)
@@ -302,14 +303,14 @@ func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 	case t.Kind() == reflect.Pointer:
 		return p.elementLocked(t.Elem())
 	case t.Kind() == reflect.Map:
-		if t.Key().Kind() != reflect.String || ownForm(t) || textForm(t.Key()) {
+		if t.Key().Kind() != reflect.String || marshalsJSON(t) || marshalsText(t.Key()) {
 			return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 		}
 		out, _, err := p.elementLocked(t.Elem())
 		out.cardinality = textMap
 		return out, wireLen, err
 	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 && !isMessage(t):
-		if ownForm(t) {
+		if marshalsJSON(t) {
 			return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 		}
 		out, wire, err := p.elementLocked(t.Elem())
@@ -322,10 +323,10 @@ func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 
 // elementLocked returns how one value of type t is written, and its wire type.
 func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
-	if k, ok := knownForms[t]; ok {
+	if k, ok := knmarshalsJSONs[t]; ok {
 		return field{kind: k}, wireLen, nil
 	}
-	if ownForm(t) || textForm(t) {
+	if marshalsJSON(t) || marshalsText(t) {
 		return field{}, 0, fmt.Errorf("%w: %s writes itself", ErrUnsupported, t)
 	}
 	switch t.Kind() {
@@ -351,8 +352,8 @@ func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
 	return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 }
 
-// knownForms are the types with a MarshalJSON that walker imitates.
-var knownForms = map[reflect.Type]kind{
+// knmarshalsJSONs are the types with a MarshalJSON that walker imitates.
+var knmarshalsJSONs = map[reflect.Type]kind{
 	reflect.TypeFor[metav1.Time]():          kindTime,
 	reflect.TypeFor[metav1.MicroTime]():     kindMicroTime,
 	reflect.TypeFor[resource.Quantity]():    kindQuantity,
@@ -361,13 +362,14 @@ var knownForms = map[reflect.Type]kind{
 	reflect.TypeFor[runtime.RawExtension](): kindJSON,
 }
 
-// ownForm reports whether a method writes the JSON of a t.
-func ownForm(t reflect.Type) bool {
+// marshalsJSON reports whether t has a MarshalJSON method.
+func marshalsJSON(t reflect.Type) bool {
 	m := reflect.TypeFor[json.Marshaler]()
 	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
 }
 
-func textForm(t reflect.Type) bool {
+// marshalsText reports whether t has a MarshalText method.
+func marshalsText(t reflect.Type) bool {
 	m := reflect.TypeFor[encoding.TextMarshaler]()
 	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
 }

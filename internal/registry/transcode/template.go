@@ -14,13 +14,13 @@ import (
 type template struct {
 	root    *message
 	used    bool // since the last call of free
-	special bool // something in the message was escaped or changed
+	escaped bool // see walker
 	src     []byte
 	out     []byte
 	gaps    []gap // in the order of src
-	// loose are the gaps in which some message has differed, in order. The bytes between them are
-	// compared at once.
-	loose []int32
+	// varying are the gaps in which some message has differed, in order. Only they are replaced: fits compares the
+	// bytes between them in one go.
+	varying []int32
 }
 
 // gap is a part of a message on which the JSON around it does not depend.
@@ -34,7 +34,7 @@ type gapKind uint8
 
 const (
 	gapText     gapKind = iota // a plain string
-	gapSpecial                 // a string that was escaped, with its quotes
+	gapEscaped                 // a string that was escaped, with its quotes
 	gapJSON                    // JSON that is copied
 	gapQuantity                // the text of a quantity that upstream does not change
 	gapTime
@@ -58,20 +58,20 @@ const (
 
 // templates are the templates of a walker.
 type templates struct {
-	all     []template
-	last    int // the one that was used or made last
-	hand    int // where free looks next
-	trust   int
-	doubted int
-	changed []int32 // gaps in which the compared message differs
-	touched byte    // results of touch, so that the compiler keeps it
+	all        []template
+	last       int // the one that was used or made last
+	hand       int // where free looks next
+	trust      int
+	doubted    int
+	changed    []int32 // gaps in which the compared message differs
+	prefetched byte    // results of prefetch, so that the compiler keeps it
 }
 
-// copied writes the whole message by a template and reports whether it could.
-func (w *walker) copied(root *message) bool {
+// byTemplate writes the whole message by a template and reports whether it could.
+func (w *walker) byTemplate(root *message) bool {
 	s := &w.templates
 	if len(s.all) > 0 {
-		s.touched += touch(w.src)
+		s.prefetched += prefetch(w.src)
 	}
 	tries := maxTries
 	if s.trust == 0 {
@@ -98,10 +98,10 @@ func (w *walker) copied(root *message) bool {
 	return false
 }
 
-// fits reports whether msg, which has the length of c.src, differs from it only in loose gaps.
+// fits reports whether msg, which has the length of c.src, differs from it only in varying gaps.
 func (c *template) fits(msg []byte) bool {
 	at := int32(0)
-	for _, i := range c.loose {
+	for _, i := range c.varying {
 		g := &c.gaps[i]
 		if !bytes.Equal(c.src[at:g.from], msg[at:g.from]) {
 			return false
@@ -116,10 +116,10 @@ func (c *template) fits(msg []byte) bool {
 func (w *walker) fill(c *template) bool {
 	start := len(w.dst)
 	w.dst = append(w.dst, c.out...)
-	w.special = c.special
-	for _, i := range c.loose {
+	w.escaped = c.escaped
+	for _, i := range c.varying {
 		if !w.fillGap(&c.gaps[i], start) {
-			w.dst, w.special = w.dst[:start], false
+			w.dst, w.escaped = w.dst[:start], false
 			return false
 		}
 	}
@@ -137,7 +137,7 @@ func (w *walker) fillGap(g *gap, start int) (ok bool) {
 		ok = w.plain || plainObjects(text)
 	case gapQuantity:
 		ok = w.plain || canonicalQuantity(text)
-	case gapSpecial:
+	case gapEscaped:
 		w.dst, ok = jsontext.AppendString(w.dst, text), true
 		text = w.dst[stop:]
 	default:
@@ -152,16 +152,16 @@ func (w *walker) fillGap(g *gap, start int) (ok bool) {
 // lineSize is the size of a cache line.
 const lineSize = 64
 
-// touch reads a byte of each cache line of msg, so that the processor fetches the lines concurrently. The
-// messages of a long list are not in its caches.
-func touch(msg []byte) (sum byte) {
+// prefetch reads a byte of each cache line of msg, so that the processor fetches the lines concurrently. The
+// messages of a long list are not in its caches (L21).
+func prefetch(msg []byte) (sum byte) {
 	for i := 0; i < len(msg); i += lineSize {
 		sum += msg[i]
 	}
 	return sum
 }
 
-// learn makes those gaps of c loose in which msg, which has the same length, differs. It returns false if
+// learn adds to the varying gaps of c those in which msg, which has the same length, differs. It returns false if
 // msg also differs elsewhere.
 func (s *templates) learn(c *template, msg []byte) bool {
 	s.changed = s.changed[:0]
@@ -178,9 +178,9 @@ func (s *templates) learn(c *template, msg []byte) bool {
 		s.changed = append(s.changed, int32(next))
 		at = int(c.gaps[next].to)
 	}
-	c.loose = append(c.loose, s.changed...)
-	slices.Sort(c.loose)
-	c.loose = slices.Compact(c.loose)
+	c.varying = append(c.varying, s.changed...)
+	slices.Sort(c.varying)
+	c.varying = slices.Compact(c.varying)
 	return true
 }
 
@@ -218,15 +218,15 @@ func (s *templates) wants(msg []byte) bool {
 }
 
 // add makes a template of a message and its JSON. It keeps gaps and returns a slice for reuse.
-func (s *templates) add(root *message, msg, out []byte, special bool, gaps []gap) []gap {
+func (s *templates) add(root *message, msg, out []byte, escaped bool, gaps []gap) []gap {
 	if len(out) > 2*maxTemplateSize {
 		return gaps
 	}
 	slices.SortFunc(gaps, func(a, b gap) int { return int(a.from - b.from) })
 	c := s.free()
-	c.root, c.used, c.special = root, false, special
+	c.root, c.used, c.escaped = root, false, escaped
 	c.src, c.out = append(c.src[:0], msg...), append(c.out[:0], out...)
-	c.gaps, gaps, c.loose = gaps, c.gaps[:0], c.loose[:0]
+	c.gaps, gaps, c.varying = gaps, c.gaps[:0], c.varying[:0]
 	return gaps
 }
 

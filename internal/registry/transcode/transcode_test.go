@@ -132,7 +132,7 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		t.Fatal(err)
 	}
 	kept := bytes.Clone(body)
-	got, how, err := plan.Append([]byte("head"), body)
+	got, how, err := plan.Append([]byte("head"), body, false)
 	if err != nil {
 		t.Fatalf("%s: %v: %.500s", typ, err, want)
 	}
@@ -145,7 +145,7 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		t.Fatalf("%s differs at byte %d\n got %q\nwant %q", typ, at, got[from:min(len(got), at+80)], want[from:min(len(want), at+80)])
 	}
 	if how.Plain {
-		again, _, err := plan.AppendPlain(nil, body)
+		again, _, err := plan.Append(nil, body, true)
 		if err != nil || !bytes.Equal(again, want) {
 			t.Fatalf("%s: as plain %q, %v\nwant %q", typ, again, err, want)
 		}
@@ -226,7 +226,7 @@ func TestBuffersOfAnySize(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size := range len(want) + 200 {
-		got, how, err := plan.Append(make([]byte, 0, size), body)
+		got, how, err := plan.Append(make([]byte, 0, size), body, false)
 		if err != nil || how.Plain || !bytes.Equal(got, want) {
 			t.Fatalf("with room for %d bytes: %v, plain: %t\n got %q\nwant %q", size, err, how.Plain, got, want)
 		}
@@ -259,7 +259,7 @@ func TestPlainMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, how, err := plan.Append(nil, body); err != nil || how.Plain != c.plain {
+		if _, how, err := plan.Append(nil, body, false); err != nil || how.Plain != c.plain {
 			t.Errorf("%s: plain: %t, %v", name, how.Plain, err)
 		}
 	}
@@ -321,11 +321,11 @@ func BenchmarkPod(b *testing.B) {
 		{"strangers", 1000, false},
 	} {
 		bodies := pods(b, c.n, c.alike)
-		for name, write := range map[string]func(dst, msg []byte) ([]byte, transcode.Result, error){"unknown": plan.Append, "plain": plan.AppendPlain} {
+		for name, plain := range map[string]bool{"unknown": false, "plain": true} {
 			b.Run(name+" among "+c.among, func(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					if dst, _, err = write(dst[:0], bodies[i%len(bodies)]); err != nil {
+					if dst, _, err = plan.Append(dst[:0], bodies[i%len(bodies)], plain); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -103,7 +103,7 @@ func (w *walker) quantity(from, to int) bool {
 		return false
 	}
 	if string(data[1:len(data)-1]) != string(text) {
-		w.special = true
+		w.escaped = true
 	}
 	w.dst = append(w.dst, data...)
 	return true
@@ -206,7 +206,7 @@ func (w *walker) json(text []byte) bool {
 		return false
 	}
 	if !bytes.Equal(data, text) {
-		w.special = true
+		w.escaped = true
 	}
 	w.dst = append(w.dst, data...)
 	return true

@@ -19,8 +19,8 @@ type walker struct {
 	dst []byte // the output
 	// plain says that no string needs to be escaped.
 	plain bool
-	// special says that something was escaped or changed.
-	special bool
+	// escaped says that a string was escaped, or that JSON or a quantity was changed.
+	escaped bool
 	// slots are the fields of the messages that are being written: the value of a number, or the
 	// beginning and the end of another field in the halves of one number.
 	slots []uint64
@@ -39,39 +39,32 @@ var walkers = sync.Pool{New: func() any {
 
 // Result describes how a message was written.
 type Result struct {
-	// Plain says that all strings of the message are plain: the caller may use [Plan.AppendPlain] for
-	// it from then on.
+	// Plain says that the message is plain: encoding/json would escape nothing in its strings, and change nothing in
+	// its JSON and its quantities.
 	Plain bool
 	// Copied says that the message was written by a template. Doing that again costs little more than
 	// copying the result.
 	Copied bool
 }
 
-// Append appends the JSON of msg. For a message that must be decoded it returns dst unchanged and
+// Append appends the JSON of msg. If plain is set, the message must be known to be plain: Append then does not look for
+// characters to escape, which is half of the work. For a message that must be decoded it returns dst unchanged and
 // [ErrUnusual].
-func (p *Plan) Append(dst, msg []byte) (out []byte, how Result, err error) {
+func (p *Plan) Append(dst, msg []byte, plain bool) (out []byte, how Result, err error) {
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
-	return w.append(p, dst, msg, false)
-}
-
-// AppendPlain is Append for a message that is known to be plain. It does not look for characters to
-// escape, which is half of the work.
-func (p *Plan) AppendPlain(dst, msg []byte) (out []byte, how Result, err error) {
-	w := walkers.Get().(*walker)
-	defer walkers.Put(w)
-	return w.append(p, dst, msg, true)
+	return w.append(p, dst, msg, plain)
 }
 
 func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Result, err error) {
 	if uint64(len(msg)) > math.MaxInt32 {
 		return dst, Result{}, ErrUnusual
 	}
-	w.src, w.dst, w.plain, w.special, w.slots = msg, dst, plain, false, w.slots[:0]
-	how.Copied = w.copied(p.root)
+	w.src, w.dst, w.plain, w.escaped, w.slots = msg, dst, plain, false, w.slots[:0]
+	how.Copied = w.byTemplate(p.root)
 	ok := how.Copied || w.walk(p.root)
 	out := w.dst
-	how.Plain = ok && !w.special
+	how.Plain = ok && !w.escaped
 	w.src, w.dst = nil, nil
 	if !ok {
 		return dst, Result{}, ErrUnusual
@@ -84,7 +77,7 @@ func (w *walker) walk(root *message) bool {
 	w.start, w.noting = len(w.dst), w.templates.wants(w.src)
 	ok := w.message(root, 0, len(w.src))
 	if w.noting && ok {
-		w.gaps = w.templates.add(root, w.src, w.dst[w.start:], w.special, w.gaps)
+		w.gaps = w.templates.add(root, w.src, w.dst[w.start:], w.escaped, w.gaps)
 	}
 	w.noting, w.gaps = false, w.gaps[:0]
 	return ok
@@ -94,7 +87,7 @@ func (w *walker) walk(root *message) bool {
 func (w *walker) message(m *message, from, to int) bool {
 	start := len(w.dst)
 	w.dst = append(w.dst, m.head...)
-	if !w.sorted(m, from, to) {
+	if !w.members(m, from, to) {
 		return false
 	}
 	if len(w.dst) == start {
@@ -132,8 +125,8 @@ func (e *entry) present(value uint64) bool {
 	return e.empty || value != 0
 }
 
-// sorted finds all fields of a message, and writes them in the order of the JSON.
-func (w *walker) sorted(m *message, from, to int) bool {
+// members finds all fields of a message, and writes them in the order of the JSON.
+func (w *walker) members(m *message, from, to int) bool {
 	base := len(w.slots)
 	w.slots = slices.Grow(w.slots, len(m.fields))[:base+len(m.fields)]
 	present, ok := w.scan(m.table, from, to, base)
@@ -165,7 +158,8 @@ func (w *walker) sorted(m *message, from, to int) bool {
 	return true
 }
 
-// scan records the positions of the fields of a message, and which are present.
+// scan records the positions of the fields of a message, and which are present. It does not use wire.Fields, which
+// knows more kinds of fields than upstream's types have: scanning is a part of L1.
 func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool) {
 	src, last := w.src[:to], 0
 	for at < to {
@@ -277,7 +271,7 @@ func (w *walker) list(f *field, at, to int) bool {
 	return true
 }
 
-// textMap writes such a run of fields that are keys and values.
+// textMap writes a run of fields that are the entries of a map.
 func (w *walker) textMap(f *field, at, to int) bool {
 	w.dst = append(w.dst, '{')
 	var last []byte
@@ -376,15 +370,15 @@ func (w *walker) value(f *field, slot uint64) bool {
 func (w *walker) text(from, to int) {
 	if !w.plain && !jsontext.IsPlain(w.src, from, to) {
 		at := len(w.dst)
-		w.special = true
+		w.escaped = true
 		w.dst = jsontext.AppendString(w.dst, w.src[from:to])
-		w.gap(from, to, at, gapSpecial)
+		w.gap(from, to, at, gapEscaped)
 		return
 	}
 	w.quoted(from, to, gapText)
 }
 
-// key is text for the keys of maps. A key is no gap, because the JSON is sorted by keys.
+// key writes a key of a map as text does. A key is no gap, because the JSON is sorted by keys.
 func (w *walker) key(from, to int) {
 	noting := w.noting
 	w.noting = false
