@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/larder-io/larder/internal/invariants"
 )
@@ -40,29 +40,35 @@ const (
 //
 // Its methods are safe for concurrent use.
 type Cache struct {
-	manager     *managedfields.FieldManager
-	types       managedfields.TypeConverter
+	// Manager is upstream's field manager of the endpoint, over values that are not validated. It computes managedFields
+	// that are not cached.
+	Manager *managedfields.FieldManager
+
+	types       *converter // of Manager
 	convertor   runtime.ObjectConvertor
 	creater     runtime.ObjectCreater
 	kind        schema.GroupVersionKind
 	subresource string
 
-	mu      sync.RWMutex // guards the fields below
-	schema  *schemaType  // nil until the first write
-	goType  reflect.Type
+	mu      sync.RWMutex
 	results map[string][]resultEntry
 	bytes   int // of the keys and fields in results
+}
+
+// New returns the Cache of an endpoint. It has the parameters and the errors of managedfields.NewDefaultFieldManager.
+func New(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*Cache, error) {
+	own := &converter{inner: types}
+	manager, err := managedfields.NewDefaultFieldManager(own, lazyConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)
+	if err != nil {
+		return nil, err
+	}
+	return &Cache{Manager: manager, types: own, convertor: convertor, creater: creater, kind: kind, subresource: subresource}, nil
 }
 
 // resultEntry is an entry of the managedFields that a write results in.
 type resultEntry struct {
 	entry metav1.ManagedFieldsEntry // without its time; its fields have numbers in place of identifiers
 	from  int                       // the entry before whose time it keeps, -1 for the time of the write
-}
-
-// NewCache returns the Cache of an endpoint. [NewManager] made manager from the other parameters.
-func NewCache(manager *managedfields.FieldManager, types managedfields.TypeConverter, convertor runtime.ObjectConvertor, creater runtime.ObjectCreater, kind schema.GroupVersionKind, subresource string) *Cache {
-	return &Cache{manager: manager, types: types, convertor: convertor, creater: creater, kind: kind, subresource: subresource}
 }
 
 // Create sets the managedFields of obj, which is about to be created, as the field manager would.
@@ -82,11 +88,8 @@ func (c *Cache) Create(obj runtime.Object, manager string) error {
 	if err != nil {
 		return err
 	}
-	c.manager.UpdateNoErrors(live, obj, manager)
-	if !ok {
-		return c.resolveType()
-	}
-	if made := object.GetManagedFields(); len(made) == 1 {
+	c.Manager.UpdateNoErrors(live, obj, manager)
+	if made := object.GetManagedFields(); ok && len(made) == 1 {
 		c.add(key, nil, made, nil)
 	}
 	return nil
@@ -95,19 +98,19 @@ func (c *Cache) Create(obj runtime.Object, manager string) error {
 // creationKey returns a key of everything that the managedFields of a created object depend on. There is no key for
 // an object that already has managedFields or kubectl's last applied configuration.
 func (c *Cache) creationKey(obj runtime.Object, object metav1.Object, manager string) ([]byte, bool) {
-	s, goType := c.objectType()
-	if s == nil || object.GetManagedFields() != nil {
+	t := c.types.known(c.kind)
+	if t == nil || object.GetManagedFields() != nil {
 		return nil, false
 	}
 	if _, kubectl := object.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; kubectl {
 		return nil, false
 	}
-	versioned, ok := c.versioned(obj, goType)
+	versioned, ok := c.versioned(obj, t)
 	if !ok {
 		return nil, false
 	}
 	key := appendText(append(make([]byte, 0, 1024), 'c'), manager)
-	key, ok = s.appendOutline(key, versioned, nil)
+	key, ok = t.appendOutline(key, versioned, nil)
 	return key, ok && len(key) <= maxKey
 }
 
@@ -142,11 +145,8 @@ func (c *Cache) Update(live, obj runtime.Object, manager string) {
 			return
 		}
 	}
-	c.manager.UpdateNoErrors(live, obj, manager)
-	switch {
-	case !ok:
-		_ = c.resolveType() // it is tried again
-	case managedfields.ValidateManagedFields(before) == nil:
+	c.Manager.UpdateNoErrors(live, obj, manager)
+	if ok && managedfields.ValidateManagedFields(before) == nil {
 		c.add(key, before, object.GetManagedFields(), &ids)
 	}
 }
@@ -159,7 +159,7 @@ func (c *Cache) check(live, obj runtime.Object, manager string, result []metav1.
 		return
 	}
 	obj = obj.DeepCopyObject()
-	c.manager.UpdateNoErrors(live.DeepCopyObject(), obj, manager)
+	c.Manager.UpdateNoErrors(live.DeepCopyObject(), obj, manager)
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		return
@@ -195,8 +195,8 @@ func (c *Cache) entriesBefore(stored, object metav1.Object) ([]metav1.ManagedFie
 
 // updateKey returns a key of everything that the managedFields of an updated object depend on.
 func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedFieldsEntry, manager string, ids *identifiers) ([]byte, bool) {
-	s, goType := c.objectType()
-	if s == nil {
+	t := c.types.known(c.kind)
+	if t == nil {
 		return nil, false
 	}
 	key, updaters := appendText(append(make([]byte, 0, 2048), 'u'), manager), 0
@@ -217,46 +217,20 @@ func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedField
 	if updaters > maxUpdaters || ids.refused || len(key) > maxKey {
 		return nil, false
 	}
-	old, oldOK := c.versioned(live, goType)
-	now, nowOK := c.versioned(obj, goType)
-	if !oldOK || !nowOK || s.hasException(old) || s.hasException(now) {
+	old, oldOK := c.versioned(live, t)
+	now, nowOK := c.versioned(obj, t)
+	if !oldOK || !nowOK || t.hasException(old) || t.hasException(now) {
 		return nil, false
 	}
-	key, ok := s.appendChange(key, old, now, ids)
+	key, ok := t.appendChange(key, old, now, ids)
 	key = ids.appendOrder(key)
 	return key, ok && !ids.refused && len(key) <= maxKey
 }
 
-// versioned converts obj to the kind's version. It fails unless the result has type goType.
-func (c *Cache) versioned(obj runtime.Object, goType reflect.Type) (reflect.Value, bool) {
+// versioned converts obj to the kind's version. It fails unless the result has type t.
+func (c *Cache) versioned(obj runtime.Object, t *objectType) (reflect.Value, bool) {
 	versioned, err := c.convertor.ConvertToVersion(obj, c.kind.GroupVersion())
-	return reflect.ValueOf(versioned), err == nil && reflect.TypeOf(versioned) == goType
-}
-
-// objectType returns the type of the kind's objects, nil if it is not resolved yet.
-func (c *Cache) objectType() (*schemaType, reflect.Type) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.schema, c.goType
-}
-
-// resolveType finds the type of the kind's objects, once.
-func (c *Cache) resolveType() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.schema != nil {
-		return nil
-	}
-	obj, err := c.creater.New(c.kind)
-	if err != nil {
-		return err
-	}
-	obj.GetObjectKind().SetGroupVersionKind(c.kind)
-	c.schema, c.goType = &schemaType{}, reflect.TypeOf(obj) // unknown
-	if value, err := c.types.ObjectToTyped(obj, typed.AllowDuplicates); err == nil {
-		c.schema = schemaTypeOf(value.Schema(), reflect.TypeOf(obj), value.TypeRef())
-	}
-	return nil
+	return reflect.ValueOf(versioned), err == nil && reflect.TypeOf(versioned) == t.goType
 }
 
 func (c *Cache) result(key []byte) ([]resultEntry, bool) {

@@ -54,7 +54,16 @@ func kinds(t testing.TB, converter managedfields.TypeConverter) map[schema.Group
 	return found
 }
 
-// build is NewManager or the upstream constructor that it replaces.
+// newManager returns the field manager of a new Cache.
+func newManager(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	c, err := New(types, convertor, defaulter, creater, kind, hub, subresource, reset)
+	if err != nil {
+		return nil, err
+	}
+	return c.Manager, nil
+}
+
+// build is newManager or the upstream constructor that it replaces.
 type build func(managedfields.TypeConverter, runtime.ObjectConvertor, runtime.ObjectDefaulter, runtime.ObjectCreater, schema.GroupVersionKind, schema.GroupVersion, string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
 
 // managers holds the managers that one build made, as a server does.
@@ -88,7 +97,7 @@ func (m *managers) of(kind schema.GroupVersionKind) *managedfields.FieldManager 
 // in all versions, by update and by server-side apply, and compares the managedFields with upstream's.
 func TestManagedFieldsOfManyWritesMatchUpstream(t *testing.T) {
 	t.Parallel()
-	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
 	records := 0
 	for kind, versions := range kinds(t, upstream.types) {
 		for seed := range int64(proctest.Fewer(3)) {
@@ -385,7 +394,7 @@ func BenchmarkUpdate(b *testing.B) {
 	pod := registrytest.Pod(1)
 	pod.ManagedFields = nil
 	kind := pod.GroupVersionKind()
-	upstream, own := newManagers(b, managedfields.NewDefaultFieldManager), newManagers(b, NewManager)
+	upstream, own := newManagers(b, managedfields.NewDefaultFieldManager), newManagers(b, newManager)
 	updates := newCache(own, kind)
 	for name, update := range map[string]func(live, next runtime.Object){
 		"upstream": func(live, next runtime.Object) { upstream.of(kind).UpdateNoErrors(live, next, "kubelet") },

@@ -20,7 +20,14 @@ import (
 )
 
 func newCache(m *managers, kind schema.GroupVersionKind) *Cache {
-	return NewCache(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
+	m.t.Helper()
+	scheme := legacyscheme.Scheme
+	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+	c, err := New(m.types, runtime.UnsafeObjectConvertor(scheme), scheme, scheme, kind, hub, "", nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return c
 }
 
 // TestManagedFieldsOfCreationsMatchUpstream creates objects of every kind in every version, each slightly different
@@ -31,7 +38,7 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 	if testing.Short() {
 		bases, steps, enough = 1, 16, 200 // still every kind and version
 	}
-	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
 	remembered, kept := 0, 0
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
@@ -107,7 +114,7 @@ func knows(c *Cache, obj runtime.Object) bool {
 // TestCreationsThatAreNotRemembered checks that objects whose managedFields do not follow from their fields alone are
 // left to the field manager, and that results of one manager are not used for another.
 func TestCreationsThatAreNotRemembered(t *testing.T) {
-	own := newManagers(t, NewManager)
+	own := newManagers(t, newManager)
 	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))
 	pod := func() *corev1.Pod {
 		pod := registrytest.Pod(1)
@@ -174,7 +181,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 // TestManagedFieldsAreNotShared checks that a change of one object's managedFields does not change another's, while
 // many objects are created concurrently.
 func TestManagedFieldsAreNotShared(t *testing.T) {
-	creations := newCache(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	creations := newCache(newManagers(t, newManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	var workers sync.WaitGroup
 	for range 4 {
 		workers.Go(func() {
@@ -204,7 +211,7 @@ func TestManagedFieldsAreNotShared(t *testing.T) {
 }
 
 func BenchmarkCreate(b *testing.B) {
-	m := newManagers(b, NewManager)
+	m := newManagers(b, newManager)
 	pod := registrytest.Pod(1)
 	pod.ManagedFields = nil
 	internal, err := legacyscheme.Scheme.UnsafeConvertToVersion(pod, schema.GroupVersion{Version: runtime.APIVersionInternal})

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	smdschema "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
@@ -25,6 +24,7 @@ type converter struct {
 // objectType is the type of the objects of one kind.
 type objectType struct {
 	*schemaType
+	goType reflect.Type
 	schema *smdschema.Schema
 	ref    smdschema.TypeRef
 }
@@ -35,11 +35,10 @@ func (c *converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOp
 	if _, isMap := obj.(runtime.Unstructured); isMap || !slices.Contains(opts, typed.AllowDuplicates) {
 		return c.inner.ObjectToTyped(obj, opts...)
 	}
-	known, ok := c.types.Load(obj.GetObjectKind().GroupVersionKind())
-	if !ok {
+	t := c.known(obj.GetObjectKind().GroupVersionKind())
+	if t == nil {
 		return c.learn(obj, opts...)
 	}
-	t := known.(*objectType)
 	if t.hasException(reflect.ValueOf(obj)) {
 		return c.inner.ObjectToTyped(obj, opts...)
 	}
@@ -51,15 +50,23 @@ func (c *converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOp
 	return typed.AsTypedUnvalidated(&object{v, obj}, t.schema, t.ref), nil
 }
 
+// known returns the type of a kind's objects, nil until one was converted.
+func (c *converter) known(kind schema.GroupVersionKind) *objectType {
+	t, ok := c.types.Load(kind)
+	if !ok {
+		return nil
+	}
+	return t.(*objectType)
+}
+
 // learn converts the first object of a kind as upstream does, and stores its type.
 func (c *converter) learn(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	v, err := c.inner.ObjectToTyped(obj, opts...)
 	if err != nil {
 		return nil, err
 	}
-	c.types.Store(obj.GetObjectKind().GroupVersionKind(), &objectType{
-		schemaTypeOf(v.Schema(), reflect.TypeOf(obj), v.TypeRef()), v.Schema(), v.TypeRef(),
-	})
+	t := reflect.TypeOf(obj)
+	c.types.Store(obj.GetObjectKind().GroupVersionKind(), &objectType{schemaTypeOf(v.Schema(), t, v.TypeRef()), t, v.Schema(), v.TypeRef()})
 	return v, nil
 }
 
@@ -85,12 +92,6 @@ type lazyMap struct{ value *object }
 func (o *lazyMap) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjectKind() }
 
 func (o *lazyMap) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
-
-// NewManager returns upstream's field manager of one kind. It has the parameters of
-// managedfields.NewDefaultFieldManager.
-func NewManager(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
-	return managedfields.NewDefaultFieldManager(&converter{inner: types}, lazyConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)
-}
 
 // lazyConvertor also converts a lazyMap.
 type lazyConvertor struct{ runtime.ObjectConvertor }

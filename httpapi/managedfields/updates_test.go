@@ -27,7 +27,7 @@ func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 	if testing.Short() {
 		steps, enough = 7, 200 // still every kind and version
 	}
-	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
 	copied, kept := 0, 0
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
@@ -153,7 +153,7 @@ func knowsUpdate(t *testing.T, u *Cache, live, obj runtime.Object, who string) b
 // addresses and owners, if these are in the same order.
 func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
-	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
 	updates := newCache(own, kind)
 	pod := func(owner string, ips ...string) *core.Pod {
 		p := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(owner)}}}}
@@ -201,7 +201,7 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 // TestUpdatesAreBounded checks that clients cannot make the cache exceed its limits.
 func TestUpdatesAreBounded(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-	own := newManagers(t, NewManager)
+	own := newManagers(t, newManager)
 	updates := newCache(own, kind)
 	peak := 0
 	for i := range 2 * maxResults {

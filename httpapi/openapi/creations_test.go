@@ -53,11 +53,10 @@ func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, conve
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := managedfields.NewManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
+	creations, err := managedfields.New(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	creations := managedfields.NewCache(own, converter, convertor, scheme, e.GVK, "")
 	random := rand.New(rand.NewSource(3))
 	obj := e.View.Resource.Codec().New()
 	for step := range 40 {

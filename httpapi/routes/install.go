@@ -70,10 +70,16 @@ func (in *Installer) Install(t *Table, groups []*registry.Group) error {
 
 // endpoint builds the Endpoint that serves e.
 func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) (*Endpoint, error) {
-	scope, err := in.scope(g, e, converter)
+	scope := in.scope(g, e)
+	reset, err := resetFields(e.Storage)
 	if err != nil {
 		return nil, err
 	}
+	managed, err := managedfields.New(converter, scope.UnsafeConvertor, scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
+	if err != nil {
+		return nil, err
+	}
+	scope.FieldManager = managed.Manager
 	life, err := in.lifecycle(g, e)
 	if err != nil {
 		return nil, err
@@ -83,9 +89,8 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	return &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
 		Writes: writes.New(writes.Config{
-			Endpoint: e, Scope: scope, Admission: in.Admission,
-			ManagedFields: managedfields.NewCache(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource),
-			Life:          life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
+			Endpoint: e, Scope: scope, Admission: in.Admission, ManagedFields: managed,
+			Life: life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
 		}),
 		http:    b.readers(),
 		connect: b.connects(),
@@ -93,8 +98,8 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	}, nil
 }
 
-// scope returns the request scope of an endpoint for upstream's handlers.
-func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) (*handlers.RequestScope, error) {
+// scope returns the request scope of an endpoint for upstream's handlers, without a field manager.
+func (in *Installer) scope(g *registry.Group, e *registry.Endpoint) *handlers.RequestScope {
 	scheme := g.Info.Scheme
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
@@ -119,13 +124,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fi
 	if accepts, ok := e.Storage.(rest.GroupVersionAcceptor); ok {
 		scope.AcceptsGroupVersionDelegate = accepts
 	}
-	reset, err := resetFields(e.Storage)
-	if err != nil {
-		return nil, err
-	}
-	scope.FieldManager, err = managedfields.NewManager(converter, scope.UnsafeConvertor,
-		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
-	return scope, err
+	return scope
 }
 
 // resetFields says which fields storage's strategy ignores in requests, for the
