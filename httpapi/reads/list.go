@@ -314,7 +314,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		b.items = slices.Grow(b.items, len(b.objects)) // growing in steps would cost four times as much
 	}
 	for _, o := range b.objects {
-		if size, ok := encoder.Unmade(o); ok && !b.converts {
+		if size, ok := encoder.PackedSize(o); ok && !b.converts {
 			b.write = (*listBody).writeMade
 			b.sum += size
 			continue
@@ -343,7 +343,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 // kept reports whether all items are kept, so that none must be encoded.
 func (b *listBody) kept() bool {
 	for _, o := range b.objects {
-		if _, ok := b.encoder.Unmade(o); ok {
+		if _, ok := b.encoder.PackedSize(o); ok {
 			continue
 		}
 		if _, ok := b.source.Kept(o); !ok {
@@ -410,7 +410,7 @@ func (b *listBody) writeItems(out *exchange.ChunkWriter, i int) {
 func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
-		if _, ok := b.encoder.Unmade(o); ok {
+		if _, ok := b.encoder.PackedSize(o); ok {
 			b.room = o.AppendBody(b.room[:0])
 			b.add(len(b.room))
 			if out.Add(b.room); out.Err != nil {

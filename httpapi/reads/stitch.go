@@ -118,7 +118,7 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
 	from := pieceSource{encoder, encoder.Source(objects)}
 	if encoder.Planned() {
-		from.source = encoder.Passing() // a piece is kept instead
+		from.source = encoder.Uncached() // a piece is kept instead
 	}
 	l := &stitchedList{separator: separator(encoder)}
 	owner, sum, cost := weak.Make(encoder), 0, int64(0)

@@ -107,7 +107,7 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 		return false
 	}
 	encoder := view.Encoder(w.format.Encoding(), w.format.Projection())
-	item, err := encoder.Passing().Item(o)
+	item, err := encoder.Uncached().Item(o)
 	if err != nil {
 		return false // upstream's encoder says why
 	}

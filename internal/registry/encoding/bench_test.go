@@ -244,7 +244,7 @@ func (w *benchWriter) answer(written *storage.Written, out runtime.Object) {
 		return
 	}
 	f := w.view.Encoder(w.media, encoding.Full)
-	item, err := f.Passing().Item(written.For(out))
+	item, err := f.Uncached().Item(written.For(out))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -85,7 +85,7 @@ type Codec struct {
 
 	convertor runtime.ObjectConvertor // shares memory between in and out
 	envelope  []byte                  // see cutEnvelope; nil for custom resources and records
-	encodings *int                    // IDs of encodings of the resource's objects that its versions have
+	encodings *int                    // how many IDs of encodings the resource's versions have
 
 	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
 	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
@@ -103,7 +103,8 @@ type Codec struct {
 	undecodable atomic.Int64
 }
 
-// New returns the Codec of a built-in resource.
+// New returns the Codec of a built-in resource. It fails if the scheme has no storage version of the objects that
+// config.New makes.
 func New(config Config) (*Codec, error) {
 	c := &Codec{Config: config, encodings: new(int), splitMetadata: splitMetadata[config.GroupResource]}
 	c.Transformer, c.Encrypted = bound(config.Transformer)
@@ -186,7 +187,7 @@ type authenticatedKey string
 func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
 
 // Decrypt undoes encryption at rest. stale says that an update should write the value even without a
-// change.
+// change. Errors are upstream's internal errors, which wrap the transformer's.
 func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
 	data, stale, err = c.Transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []b
 	return data, stale, nil
 }
 
-// Encrypt encrypts data for the value under key.
+// Encrypt encrypts data for the value under key. Its errors are those of [Codec.Decrypt].
 func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, error) {
 	value, err := c.Transformer.TransformToStorage(ctx, data, authenticatedKey(key))
 	if err != nil {
@@ -204,7 +205,7 @@ func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, e
 	return value, nil
 }
 
-// DecodeStored decodes plain stored data into an object of revision.
+// DecodeStored decodes plain stored data into an object of revision. It returns the storage codec's error.
 func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) error {
 	if c.custom != nil && c.custom.decode(data, into) {
 		return c.SetRevision(into, revision)
@@ -341,8 +342,8 @@ func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.O
 	return out, nil
 }
 
-// Bookmark makes the object of a bookmark. It has only a revision and, at the end of the initial events, an
-// annotation. It is decorated as upstream's is.
+// Bookmark makes the object of a bookmark. The object has only a revision and, at the end of the initial events, an
+// annotation. As in upstream's watch cache, it is decorated.
 func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error) {
 	obj := c.New()
 	if err := c.SetRevision(obj, revision); err != nil {
@@ -362,8 +363,8 @@ func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error
 // Versioner reads and writes resourceVersions.
 func (c *Codec) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
 
-// Records reports whether the stored values are records that are no API objects: they have
-// no canonical encoding and are not cached.
+// Records reports whether the stored values are records, such as allocated IP addresses, and no API objects. Records
+// have no canonical encoding and are not cached.
 func (c *Codec) Records() bool { return c.New == nil }
 
 // marshaler and unmarshaler have the methods of generated protobuf types.

@@ -1,7 +1,6 @@
 package encoding
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/jsontext"
 	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
@@ -93,17 +93,13 @@ func (c *Custom) newCodec(custom *customCodec) *Codec {
 	return codec
 }
 
-// Declare adds a version. Versions are declared before the Custom is used.
+// Declare adds a version. It fails if the version exists. Versions are declared before the Custom is used.
 func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	if c.versions[gvk.Version] != nil {
 		return fmt.Errorf("registry: %s exists already", gvk)
 	}
-	version, err := json.Marshal(gvk.GroupVersion().String())
-	if err != nil {
-		return err
-	}
 	v := c.newCodec(&customCodec{
-		head:     append(append([]byte(`{"apiVersion":`), version...), ','),
+		head:     append(jsontext.AppendString([]byte(`{"apiVersion":`), gvk.GroupVersion().String()), ','),
 		converts: c.config.Webhook,
 		attrs:    c.allAttrs,
 		selects:  c.config.Selects,
@@ -134,8 +130,8 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	return nil
 }
 
-// Add sets the codec and the AttrFunc of upstream's storage of a declared version. It is called during
-// CustomConfig.Make.
+// Add sets the codec and the AttrFunc of upstream's storage of a declared version, and returns the version's Codec. It
+// is called once for each version, during CustomConfig.Make, and fails otherwise.
 func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs storage.AttrFunc) (*Codec, error) {
 	l := c.lazy[gvk.Version]
 	if l == nil || l.codec != nil {

@@ -25,7 +25,7 @@
 //
 // Large canonical bytes of custom resources are packed (package cache), with unpacked metadata beside them.
 // Requests for metadata unpack nothing. Lists and frames unpack each item into the response
-// ([Encoder.Unmade]).
+// ([Encoder.PackedSize]).
 //
 // A value that cannot be decrypted or decoded becomes a corrupt object, which fails only the reads that
 // cover it. [Codec.Decodes] counts decodings of cached bytes.

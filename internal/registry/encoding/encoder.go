@@ -144,9 +144,9 @@ func (e *Encoder) whole(o *cache.Object) bool {
 	return c != nil && e.projection == Full && o.Err() == nil && (c.onlyVersion || c.stores(o.Head()))
 }
 
-// Unmade returns the size of the item of o if the item is the canonical bytes, which are packed.
-// [Source.Next] unpacks them into the response.
-func (e *Encoder) Unmade(o *cache.Object) (size int, ok bool) {
+// PackedSize returns the size of the item of o if the item is the canonical bytes and these are packed. [Source.Next]
+// unpacks them into the response.
+func (e *Encoder) PackedSize(o *cache.Object) (size int, ok bool) {
 	return o.Size(), o.Packed() && e.whole(o)
 }
 

@@ -207,7 +207,7 @@ func testView(t *testing.T, v *registry.View) {
 
 func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream, s registrytest.Sample) {
 	t.Helper()
-	_, passed, err := f.Passing().Next(nil, s.Object) // before it is kept
+	_, passed, err := f.Uncached().Next(nil, s.Object) // before it is kept
 	if err != nil {
 		t.Fatal(err)
 	}

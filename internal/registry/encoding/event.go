@@ -11,12 +11,12 @@ import (
 // AppendEvent appends the frame of an event with o. It caches the item if there is room: other watches
 // may begin with the same objects.
 func (e *Encoder) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, error) {
-	return e.framed(dst, event, o, Source{e, parts}, o.Revision())
+	return e.framed(dst, event, o, Source{e, allObjects}, o.Revision())
 }
 
 // AppendEventAt appends the frame of an event with o at another revision, as in a DELETED event.
 func (e *Encoder) AppendEventAt(dst []byte, event string, o *cache.Object, revision int64) ([]byte, error) {
-	return e.framed(dst, event, o, e.Passing(), revision)
+	return e.framed(dst, event, o, e.Uncached(), revision)
 }
 
 func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {

@@ -110,7 +110,7 @@ func (rc *ruleCache) addKind(gvk schema.GroupVersionKind) {
 	if _, ok := obj.(unmarshaler); err != nil || !ok {
 		return
 	}
-	layouts := sync.OnceValue(func() *layouts { return objectTokens(obj) })
+	layouts := sync.OnceValue(func() *layouts { return objectLayouts(obj) })
 	rc.kinds = append(rc.kinds, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), layouts})
 }
 

@@ -13,37 +13,39 @@ import (
 // no items that are cheap to make.
 type Source struct {
 	*Encoder
-	fit uint64 // of parts objects, this many are cached
+	share uint64 // of the objects whose items are cached, in parts of allObjects
 }
 
-const parts = 1 << 16
+const allObjects = 1 << 16
 
 // Source returns the source of the items of objects.
 func (e *Encoder) Source(objects []*cache.Object) Source {
-	const encoded, canonical = 3, 2 // JSON is about half as large again
 	limit := e.codec.Schema.Budget().Limit()
 	if e.Sliced() || limit <= 0 {
-		return Source{e, parts}
+		return Source{e, allObjects}
 	}
-	need := estimate(objects, e.canonicalSize) / canonical * encoded
+	need := encodedSize(estimate(objects, e.canonicalSize))
 	if need <= limit {
-		return Source{e, parts}
+		return Source{e, allObjects}
 	}
-	return Source{e, max(1, uint64(float64(limit)/float64(need)*parts*7/8))}
+	return Source{e, max(1, uint64(float64(limit)/float64(need)*allObjects*7/8))}
 }
 
-// Passing returns a source that caches no items.
-func (e *Encoder) Passing() Source { return Source{e, 0} }
+// encodedSize estimates the size of an item that is made from canonical bytes: JSON is about half as large again.
+func encodedSize(canonical int64) int64 { return canonical / 2 * 3 }
+
+// Uncached returns a source that caches no items.
+func (e *Encoder) Uncached() Source { return Source{e, 0} }
 
 // keeps reports whether the item of o belongs to the cached subset.
 func (s Source) keeps(o *cache.Object) bool {
 	// Knuth's multiplicative hash: consecutive revisions are spread evenly.
-	return s.fit == parts || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.fit
+	return s.share == allObjects || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.share
 }
 
 // Kept returns the item of o if it is cached or costs nothing to make.
 func (s Source) Kept(o *cache.Object) ([]byte, bool) {
-	if _, unmade := s.Unmade(o); unmade {
+	if _, packed := s.PackedSize(o); packed {
 		return nil, false
 	}
 	if s.Sliced() {
@@ -61,7 +63,7 @@ func (s Source) Item(o *cache.Object) ([]byte, error) { return s.Await(context.B
 
 // Await is Item with the context of [Encoder.Await].
 func (s Source) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
-	if _, unmade := s.Unmade(o); unmade || s.keeps(o) {
+	if _, packed := s.PackedSize(o); packed || s.keeps(o) {
 		return s.Encoder.Await(ctx, o)
 	}
 	if item, ok := s.Kept(o); ok || o.Err() != nil {
@@ -76,7 +78,7 @@ func (s Source) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
 
 // refuse counts an item that the budget does not allow to cache.
 func (s Source) refuse() {
-	if s.fit > 0 {
+	if s.share > 0 {
 		s.codec.Schema.Refuse()
 	}
 }
@@ -88,7 +90,7 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	if o.Err() != nil {
 		return nil, dst, o.Err()
 	}
-	if _, unmade := s.Unmade(o); unmade {
+	if _, packed := s.PackedSize(o); packed {
 		return nil, o.AppendBody(dst), nil
 	}
 	if item, ok := s.Kept(o); ok {
@@ -97,7 +99,7 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	before := len(dst)
 	dst, cheap, err := s.append(dst, o)
 	switch {
-	case err != nil || cheap && s.fit < parts:
+	case err != nil || cheap && s.share < allObjects:
 		return nil, dst, err
 	case !s.keeps(o) || !s.hasRoom(o):
 		s.refuse()
@@ -109,8 +111,7 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 
 // hasRoom reports whether the budget allows to cache the item of o.
 func (e *Encoder) hasRoom(o *cache.Object) bool {
-	const encoded, canonical = 3, 2
-	return e.codec.Schema.Budget().MakeRoom(int64(e.canonicalSize(o)) / canonical * encoded)
+	return e.codec.Schema.Budget().MakeRoom(encodedSize(int64(e.canonicalSize(o))))
 }
 
 // canonicalSize returns the size of the canonical bytes from which the item of o is made.

@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Foreseen is the cached object of a value that is about to be stored, without its revision. The zero
-// Foreseen is unknown: the cache decodes the value.
-type Foreseen struct {
+// Prebuilt is the cached object of a value that is about to be stored, without its revision. The zero
+// Prebuilt is unknown: the cache then decodes the value.
+type Prebuilt struct {
 	// Plain says that the decoded object and the cached one have the same encoding.
 	Plain bool
 
@@ -24,33 +24,34 @@ type Foreseen struct {
 	document *servedjson.Document // from which the body is made, if there is none in config; otherwise nil
 }
 
-// Known reports whether f is not the zero Foreseen.
-func (f *Foreseen) Known() bool { return f.document != nil || f.config.Body != nil }
+// Known reports whether f is not the zero Prebuilt.
+func (f *Prebuilt) Known() bool { return f.document != nil || f.config.Body != nil }
 
 // Key returns the key of the object.
-func (f *Foreseen) Key() string { return f.config.Key }
+func (f *Prebuilt) Key() string { return f.config.Key }
 
-// Foresee returns the cached object of s, which decodes to obj.
-func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
-	f := Foreseen{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
-	foresee := c.foreseeDecoded
+// Prebuild returns the cached object of s, which decodes to obj. rest is the part of its key within the resource. The
+// result is unknown if the object cannot be built before its value is stored.
+func (c *Codec) Prebuild(rest string, s *Stored, obj runtime.Object) Prebuilt {
+	f := Prebuilt{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
+	build := c.prebuildDecoded
 	if c.custom != nil {
-		foresee = c.foreseeCustom
+		build = c.prebuildCustom
 	}
-	if rest == "" || !foresee(s, obj, &f) {
-		return Foreseen{}
+	if rest == "" || !build(s, obj, &f) {
+		return Prebuilt{}
 	}
 	return f
 }
 
-// ForeseeAlike is Foresee without decoding s. It succeeds if the fingerprint of s has a rule.
-func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
+// PrebuildByRule is [Codec.Prebuild] without decoding s. The result is unknown unless the fingerprint of s has a rule.
+func (c *Codec) PrebuildByRule(rest string, s *Stored) Prebuilt {
 	if c.Decorate != nil || rest == "" {
-		return Foreseen{}
+		return Prebuilt{}
 	}
-	f := Foreseen{Plain: true, config: cache.ObjectConfig{Key: rest}}
+	f := Prebuilt{Plain: true, config: cache.ObjectConfig{Key: rest}}
 	if !c.rules.complete(s.Data, &f.config) {
-		return Foreseen{}
+		return Prebuilt{}
 	}
 	return f
 }
@@ -65,8 +66,8 @@ func (c *Codec) Lossless(data []byte) bool {
 	return bytes.HasPrefix(data, []byte(wire.Magic))
 }
 
-// foreseeDecoded sets f from obj.
-func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool {
+// prebuildDecoded sets f from obj.
+func (c *Codec) prebuildDecoded(_ *Stored, obj runtime.Object, f *Prebuilt) bool {
 	var err error
 	if f.config.Labels, f.config.Fields, err = c.Attrs(obj); err != nil {
 		return false
@@ -81,9 +82,9 @@ func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool 
 	return err == nil
 }
 
-// foreseeCustom sets f for a custom resource, which is cached in the stored version. It fails if the object
+// prebuildCustom sets f for a custom resource, which is cached in the stored version. It fails if the object
 // was written in another version.
-func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
+func (c *Codec) prebuildCustom(s *Stored, obj runtime.Object, f *Prebuilt) bool {
 	if !c.custom.stores(s.Data) {
 		return false
 	}
@@ -109,9 +110,9 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 	return err == nil
 }
 
-// Object makes the cached object of f, which c foresaw, after its value is stored at revision. stored is
+// Object makes the cached object of f, which c has built, after its value is stored at revision. stored is
 // the size of the value. Object returns nil if it cannot make the object.
-func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
+func (f *Prebuilt) Object(c *Codec, revision int64, stored int) *cache.Object {
 	config := f.config
 	config.Revision, config.Stored = revision, stored
 	if f.document != nil {

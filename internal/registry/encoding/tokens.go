@@ -109,10 +109,10 @@ var tokensOf = map[reflect.Type]roles{
 // (kubernetes pkg/apis/apps/v1/conversion.go, pkg/apis/autoscaling/v1/conversion.go).
 var readsAnnotations = map[string]bool{"Deployment": true, "DaemonSet": true, "HorizontalPodAutoscaler": true}
 
-// objectTokens returns the fields of an object that hold tokens.
-func objectTokens(obj runtime.Object) *layouts {
+// objectLayouts returns the layouts of an object's message, nil if no field holds tokens.
+func objectLayouts(obj runtime.Object) *layouts {
 	t := reflect.TypeOf(obj).Elem()
-	all := messageTokens(t, nil)
+	all := messageLayouts(t, nil)
 	if all == nil {
 		return nil
 	}
@@ -123,9 +123,9 @@ func objectTokens(obj runtime.Object) *layouts {
 	return all
 }
 
-// messageTokens returns the fields of a type that hold tokens, nil if there are none. It does not enter a
-// type within itself.
-func messageTokens(t reflect.Type, within []reflect.Type) *layouts {
+// messageLayouts returns the layouts of the messages of a type, nil if no field holds tokens. A type within itself has
+// no layouts.
+func messageLayouts(t reflect.Type, within []reflect.Type) *layouts {
 	if slices.Contains(within, t) {
 		return nil
 	}
@@ -138,7 +138,7 @@ func messageTokens(t reflect.Type, within []reflect.Type) *layouts {
 		if n <= 0 || n >= len(all) {
 			continue
 		}
-		if all[n] = fieldTokens(f.Type, tokensOf[t][f.Name], within); all[n] != nil {
+		if all[n] = fieldLayout(f.Type, tokensOf[t][f.Name], within); all[n] != nil {
 			some = true
 		}
 	}
@@ -148,11 +148,11 @@ func messageTokens(t reflect.Type, within []reflect.Type) *layouts {
 	return &all
 }
 
-// fieldTokens is messageTokens for a field.
-func fieldTokens(t reflect.Type, r role, within []reflect.Type) *layout {
+// fieldLayout returns the layout of a field of type t, whose contents have role r. It is nil if the field is kept.
+func fieldLayout(t reflect.Type, r role, within []reflect.Type) *layout {
 	if t.Kind() == reflect.Map {
-		// Upstream's decoder takes a key of any wire type for a text, and reads on behind the
-		// entry then.
+		// A key must have a length: upstream's decoder reads one from a key of any wire type, and may then read bytes
+		// behind the entry.
 		const key, value = 1, 2
 		return &layout{role: messageField, inner: &layouts{key: {role: keptField}, value: {role: r}}}
 	}
@@ -170,7 +170,7 @@ func fieldTokens(t reflect.Type, r role, within []reflect.Type) *layout {
 	case t.Kind() != reflect.Struct:
 		return nil
 	}
-	if inner := messageTokens(t, within); inner != nil {
+	if inner := messageLayouts(t, within); inner != nil {
 		return &layout{role: messageField, inner: inner}
 	}
 	return nil

@@ -26,7 +26,7 @@ type Version struct {
 }
 
 // NewVersion adds a served version to the resource of c. For a custom resource, c is the Codec of that
-// version. Versions are added before the resource is read.
+// version. Versions are added before the resource is read. NewVersion fails if the resource has too many versions.
 func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Version, error) {
 	own := mediaTypes // encodings that it does not share with other versions
 	if c.custom != nil {
@@ -94,8 +94,7 @@ func (v *Version) ConvertsAny(objects []*cache.Object) bool {
 	return v.Converts() && slices.ContainsFunc(objects, func(o *cache.Object) bool { return o.Err() == nil && !v.Codec.custom.stores(o.Head()) })
 }
 
-// MediaType is the media type of an encoding. YAML is made from JSON bodies with
-// [wire.YAML], pretty-printed JSON with [wire.Pretty].
+// MediaType is the media type of an encoding. [wire.YAML] and [wire.Pretty] convert JSON bodies.
 type MediaType uint8
 
 // The media types of cached encodings.

@@ -5,24 +5,24 @@
 //
 // Upstream decodes a stored custom resource, prunes it, drops nulls, repairs its metadata and sets defaults
 // (apiextensions-apiserver pkg/apiserver/customresource_handler.go). An object that was written under the
-// present CRD has been through all that. Reading it again changes only the resourceVersion. A
+// present CRD has been through these steps. Reading it again changes only the resourceVersion. A
 // [Schema] is built once from the structural schema of a version. [Schema.Read] walks stored bytes by it.
 //
 // # Guarantees
 //
-// Read returns true only for bytes that upstream's reading and encoding/json would reproduce:
+// Read returns a [Document] only for bytes that upstream's reading and encoding/json would reproduce:
 //
 //   - members are sorted and unique
 //   - strings and numbers are written as encoding/json writes them
 //   - nothing would be pruned, and no default is missing
 //   - metadata are written as ObjectMeta
 //
-// Read may return false for such bytes too, for example if the CRD embeds other resources.
+// Read may return nil for such bytes, too, for example if the CRD embeds other resources.
 //
-// [Document.Content] returns the maps that decoding would.
+// [Document.Content] returns the maps that decoding would make. [Encode] writes such maps as encoding/json does.
 //
 // # Locks, goroutines and bytes
 //
 // There are no locks and no goroutines. A Schema is immutable. A Document refers to the bytes that it was
-// read from.
+// read from, which must not change. What its methods return belongs to the caller.
 package servedjson

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// AppendRevision appends the object with a resourceVersion.
+// AppendRevision appends the object with this resourceVersion to dst, which it returns.
 func (d *Document) AppendRevision(dst []byte, revision int64) []byte {
 	dst = append(dst, d.data[:d.revision.from]...)
 	dst = append(dst, d.before...)
@@ -18,14 +18,14 @@ func (d *Document) AppendRevision(dst []byte, revision int64) []byte {
 // Len returns the length of the object as it was read.
 func (d *Document) Len() int { return len(d.data) }
 
-// Labels returns the labels, nil if there are none.
+// Labels returns a copy of the labels, nil if there are none.
 func (d *Document) Labels() map[string]string {
 	if d.labels.to == 0 {
 		return nil
 	}
 	b := builder{data: string(d.labels.of(d.data))}
 	labels := make(map[string]string)
-	for more := b.begins('}'); more; more = b.goesOn('}') {
+	for more := b.open('}'); more; more = b.next('}') {
 		key := b.text()
 		b.at++ // the colon
 		labels[key] = b.text()
@@ -33,11 +33,11 @@ func (d *Document) Labels() map[string]string {
 	return labels
 }
 
-// Name returns the name, Namespace the namespace.
+// Name returns the name, "" if there is none.
 func (d *Document) Name() string { return textAt(d.data, d.name) }
 
 // Namespace returns the namespace, "" if there is none.
-func (d *Document) Namespace() string { return textAt(d.data, d.within) }
+func (d *Document) Namespace() string { return textAt(d.data, d.namespace) }
 
 func textAt(data []byte, at span) string {
 	if at.to == 0 {
@@ -67,13 +67,13 @@ func (b *builder) skip(c byte) bool {
 	return true
 }
 
-// begins and goesOn work as in a walker.
-func (b *builder) begins(end byte) bool {
+// open and next work as in a walker.
+func (b *builder) open(end byte) bool {
 	b.at++
 	return !b.skip(end)
 }
 
-func (b *builder) goesOn(end byte) bool {
+func (b *builder) next(end byte) bool {
 	more := b.data[b.at] != end
 	b.at++
 	return more
@@ -81,7 +81,7 @@ func (b *builder) goesOn(end byte) bool {
 
 func (b *builder) object() map[string]any {
 	m := make(map[string]any)
-	for more := b.begins('}'); more; more = b.goesOn('}') {
+	for more := b.open('}'); more; more = b.next('}') {
 		key := b.text()
 		b.at++ // the colon
 		m[key] = b.value()
@@ -92,7 +92,7 @@ func (b *builder) object() map[string]any {
 func (b *builder) list() []any {
 	var room [16]any
 	items := room[:0]
-	for more := b.begins(']'); more; more = b.goesOn(']') {
+	for more := b.open(']'); more; more = b.next(']') {
 		items = append(items, b.value())
 	}
 	return append(make([]any, 0, len(items)), items...)

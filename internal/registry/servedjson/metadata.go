@@ -45,7 +45,7 @@ func (w *walker) metadata(d *Document) bool {
 		case "deletionTimestamp":
 			return w.time()
 		case "finalizers":
-			return w.peekNot("[]") && w.items(w.text)
+			return !w.begins("[]") && w.items(w.text)
 		case "generateName", "selfLink", "uid":
 			return w.filled()
 		case "generation":
@@ -56,17 +56,17 @@ func (w *walker) metadata(d *Document) bool {
 			d.labels = span{from, w.at}
 			return ok
 		case "managedFields":
-			return w.peekNot("[]") && w.items(w.managed)
+			return !w.begins("[]") && w.items(w.managed)
 		case "name":
 			ok := w.filled()
 			d.name = span{from, w.at}
 			return ok
 		case "namespace":
 			ok := w.filled()
-			d.within = span{from, w.at}
+			d.namespace = span{from, w.at}
 			return ok
 		case "ownerReferences":
-			return w.peekNot("[]") && w.items(w.owner)
+			return !w.begins("[]") && w.items(w.owner)
 		case "resourceVersion":
 			ok := w.filled()
 			d.revision = span{from + 1, w.at - 1}
@@ -81,17 +81,12 @@ func (w *walker) metadata(d *Document) bool {
 	return ok && created && generation
 }
 
-// peekNot reports whether text does not come next.
-func (w *walker) peekNot(text string) bool {
-	return len(w.data)-w.at < len(text) || string(w.data[w.at:w.at+len(text)]) != text
-}
-
 // filled walks a string that is not empty.
-func (w *walker) filled() bool { return w.peekNot(`""`) && w.text() }
+func (w *walker) filled() bool { return !w.begins(`""`) && w.text() }
 
 // texts walks an object that is not empty, of strings.
 func (w *walker) texts() bool {
-	return w.peekNot("{}") && w.members(func([]byte) bool { return w.text() })
+	return !w.begins("{}") && w.members(func([]byte) bool { return w.text() })
 }
 
 // integer walks a number that is an int64.

@@ -83,8 +83,8 @@ func anything() *node {
 	return n
 }
 
-// emptied returns the node of values without a schema where unknown members are pruned.
-func emptied() *node {
+// pruned returns the node of values without a schema whose members are pruned.
+func pruned() *node {
 	n := &node{nullable: true}
 	n.items = n
 	return n
@@ -97,7 +97,7 @@ func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 	case s == nil && kept:
 		return anything()
 	case s == nil:
-		return emptied()
+		return pruned()
 	case s.XEmbeddedResource:
 		m.embeds = true
 	}
@@ -128,15 +128,16 @@ type Document struct {
 	revision      span
 	before, after string
 	labels        span // of the value; empty if there are none
-	name, within  span // name and namespace, with their quotes; empty if there are none
+	// name and namespace are strings with their quotes; empty if there are none.
+	name, namespace span
 }
 
 type span struct{ from, to int }
 
 func (s span) of(data []byte) []byte { return data[s.from:s.to:s.to] }
 
-// Read walks data, an object with or without a resourceVersion. It returns nil if reading would, or
-// might, change the object, and if s is nil.
+// Read walks data, an object with or without a resourceVersion. It returns nil if decoding, pruning and defaulting
+// would, or might, change the object, and if s is nil. The Document refers to data.
 func (s *Schema) Read(data []byte) *Document {
 	data = bytes.TrimSuffix(data, []byte("\n"))
 	d, w := &Document{data: data}, walker{data: data}

@@ -38,9 +38,14 @@ func (w *walker) skip(c byte) bool {
 	return true
 }
 
+// begins reports whether text comes next.
+func (w *walker) begins(text string) bool {
+	return len(w.data)-w.at >= len(text) && string(w.data[w.at:w.at+len(text)]) == text
+}
+
 // literal skips text.
 func (w *walker) literal(text string) bool {
-	if len(w.data)-w.at < len(text) || string(w.data[w.at:w.at+len(text)]) != text {
+	if !w.begins(text) {
 		return false
 	}
 	w.at += len(text)
@@ -51,7 +56,7 @@ func (w *walker) literal(text string) bool {
 // begins, and walks the value.
 func (w *walker) members(member func(key []byte) bool) bool {
 	var last []byte
-	for more := w.begins('}'); more; more = w.goesOn('}') {
+	for more := w.open('}'); more; more = w.next('}') {
 		key, ok := w.key()
 		if !ok || last != nil && bytes.Compare(last, key) >= 0 || !member(key) {
 			return false
@@ -143,7 +148,7 @@ func (w *walker) list(n *node) bool {
 
 // items walks a list. item walks each item.
 func (w *walker) items(item func() bool) bool {
-	for more := w.begins(']'); more; more = w.goesOn(']') {
+	for more := w.open(']'); more; more = w.next(']') {
 		if !item() {
 			return false
 		}
@@ -151,9 +156,9 @@ func (w *walker) items(item func() bool) bool {
 	return !w.failed
 }
 
-// begins walks the start of an object or a list that ends with end, and reports whether
+// open walks the start of an object or a list that ends with end, and reports whether
 // there is something in it.
-func (w *walker) begins(end byte) bool {
+func (w *walker) open(end byte) bool {
 	if !w.skip(end - 2) { // '{' and '}', '[' and ']'
 		w.failed = true
 		return false
@@ -161,8 +166,8 @@ func (w *walker) begins(end byte) bool {
 	return !w.skip(end)
 }
 
-// goesOn walks the separator after a member or an item, and reports whether there is another.
-func (w *walker) goesOn(end byte) bool {
+// next walks the separator after a member or an item, and reports whether there is another.
+func (w *walker) next(end byte) bool {
 	if w.skip(',') {
 		return true
 	}

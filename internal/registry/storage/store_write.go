@@ -44,7 +44,7 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	}
 	var next *outcome
 	if out != nil {
-		next = s.foresee(ctx, full, obj, &stored, out)
+		next = s.outcomeOf(ctx, full, obj, &stored, out)
 	}
 	result, err := s.put(ctx, full, stored.Data, 0, ttl, next)
 	noteEnd(ctx, "Txn call", "succeeded", err)
@@ -82,9 +82,9 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 	}
 	var offer *cache.Offer
 	if next != nil && next.cache.Known() {
-		foreseen := next.cache
-		offer = s.Cache.Offer(foreseen.Key(), value, 2*len(value), func(revision int64) *cache.Object {
-			return s.written(full, value, &foreseen, revision)
+		prebuilt := next.cache
+		offer = s.Cache.Offer(prebuilt.Key(), value, 2*len(value), func(revision int64) *cache.Object {
+			return s.written(full, value, &prebuilt, revision)
 		})
 		next.offer = offer
 	}
@@ -104,10 +104,10 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 // written returns the cached object of a value.
 //
 // Invariant: it equals the object that decoding the value makes.
-func (s *adapter) written(full string, value []byte, foreseen *encoding.Foreseen, revision int64) *cache.Object {
-	o := foreseen.Object(s.codec, revision, len(value))
+func (s *adapter) written(full string, value []byte, prebuilt *encoding.Prebuilt, revision int64) *cache.Object {
+	o := prebuilt.Object(s.codec, revision, len(value))
 	if invariants.Enabled && o != nil && !s.codec.IsCustom() { // custom ones may ask a webhook
-		want := s.codec.DecodeValue(context.Background(), full, foreseen.Key(), value, revision)
+		want := s.codec.DecodeValue(context.Background(), full, prebuilt.Key(), value, revision)
 		if want.Err() == nil && !o.Equal(want) {
 			panic(fmt.Sprintf("registry: %s: a write offers %q, decoding makes %q", full, o.Body(), want.Body()))
 		}
@@ -119,16 +119,16 @@ func (s *adapter) written(full string, value []byte, foreseen *encoding.Foreseen
 type outcome struct {
 	obj   runtime.Object
 	data  []byte            // stored bytes to decode obj from; nil if obj is decoded
-	cache encoding.Foreseen // is offered to the cache, if it is known
+	cache encoding.Prebuilt // is offered to the cache, if it is known
 	offer *cache.Offer      // nil if nothing was offered
 	err   error             // data cannot be decoded, which does not stop the write
 }
 
-// foresee makes the outcome of storing obj, in one like out.
-func (s *adapter) foresee(ctx context.Context, full string, obj runtime.Object, stored *encoding.Stored, out runtime.Object) *outcome {
+// outcomeOf makes the outcome of storing obj, in an object like out.
+func (s *adapter) outcomeOf(ctx context.Context, full string, obj runtime.Object, stored *encoding.Stored, out runtime.Object) *outcome {
 	next := &outcome{}
 	if s.Cache != nil {
-		next.cache = s.codec.ForeseeAlike(s.layout.rest(full), stored)
+		next.cache = s.codec.PrebuildByRule(s.layout.rest(full), stored)
 	}
 	alike := next.cache.Known()
 	if alike && writtenOf(ctx) != nil && reflect.TypeOf(obj) == reflect.TypeOf(out) {
@@ -137,7 +137,7 @@ func (s *adapter) foresee(ctx context.Context, full string, obj runtime.Object, 
 		next.obj, next.err = stored.Decode(s.codec, newLike(out))
 	}
 	if noteEnd(ctx, "decode", "succeeded", next.err); next.err == nil && s.Cache != nil && !alike {
-		next.cache = s.codec.Foresee(s.layout.rest(full), stored, next.obj)
+		next.cache = s.codec.Prebuild(s.layout.rest(full), stored, next.obj)
 	}
 	return next
 }
@@ -351,7 +351,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if ttl != nil {
 		seconds = *ttl
 	}
-	next := u.foresee(ctx, u.full, ret, &stored, destination)
+	next := u.outcomeOf(ctx, u.full, ret, &stored, destination)
 	note(ctx, "Transaction prepared")
 	result, err := u.put(ctx, u.full, stored.Data, u.now.rev, seconds, next)
 	noteEnd(ctx, "Txn call", "completed", err)

@@ -79,13 +79,7 @@ func joinRow(flags byte, text, ages []byte) []byte {
 	return append(append(row, text...), ages...)
 }
 
-// appendString appends s as JSON without the quotes.
-func appendString(dst []byte, s string) []byte {
-	quoted, _ := json.Marshal(s) // strings always marshal
-	return append(dst, quoted[1:len(quoted)-1]...)
-}
-
-// marshalJSON writes obj as encoding/json does.
+// marshalJSON returns obj as encoding/json writes it.
 func marshalJSON(obj any) ([]byte, error) {
 	data, err := json.Marshal(obj)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // row returns the cached row of o. The bytes are shared.
@@ -52,12 +53,13 @@ func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
 			data, err := marshalJSON(row.Cells[i])
 			return append(dst, data...), err
 		}
-		dst = appendString(append(dst, '"'), a.before)
+		dst = jsontext.AppendString(dst, a.before)
+		dst = dst[:len(dst)-1] // the quote
 		ages = binary.AppendUvarint(ages, uint64(len(dst)-last))
 		ages = binary.AppendVarint(ages, a.since.Unix())
 		ages = binary.AppendUvarint(ages, uint64(a.since.Nanosecond()))
 		last = len(dst)
-		return append(appendString(dst, a.after), '"'), nil
+		return append(dst, jsontext.AppendString(nil, a.after)[1:]...), nil
 	})
 	if err != nil {
 		return nil, err
