@@ -143,23 +143,11 @@ func (b *builder) text() string {
 }
 
 func (b *builder) number() any {
-	from, whole := b.at, true
-	for ; b.at < len(b.data); b.at++ {
-		switch c := b.data[b.at]; {
-		case c >= '0' && c <= '9' || c == '-':
-		case c == '.' || c == 'e' || c == '+':
-			whole = false
-		default:
-			return numberOf(b.data[from:b.at], whole)
-		}
-	}
-	return numberOf(b.data[from:b.at], whole)
-}
-
-func numberOf(text string, whole bool) any {
+	n, whole := numberLen(b.data[b.at:])
+	text := b.data[b.at : b.at+n]
+	b.at += n
 	if whole {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err == nil {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return n
 		}
 	}

@@ -188,24 +188,28 @@ func (w *walker) text() bool {
 // number walks a number that is written as encoding/json writes it: an int64, or else a
 // float64.
 func (w *walker) number() bool {
-	from, whole := w.at, true
-	for w.at < len(w.data) {
-		c := w.data[w.at]
-		if c >= '0' && c <= '9' || c == '-' {
-			w.at++
-			continue
-		}
-		if c != '.' && c != 'e' && c != '+' {
-			break
-		}
-		whole = false
-		w.at++
-	}
-	text := w.data[from:w.at]
+	n, whole := numberLen(w.data[w.at:])
+	text := w.data[w.at : w.at+n]
+	w.at += n
 	if whole {
 		return integer(text)
 	}
 	return float(text)
+}
+
+// numberLen returns the length of the number that s begins with, and whether it has neither a point nor an exponent.
+func numberLen[T []byte | string](s T) (n int, whole bool) {
+	whole = true
+	for ; n < len(s); n++ {
+		switch c := s[n]; {
+		case c >= '0' && c <= '9' || c == '-':
+		case c == '.' || c == 'e' || c == '+':
+			whole = false
+		default:
+			return n, whole
+		}
+	}
+	return n, whole
 }
 
 // integer reports whether text is an int64 as encoding/json writes it.

@@ -99,16 +99,14 @@ func (w *walker) message(m *message, from, to int) bool {
 	return true
 }
 
-// content reads the value of a field with that tag, whose content begins at body. It returns where the value
-// ends, -1 if it is malformed.
-func (e *entry) content(src []byte, tag uint64, body int) (value uint64, stop int) {
-	if uint8(tag&7) != e.wire || tag > math.MaxUint32 || body >= len(src) {
+// content reads the value of a field with that tag, whose content begins at body: a number, or the span of the bytes
+// after a length. It returns where the value ends, -1 if it is malformed or of a type that upstream's messages do not
+// have.
+func content(src []byte, tag uint64, body int) (value uint64, stop int) {
+	if tag&7 != wireVarint && tag&7 != wireLen || tag > math.MaxUint32 || body >= len(src) {
 		return 0, -1
 	}
-	if value, stop = varint(src, body); stop < 0 {
-		return 0, -1
-	}
-	if e.wire != wireLen {
+	if value, stop = varint(src, body); stop < 0 || tag&7 == wireVarint {
 		return value, stop
 	}
 	if value > uint64(len(src)-stop) {
@@ -171,14 +169,14 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 		}
 		last = number
 		if number >= len(table) || table[number].slot == none {
-			if at = w.skip(tag, body, to); at < 0 {
+			if _, at = content(src, tag, body); at < 0 {
 				return 0, false
 			}
 			continue
 		}
 		e := &table[number]
-		value, stop := e.content(src, tag, body)
-		if stop < 0 {
+		value, stop := content(src, tag, body)
+		if stop < 0 || uint8(tag&7) != e.wire {
 			return 0, false
 		}
 		at = stop
@@ -214,7 +212,7 @@ func (w *walker) run(tag uint64, at, to int) int {
 		if next != tag {
 			return at
 		}
-		if at = w.skip(tag, body, to); at < 0 {
+		if _, at = content(src, tag, body); at < 0 {
 			return -1
 		}
 	}
@@ -241,24 +239,13 @@ func longVarint(src []byte, at int) (uint64, int) {
 	return value, at + n
 }
 
-// skip returns where the content of a field with that tag ends, -1 if it is malformed.
-func (w *walker) skip(tag uint64, at, to int) int {
-	e := entry{wire: uint8(tag & 7)}
-	if e.wire != wireVarint && e.wire != wireLen {
-		return -1 // upstream's types have none
-	}
-	_, stop := e.content(w.src[:to], tag, at)
-	return stop
-}
-
 // list writes a run of fields with the same tag, as scan has found it.
 func (w *walker) list(f *field, at, to int) bool {
 	src := w.src[:to]
 	w.dst = append(w.dst, '[')
 	for first := true; at < to; first = false {
 		tag, body := varint(src, at)
-		e := entry{wire: uint8(tag & 7)}
-		value, stop := e.content(src, tag, body)
+		value, stop := content(src, tag, body)
 		if !first {
 			w.dst = append(w.dst, ',')
 		}
@@ -311,18 +298,17 @@ func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 			return 0, 0, false
 		}
 		last = tag >> 3
-		if at = w.skip(tag, body, to); at < 0 {
+		found, stop := content(w.src[:to], tag, body)
+		if stop < 0 {
 			return 0, 0, false
 		}
-		switch number, inner := varint(w.src[:to], body); {
-		case tag == 1<<3|wireLen:
-			key = span(inner, at)
-		case tag != 2<<3|wire:
-			return 0, 0, false
-		case wire == wireLen:
-			value = span(inner, at)
+		switch at = stop; tag {
+		case 1<<3 | wireLen:
+			key = found
+		case 2<<3 | wire:
+			value = found
 		default:
-			value = number
+			return 0, 0, false
 		}
 	}
 	return key, value, true

@@ -79,20 +79,13 @@ const (
 )
 
 func (w *jsonWriter) ListSize(meta ListMeta, items, size int) int {
-	n := w.list.len() + len(appendJSONListMeta(nil, meta))
-	switch {
-	case items > 0:
-		return n + len(itemsOpen) + size + items - 1 + len(itemsClose)
-	case w.null:
-		return n + len(itemsNull) + len(nullClose)
-	default:
-		return n + len(itemsOpen) + len(itemsClose)
-	}
+	return listSize(w, meta, items, size) + max(0, items-1)
 }
 
 func (w *jsonWriter) AppendListHeader(dst []byte, meta ListMeta, items, _ int) []byte {
 	dst = append(dst, w.list.shared()...)
-	dst = appendJSONListMeta(dst, meta)
+	encoded, _ := json.Marshal(meta.upstreams()) // never fails
+	dst = append(dst, encoded...)
 	if items == 0 && w.null {
 		return append(dst, itemsNull...)
 	}
@@ -111,11 +104,6 @@ func (w *jsonWriter) AppendListFooter(dst []byte, _ ListMeta, items int) []byte 
 		return append(dst, nullClose...)
 	}
 	return append(dst, itemsClose...)
-}
-
-func appendJSONListMeta(dst []byte, meta ListMeta) []byte {
-	encoded, _ := json.Marshal(meta.upstreams()) // never fails
-	return append(dst, encoded...)
 }
 
 const (
@@ -237,9 +225,7 @@ func Unstructured(k Kind) Writer {
 }
 
 func (w *unstructuredWriter) ListSize(meta ListMeta, items, size int) int {
-	var buf [256]byte
-	n := w.list.len() + size + len(w.AppendListFooter(buf[:0], meta, items))
-	return n + max(0, items-1)
+	return listSize(w, meta, items, size) + max(0, items-1)
 }
 
 func (w *unstructuredWriter) AppendListHeader(dst []byte, _ ListMeta, _, _ int) []byte {

@@ -11,8 +11,7 @@ import (
 
 // Tags of the messages that this package writes: field number and wire type.
 const (
-	wireVarint = 0
-	wireLen    = 2
+	wireLen = 2
 
 	tagMetadata        = 1<<3 | wireLen // of any object
 	tagFirst           = 1<<3 | wireLen // of a list: metadata, then items
@@ -73,11 +72,9 @@ func CutEnvelope(value, head []byte) (msg []byte, ok bool) {
 	return msg, string(tail) == EnvelopeTail
 }
 
-func envelopeSize(head *head, raw int) int {
-	return head.len() + sizeVarint(raw) + raw + len(EnvelopeTail)
+func (w *protobufWriter) ObjectSize(item []byte) int {
+	return w.object.len() + protowire.SizeBytes(len(item)) + len(EnvelopeTail)
 }
-
-func (w *protobufWriter) ObjectSize(item []byte) int { return envelopeSize(&w.object, len(item)) }
 
 func (w *protobufWriter) AppendObject(dst, item []byte) []byte {
 	dst = append(dst, w.object.shared()...)
@@ -88,8 +85,8 @@ func (w *protobufWriter) AppendObject(dst, item []byte) []byte {
 
 func (w *protobufWriter) ItemSize(item []byte) int { return sizeField(len(item)) }
 
-func (w *protobufWriter) ListSize(meta ListMeta, _, size int) int {
-	return envelopeSize(&w.list, sizeField(meta.upstreams().Size())+size)
+func (w *protobufWriter) ListSize(meta ListMeta, items, size int) int {
+	return listSize(w, meta, items, size)
 }
 
 func (w *protobufWriter) AppendListHeader(dst []byte, meta ListMeta, _, size int) []byte {
@@ -140,8 +137,6 @@ func (w *protobufWriter) AppendFrame(dst []byte, event string, item []byte) []by
 func (w *protobufWriter) AppendRevision(dst, item []byte, revision int64) ([]byte, error) {
 	return AppendRevisionProtobuf(dst, item, revision)
 }
-
-func sizeVarint(n int) int { return protowire.SizeVarint(uint64(n)) }
 
 // sizeField is the length of a field with a one-byte tag and n bytes of content.
 func sizeField(n int) int { return 1 + protowire.SizeBytes(n) }

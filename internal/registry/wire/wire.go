@@ -75,6 +75,11 @@ type Writer interface {
 	AppendRevision(dst, item []byte, revision int64) ([]byte, error)
 }
 
+// listSize returns the length of a list of w without separators between its items.
+func listSize(w Writer, meta ListMeta, items, size int) int {
+	return len(w.AppendListHeader(nil, meta, items, size)) + size + len(w.AppendListFooter(nil, meta, items))
+}
+
 // head holds bytes that a Writer writes around items. All responses share them, and nothing writes to them
 // after the Writer is made; builds tagged invariants check that at each use.
 type head struct {
