@@ -52,10 +52,6 @@ type bookmark struct {
 	item []byte
 }
 
-func (e *Encoder) canonical() bool {
-	return e.gvk.GroupVersion() == e.codec.Canonical.GroupVersion()
-}
-
 // Planned reports whether items are made without decoding objects.
 func (e *Encoder) Planned() bool { return e.Sliced() || e.plan() != nil }
 
@@ -65,7 +61,7 @@ func (e *Encoder) Sliced() bool {
 		return e.projection == Full && e.codec.custom.onlyVersion
 	}
 	if e.projection == Full {
-		return e.MediaType == Protobuf && e.canonical()
+		return e.MediaType == Protobuf && e.gvk.GroupVersion() == e.codec.Canonical.GroupVersion()
 	}
 	return e.MediaType == Protobuf && !e.codec.splitMetadata
 }
@@ -79,10 +75,10 @@ func (e *Encoder) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
-	if e.Sliced() {
-		return e.slice(o.Body())
+	if e.Sliced() && e.projection != Full {
+		return wire.PartialProtobuf(o.Body())
 	}
-	if e.whole(o) {
+	if e.Sliced() || e.whole(o) {
 		return o.Body(), nil
 	}
 	if !e.converts(o) {
@@ -129,13 +125,6 @@ func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*c
 		item, _ := result.Val.([]byte)
 		return item, result.Err
 	}
-}
-
-func (e *Encoder) slice(body []byte) ([]byte, error) {
-	if e.projection == Full {
-		return body, nil
-	}
-	return wire.PartialProtobuf(body)
 }
 
 // whole reports whether the item of o, an object of a CRD, is all of its canonical bytes.

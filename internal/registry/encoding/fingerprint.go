@@ -222,27 +222,21 @@ func (rc *ruleCache) complete(data []byte, config *cache.ObjectConfig) bool {
 		return false
 	}
 	defer rc.release(v)
-	if v.rule != nil {
-		return rc.completeBy(v.rule, v, config)
+	r := v.rule
+	if r == nil {
+		wanted := false
+		if r, wanted = rc.lookUp(v.fingerprint); wanted {
+			rc.store(v.fingerprint, rc.ruleOf(v, data, config.Key))
+		}
 	}
-	r, wanted := rc.lookUp(v.fingerprint)
-	if wanted {
-		rc.store(v.fingerprint, rc.ruleOf(v, data, config.Key))
-	}
-	if r == nil || !rc.completeBy(r, v, config) {
+	if r == nil || !r.make(v, config) {
 		return false
 	}
-	rc.promote(r, v)
-	return true
-}
-
-// completeBy completes config by r, the rule of v.
-func (rc *ruleCache) completeBy(r *rule, v *inspected, config *cache.ObjectConfig) bool {
-	done := r.make(v, config)
-	if done {
-		rc.hits.Add(1)
+	rc.hits.Add(1)
+	if v.rule == nil {
+		rc.promote(r, v)
 	}
-	return done
+	return true
 }
 
 // lookUp returns the rule of a fingerprint, nil if there is none yet. Then it counts a miss, and wanted reports
