@@ -59,7 +59,7 @@ type Config struct {
 	kv.StoreConfig
 	// Dir is the data directory, created if missing. One process may use it.
 	Dir string
-	// SnapshotCount is after how many writes the log is cut; 0 is etcd's default.
+	// SnapshotCount is after how many writes the log is cut; 0 is 1,000.
 	SnapshotCount uint64
 	// QuotaBytes is how large the database may grow before writes are refused, until
 	// there is room again; 0 is 8 GiB.
@@ -130,7 +130,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	}
 	o.only.begin(server.Server)
 	client := v3client.New(server.Server)
-	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), answers)
+	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), newWriteLog(server.Server), answers)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
 	answers.Learn(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
@@ -232,7 +232,8 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.ListenPeerUrls = nil // there are no peers; the advertised URL is only a name
 	config.EnableGRPCGateway = false
 	config.TickMs, config.ElectionMs = 200, 1000 // elect does not wait for them, and each tick costs an idle server CPU (T4)
-	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, config.SnapshotCount)
+	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, snapshotCount)
+	config.SnapshotCatchUpEntries = 1 // no follower needs entries that are applied; 0 would be etcd's default
 	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold

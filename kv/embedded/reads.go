@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/larder-io/larder/kv"
 )
@@ -26,13 +27,14 @@ const maxReads = 256
 type localKV struct {
 	etcdserverpb.KVClient
 	answers kv.Answers
+	log     *writeLog
 	reads   *semaphore.Weighted // has a place for each read that may be under way
 	ctx     context.Context     // ends when no new reads may begin, and ends all that wait
 	cancel  context.CancelFunc
 }
 
-func newLocalKV(server etcdserverpb.KVClient, answers kv.Answers) *localKV {
-	k := &localKV{KVClient: server, answers: answers, reads: semaphore.NewWeighted(maxReads)}
+func newLocalKV(server etcdserverpb.KVClient, log *writeLog, answers kv.Answers) *localKV {
+	k := &localKV{KVClient: server, answers: answers, log: log, reads: semaphore.NewWeighted(maxReads)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -70,6 +72,7 @@ func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts
 func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
 	k.answers.Learn(out.GetHeader())
+	k.log.wrote(ctx, proto.Size(in))
 	return out, err
 }
 
