@@ -12,8 +12,46 @@ import (
 // egressSelector reads --egress-selector-config-file. It returns nil if there is none.
 func (c *Config) egressSelector() (*egressselector.EgressSelector, error) {
 	var target genericapiserver.Config // ApplyTo sets only its EgressSelector
-	err := c.EgressSelector.ApplyTo(&target)
-	return target.EgressSelector, err
+	if err := c.EgressSelector.ApplyTo(&target); err != nil || target.EgressSelector == nil {
+		return nil, err
+	}
+	dialers := make(map[egressselector.EgressType]utilnet.DialFunc)
+	for _, to := range []egressselector.EgressType{egressselector.ControlPlane, egressselector.Etcd, egressselector.Cluster} {
+		if dial, err := target.EgressSelector.Lookup(to.AsNetworkContext()); err != nil {
+			return nil, err
+		} else if dial != nil {
+			dialers[to] = cancelable(dial)
+		}
+	}
+	return egressselector.NewEgressSelectorWithMap(dialers), nil
+}
+
+// cancelable returns dial as a function that returns when its context ends. Upstream's dialers wait for a proxy's
+// answer to CONNECT without a limit. Such a dial goes on, and its connection is closed if it is made.
+func cancelable(dial utilnet.DialFunc) utilnet.DialFunc {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialed := make(chan result)
+		go func() {
+			conn, err := dial(ctx, network, address)
+			select {
+			case dialed <- result{conn, err}:
+			case <-ctx.Done():
+				if err == nil {
+					conn.Close()
+				}
+			}
+		}()
+		select {
+		case r := <-dialed:
+			return r.conn, r.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // egress connects to other parts of the network through proxies, or directly if it is empty.
