@@ -118,6 +118,26 @@ func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	}
 }
 
+// TestEventsOfLargeObjectsFitTheBudget checks that a Log has fewer than MinEvents if the Budget has no room for them.
+func TestEventsOfLargeObjectsFitTheBudget(t *testing.T) {
+	const size = 1 << 20
+	budget := NewBudget(20 * size)
+	schema := NewSchema("things", budget)
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, size)
+	c.Reset(nil, 1)
+	for revision := int64(2); revision < 100; revision++ {
+		object := NewObject(ObjectConfig{Key: "a", Revision: revision, Body: body}, schema)
+		c.Apply(Batch{Revision: revision, Time: time.Unix(0, 0), Changes: []Change{{"a", object}}})
+	}
+	if bytes, length := budget.LogBytes(), c.Log().Len(); bytes > 20*size || length < 19 {
+		t.Errorf("%d events have %d bytes, %d are allowed", length, bytes, 20*size)
+	}
+}
+
 // TestGrowingBudgetsFollowTheBodies checks that a growing budget follows the bodies of all caches that share it.
 func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 	budget := NewGrowingBudget(Growth{Encodings: 700, All: 1000, Most: 8000})

@@ -72,7 +72,7 @@ type LogConfig struct {
 	// KeepFor is the age up to which events are kept regardless of their number
 	// (default 90 s; clients rely on 75 s), unless MaxEvents, MaxBytes or the Budget forbid it.
 	KeepFor time.Duration
-	// MinEvents are kept regardless of their age (default 128).
+	// MinEvents are kept regardless of their age (default 128), and of the Budget up to minBytes.
 	MinEvents int
 	// MaxEvents and MaxBytes limit the log regardless of the age of its events
 	// (defaults 102400 and 256 MiB, scaled up if KeepFor exceeds its default).
@@ -83,8 +83,13 @@ type LogConfig struct {
 	CheckpointEvery int
 }
 
-// keepFor is the default of LogConfig.KeepFor.
-const keepFor = 90 * time.Second
+const (
+	// keepFor is the default of LogConfig.KeepFor.
+	keepFor = 90 * time.Second
+	// minBytes is the cost of events that a Log keeps although the Budget is exhausted. MinEvents of usual objects cost less;
+	// those of objects of 1 MB would cost more than a small Budget has.
+	minBytes = 8 << 20
+)
 
 func (c LogConfig) withDefaults() LogConfig {
 	c.KeepFor = cmp.Or(c.KeepFor, keepFor)
@@ -275,10 +280,11 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 	}
 }
 
-// spare reports whether the log, including the events about to be added, has more than MinEvents.
+// spare reports whether the log, including the events about to be added, has more than MinEvents, or more than minBytes
+// without them.
 func (l *Log) spare(adding int) bool {
 	length := l.Len()
-	return length > 0 && length+adding > l.config.MinEvents
+	return length > 0 && (length+adding > l.config.MinEvents || l.Bytes() > minBytes)
 }
 
 // yield drops the oldest revision because the Budget is exhausted, and counts that.
