@@ -18,13 +18,14 @@ import (
 	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
-// Timeouts of the connection to a cluster
-// (apiserver pkg/storage/storagebackend/factory/etcd3.go).
+// Timeouts of the connection to a cluster. kube-apiserver waits 30 and 10 s for a silent member
+// (apiserver pkg/storage/storagebackend/factory/etcd3.go): until then, calls to a member that hangs are lost. gRPC allows
+// no shorter keepaliveTime.
 const (
 	dialTimeout      = 20 * time.Second
 	attemptTimeout   = 3 * time.Second // of the first answer; later attempts take longer
-	keepaliveTime    = 30 * time.Second
-	keepaliveTimeout = 10 * time.Second
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 5 * time.Second
 )
 
 // reconnectDelay is the longest pause between two attempts to connect to a member. gRPC's default of two minutes would

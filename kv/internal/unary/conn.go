@@ -78,7 +78,7 @@ const (
 	maxHeaders = 256 << 10
 	// keepAfter is for how many ticks a peer may be silent before it is asked whether it lives,
 	// silentAfter for how many it may be at all, while calls are under way.
-	keepAfter, silentAfter = 30, 40
+	keepAfter, silentAfter = 10, 15
 	// stuckAfter is how many ticks a write may take.
 	stuckAfter = 3
 	// maxFlushes is how often a caller writes other callers' frames.
