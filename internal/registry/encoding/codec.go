@@ -205,13 +205,20 @@ func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, e
 	return value, nil
 }
 
-// DecodeStored decodes plain stored data into an object of revision. It returns the storage codec's error.
+// DecodeStored decodes plain stored data into an object of revision. It counts errors, and returns the storage codec's.
 func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) error {
+	err := c.decodeStored(data, into, revision)
+	if err != nil {
+		c.undecodable.Add(1)
+	}
+	return err
+}
+
+func (c *Codec) decodeStored(data []byte, into runtime.Object, revision int64) error {
 	if c.custom != nil && c.custom.decode(data, into) {
 		return c.SetRevision(into, revision)
 	}
 	if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
-		c.undecodable.Add(1)
 		return err
 	}
 	return c.SetRevision(into, revision)

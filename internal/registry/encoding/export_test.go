@@ -69,7 +69,7 @@ func (c *Codec) Tokens(gvk schema.GroupVersionKind) *Layouts {
 	return nil
 }
 
-// Fingerprints counts the values with a known and with an unknown fingerprint.
+// Fingerprints counts the values that a rule has completed, and the lookups that found no rule.
 func (c *Codec) Fingerprints() (hits, misses uint64) {
 	return c.rules.hits.Load(), c.rules.misses.Load()
 }

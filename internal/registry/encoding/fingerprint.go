@@ -35,7 +35,7 @@ type ruleCache struct {
 	seeds [2]maphash.Seed
 	pool  sync.Pool // of *inspected
 
-	hits, misses atomic.Uint64 // lookups that found a rule, and all others
+	hits, misses atomic.Uint64 // values that a rule has completed, and lookups that found none
 
 	kinds  []*storedKind // the canonical kind first
 	recent [recentRules]atomic.Pointer[recentRule]
@@ -213,8 +213,8 @@ func (k *storedKind) value(raw []byte) []byte {
 	return append(append(data, raw...), wire.EnvelopeTail...)
 }
 
-// complete completes config, which has a key, for plain stored data, without decoding it, and reports whether it
-// could. If config has no revision, the body may be a part of data, and may have no revision or an arbitrary one. rc
+// complete completes config, which has a key, for plain stored data by a rule, and reports whether it could. It decodes
+// the data only to make a rule. If config has no revision, the body may be a part of data, and may have no revision or an arbitrary one. rc
 // may be nil.
 func (rc *ruleCache) complete(data []byte, config *cache.ObjectConfig) bool {
 	v := rc.inspect(data)

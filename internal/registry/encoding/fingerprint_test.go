@@ -299,3 +299,19 @@ func (v *variation) other(out, field []byte, number protowire.Number) []byte {
 	}
 	return out
 }
+
+// TestUndecodableValuesAreCountedOnce checks that the metric counts each value once, also the one of which a rule is to
+// be made.
+func TestUndecodableValuesAreCountedOnce(t *testing.T) {
+	c := registrytest.New(t, nil).Registry.Endpoint(corev1.SchemeGroupVersion.WithResource("configmaps"), "").View.Resource.Codec()
+	raw := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), nil) // immutable is a bool
+	data := append(protowire.AppendBytes(wire.Envelope("v1", "ConfigMap"), raw), wire.EnvelopeTail...)
+	for n := range int64(8) {
+		if o := c.DecodeValue(t.Context(), "/registry/configmaps/n/a", "n/a", data, n+1); o.Err() == nil {
+			t.Fatal("the value was decoded")
+		}
+		if got := c.Undecodable(); got != n+1 {
+			t.Errorf("%d are counted after %d", got, n+1)
+		}
+	}
+}

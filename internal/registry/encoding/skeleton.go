@@ -88,8 +88,8 @@ func (s *skeleton) reset() {
 	s.bytes, s.tokens, s.cuts, s.names = s.bytes[:0], s.tokens[:0], s.cuts[:0], s.names[:0]
 }
 
-// make makes the skeleton of msg, whose fields have the layouts all. It returns false for messages that are malformed, have too
-// many names, or do not write lengths as upstream's encoders do.
+// make makes the skeleton of msg, whose fields have the layouts all. It returns false for messages that are malformed,
+// have too many names, or do not write lengths as upstream's encoders do.
 func (s *skeleton) make(msg []byte, all *layouts) bool {
 	s.reset()
 	s.msg = msg

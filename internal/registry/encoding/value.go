@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/servedjson"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -26,10 +28,21 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
 	if !c.rules.complete(data, &config) {
 		if err = c.decodeInto(data, &config); err != nil {
+			c.undecodable.Add(1)
 			return c.corrupt(rest, revision, len(value), err)
 		}
+	} else if invariants.Enabled {
+		c.checkRule(data, &config)
 	}
 	return cache.NewObject(config, c.Schema)
+}
+
+// checkRule panics unless decoding data gives what a rule has made of it.
+func (c *Codec) checkRule(data []byte, made *cache.ObjectConfig) {
+	want := cache.ObjectConfig{Key: made.Key, Revision: made.Revision}
+	if err := c.decodeInto(data, &want); err != nil || !bytes.Equal(made.Body, want.Body) {
+		panic(fmt.Sprintf("encoding: %s: a rule makes %q, decoding %q, %v", made.Key, made.Body, want.Body, err))
+	}
 }
 
 // corrupt makes a corrupt object.
@@ -51,7 +64,7 @@ func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
 		}
 		err = c.Decode(config.Body, obj)
 	} else {
-		err = c.DecodeStored(data, obj, config.Revision)
+		err = c.decodeStored(data, obj, config.Revision)
 	}
 	if err != nil {
 		return err

@@ -323,7 +323,7 @@ func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 
 // elementLocked returns how one value of type t is written, and its wire type.
 func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
-	if k, ok := knmarshalsJSONs[t]; ok {
+	if k, ok := imitated[t]; ok {
 		return field{kind: k}, wireLen, nil
 	}
 	if marshalsJSON(t) || marshalsText(t) {
@@ -352,8 +352,8 @@ func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
 	return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 }
 
-// knmarshalsJSONs are the types with a MarshalJSON that walker imitates.
-var knmarshalsJSONs = map[reflect.Type]kind{
+// imitated are the types with a MarshalJSON that walker imitates.
+var imitated = map[reflect.Type]kind{
 	reflect.TypeFor[metav1.Time]():          kindTime,
 	reflect.TypeFor[metav1.MicroTime]():     kindMicroTime,
 	reflect.TypeFor[resource.Quantity]():    kindQuantity,

@@ -12,8 +12,8 @@
 // # Guarantees
 //
 // A Writer appends exactly the bytes that upstream's encoders write for the same objects. Functions that read or
-// replace a part of an object do not decode the object: they read no further than its top-level metadata. They return
-// [ErrMalformed] or [ErrNoMetadata] for bytes that are not an encoded object.
+// replace the metadata of an object read no further than that. For bytes that are not an encoded object they return
+// [ErrMalformed] or [ErrNoMetadata], or nothing if they have no error.
 //
 // # Bytes
 //

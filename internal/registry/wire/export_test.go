@@ -30,7 +30,10 @@ func RevisionProtobuf(msg []byte) (int64, error) {
 		return 0, err
 	}
 	for f, err := range Contents(meta) {
-		if err != nil || f.Number != numResourceVersion || len(f.Content) == 0 {
+		if err != nil {
+			return 0, err
+		}
+		if f.Number != numResourceVersion || len(f.Content) == 0 {
 			continue
 		}
 		revision, err := strconv.ParseInt(string(f.Content), 10, 64)
