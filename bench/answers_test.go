@@ -170,7 +170,7 @@ func TestRefusalsAreCountedApart(t *testing.T) {
 func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
 	watch := bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3, Stuck: 2, Objects: seed.PodPaths(2), Load: bench.Load{Operations: 4, Rate: 1000, Clients: 2}}
-	hold := bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 7, Returns: 1}
+	hold := bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 7}
 	only := func(r *bench.Result, err error) ([]*bench.Result, error) { return []*bench.Result{r}, err }
 	workloads := []struct {
 		name string

@@ -23,7 +23,7 @@ type CustomConfig struct {
 	Changes int
 	// Clients is the number of concurrent requests.
 	Clients int
-	// Bytes is about the size of a report or a document.
+	// Bytes is about the size of a report.
 	Bytes int
 
 	run int64 // in the changes, so that each run's differ
@@ -31,42 +31,39 @@ type CustomConfig struct {
 
 // customResource is a custom resource of the workload.
 type customResource struct {
-	plural, kind string
-	schema       string // JSON of the only version's schema
-	columns      string // JSON of the additional columns
-	manager      string // of all fields except the applied ones
-	object       func(c *CustomConfig, i int) map[string]any
-	path         []string                         // of the text that writes change
-	part         func(text string) map[string]any // the applied part of an object
-	whole        bool                             // whole objects are applied, too
+	kind    string
+	schema  string // JSON of the only version's schema
+	columns string // JSON of the additional columns
+	manager string // of all fields except the applied ones
+	object  func(c *CustomConfig, i int) map[string]any
+	path    []string                         // of the text that writes change
+	part    func(text string) map[string]any // the applied part of an object
+	whole   bool                             // whole objects are applied, too
 }
 
-// customResources are all resources.
+// customResources are all resources, in the order of CustomResources.
 func customResources() []*customResource {
-	report := customResource{
-		plural: "reports", kind: "Report", schema: reportSchema, manager: "scanner", object: (*CustomConfig).report, whole: true,
+	return []*customResource{{
+		kind: "Worker", schema: customSchema, manager: "workers-controller", object: (*CustomConfig).worker,
+		columns: `[{"name":"Replicas","type":"integer","jsonPath":".spec.replicas"},{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]`,
+		path:    []string{"metadata", "annotations", "turn"},
+		part: func(text string) map[string]any {
+			return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "applied", "image": "registry.example.com/applied:" + text}}}}
+		},
+	}, {
+		kind: "Report", schema: reportSchema, manager: "scanner", object: (*CustomConfig).report, whole: true,
 		columns: `[{"name":"Tag","type":"string","jsonPath":".report.artifact.tag"},{"name":"Critical","type":"integer","jsonPath":".report.summary.critical"},
 			{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]`,
 		path: []string{"report", "artifact", "tag"},
 		part: func(text string) map[string]any {
 			return map[string]any{"metadata": map[string]any{"labels": map[string]any{"seen": "yes"}}, "report": map[string]any{"artifact": map[string]any{"tag": text}}}
 		},
-	}
-	document := report // its schema does not describe it
-	document.plural, document.kind, document.schema = "documents", "Document", `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`
-	return []*customResource{{
-		plural: "workers", kind: "Worker", schema: customSchema, manager: "workers-controller", object: (*CustomConfig).worker,
-		columns: `[{"name":"Replicas","type":"integer","jsonPath":".spec.replicas"},{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]`,
-		path:    []string{"metadata", "annotations", "turn"},
-		part: func(text string) map[string]any {
-			return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "applied", "image": "registry.example.com/applied:" + text}}}}
-		},
-	}, &report, &document}
+	}}
 }
 
 // CustomResources are the names of the resources: workers of 5 KB, which have defaults and are
-// pruned; reports of an image scanner; documents, which are such reports without a schema.
-var CustomResources = []string{"workers", "reports", "documents"}
+// pruned, and reports of an image scanner.
+var CustomResources = []string{"workers", "reports"}
 
 // CustomPath is the path of all objects of a resource.
 func CustomPath(resource string) string { return "/apis/bench.example.com/v1/" + resource }
@@ -110,7 +107,7 @@ func (c *CustomConfig) Kinds() (names []string, err error) {
 		return nil, err
 	}
 	for _, kind := range c.kinds(r) {
-		names = append(names, kind+" "+r.plural)
+		names = append(names, kind+" "+c.Resource)
 	}
 	return names, nil
 }
@@ -156,7 +153,7 @@ func (c *CustomConfig) name(i int) string {
 
 // write measures one kind of write.
 func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, kind string) (*Result, error) {
-	name := kind + " " + r.plural
+	name := kind + " " + c.Resource
 	var revisions map[string]string
 	l := loop{Load: Load{Operations: c.Changes, Clients: c.Clients}, strict: true, through: t.retrying()}
 	switch kind {
@@ -218,14 +215,14 @@ func (c *CustomConfig) define(ctx context.Context, t *Target, r *customResource)
 	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return err
 	}
-	crd := CRD("bench.example.com", r.plural, r.kind, json.RawMessage(r.schema), json.RawMessage(r.columns))
+	crd := CRD("bench.example.com", c.Resource, r.kind, json.RawMessage(r.schema), json.RawMessage(r.columns))
 	if err := t.ensure(ctx, CRDsPath, crd); err != nil {
 		return err
 	}
 	within, cut := t.graceful(ctx)
 	defer cut()
 	for {
-		err := t.once(within, Request{Path: CustomPath(r.plural) + "?limit=1", Accept: JSON})
+		err := t.once(within, Request{Path: CustomPath(c.Resource) + "?limit=1", Accept: JSON})
 		if err == nil || Sleep(within, 100*time.Millisecond) != nil || t.stopped() {
 			return err
 		}

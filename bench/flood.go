@@ -64,10 +64,8 @@ type FloodConfig struct {
 
 // Values of a Result of Flood.
 const (
-	AloneP99      = "p99 alone"
-	Slowdown      = "p99 beside the flood, of that alone"
-	FloodAnswered = "answers to the flood"
-	FloodRefused  = "refusals of the flood"
+	AloneP99 = "p99 alone"
+	Slowdown = "p99 beside the flood, of that alone"
 )
 
 // Flood runs the workload. It returns the Result of Quiet beside the flood.
@@ -97,8 +95,6 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 		b.Add(Slowdown, float64(b.Quantile(99))/float64(p99), "")
 	}
 	by := flood.result
-	b.Add(FloodAnswered, float64(by.Succeeded()), "")
-	b.Add(FloodRefused, float64(by.Refused), "")
 	b.Errors += a.Failures() + by.Failures() - by.Refused
 	b.FirstError = cmp.Or(b.FirstError, a.FirstError, by.FirstError)
 	return b, nil

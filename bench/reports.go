@@ -35,7 +35,7 @@ func (c *CustomConfig) report(i int) map[string]any {
 		summary[strings.ToLower(severity)] = p.IntN(300)
 	}
 	return map[string]any{
-		"apiVersion": "bench.example.com/v1", "kind": strings.ToUpper(c.Resource[:1]) + strings.TrimSuffix(c.Resource[1:], "s"),
+		"apiVersion": "bench.example.com/v1", "kind": "Report",
 		"metadata": map[string]any{"name": c.name(i), "labels": map[string]any{"app.kubernetes.io/name": fmt.Sprintf("app-%d", i%100)}},
 		"report": map[string]any{
 			"artifact":        map[string]any{"repository": "example/" + p.words(1), "tag": "v1.2.3", "digest": "sha256:" + p.hex(64)},

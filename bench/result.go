@@ -210,9 +210,6 @@ func (r *Result) CPUPerOp() time.Duration {
 // BytesPerOp is the size of one operation's body.
 func (r *Result) BytesPerOp() int64 { return int64(r.perOp(float64(r.Bytes))) }
 
-// WritesPerOp is the server's write system calls per operation that succeeded.
-func (r *Result) WritesPerOp() float64 { return r.perOp(float64(r.Writes)) }
-
 func (r *Result) perOp(total float64) float64 {
 	if n := r.Succeeded(); n > 0 {
 		return total / float64(n)

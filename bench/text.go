@@ -15,11 +15,11 @@ import (
 func WriteText(w io.Writer, results ...*Result) error {
 	rounds := Rounds(results)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "workload\tops\tfailed\tbytes/op\tops/s\tserver CPU/op\twrites/op\tp50\tp99\tmax\twall\tRSS\tclient CPU\t")
+	fmt.Fprintln(tw, "workload\tops\tfailed\tbytes/op\tops/s\tserver CPU/op\tp50\tp99\tmax\twall\tRSS\tclient CPU\t")
 	for _, each := range rounds {
 		r := Merge(each...)
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
-			r.Name, r.Counted(), r.Failures(), Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), known(r.Writes, fmt.Sprintf("%.3g", r.WritesPerOp())),
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
+			r.Name, r.Counted(), r.Failures(), Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())),
 			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), known(r.Server.RSS, Bytes(r.Server.RSS)), known(r.ClientCPU, Duration(r.ClientCPU)))
 	}
 	if err := tw.Flush(); err != nil {

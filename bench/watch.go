@@ -159,8 +159,6 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	defer rec.mu.Unlock()
 	rec.result.Loop, rec.result.Late = l.kind(), writes.result.Late
 	rec.result.Add("changes", float64(writes.result.Ops), "")
-	rec.result.Add("change p50", writes.result.Quantile(50).Seconds(), "s")
-	rec.result.Add("change p99", writes.result.Quantile(99).Seconds(), "s")
 	return nil
 }
 
@@ -176,9 +174,6 @@ func markPatch(path string, run int64, i int) Request {
 // watches have.
 func (c *WatchConfig) account(r *Result) {
 	deliveries := r.Succeeded()
-	if r.Wall > 0 {
-		r.Add("deliveries per second", float64(deliveries)/r.Wall.Seconds(), "/s")
-	}
 	r.Add("changes per second", r.Value("changes")/r.Wall.Seconds(), "/s")
 	if c.PerChange {
 		r.Unit = "event"

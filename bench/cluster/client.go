@@ -6,33 +6,26 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/larder-io/larder/bench"
 )
 
-// client sends the requests of one component. Over HTTP/2, all requests share its connections, as in client-go; over
+// client sends the requests of one component. Over HTTP/2, all requests share one connection, as in client-go; over
 // HTTP/1.1, each watch has a connection.
 type client struct {
 	origin, agent string
-	connections   []http.RoundTripper // one for each connection by HTTP/2, one in all by HTTP/1.1
-	sent          atomic.Uint64
+	transport     http.RoundTripper
 }
 
-// newClient returns a client with that many HTTP/2 connections, or an HTTP/1.1 client for 0. All
-// connections are closed when ctx ends.
-func newClient(ctx context.Context, host, agent string, identity tls.Certificate, connections int) *client {
+// newClient returns a client, whose connections are closed when ctx ends.
+func newClient(ctx context.Context, host, agent string, identity tls.Certificate, byHTTP2 bool) *client {
 	config := &tls.Config{Certificates: []tls.Certificate{identity}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
-	c := &client{origin: "https://" + host, agent: agent}
-	for range max(1, connections) {
-		c.connections = append(c.connections, bench.NewTransport(ctx, config, connections > 0))
-	}
-	return c
+	return &client{origin: "https://" + host, agent: agent, transport: bench.NewTransport(ctx, config, byHTTP2)}
 }
 
 // send sends a request and returns the answer, whose body the caller closes.
 func (c *client) send(ctx context.Context, r *bench.Request) (*http.Response, error) {
-	return bench.Send(ctx, c.connections[c.sent.Add(1)%uint64(len(c.connections))], c.origin, c.agent, r)
+	return bench.Send(ctx, c.transport, c.origin, c.agent, r)
 }
 
 // do sends a request and returns the body of the answer.

@@ -68,7 +68,7 @@ func TestEventsAreRead(t *testing.T) {
 // TestNothingDelaysWhatIsDue checks that slow work delays nothing else, and is waited for at the end.
 func TestNothingDelaysWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", 1, 0)
+		p := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", true, 0)
 		start := time.Now()
 		var mu sync.Mutex
 		var late []time.Duration
@@ -117,12 +117,15 @@ func TestClientsShareConnections(t *testing.T) {
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
-	for _, c := range []struct{ connections, want int }{{1, 1}, {2, 2}, {0, 4}} {
+	for _, c := range []struct {
+		byHTTP2 bool
+		want    int
+	}{{true, 1}, {false, 4}} {
 		mu.Lock()
 		remotes, release = make(map[string]bool), make(chan struct{})
 		mu.Unlock()
 		ctx, cancel := context.WithCancel(t.Context())
-		client := newClient(ctx, s.Listener.Addr().String(), "test", tls.Certificate{}, c.connections)
+		client := newClient(ctx, s.Listener.Addr().String(), "test", tls.Certificate{}, c.byHTTP2)
 		for range 3 {
 			if _, err := client.send(ctx, &bench.Request{Method: http.MethodGet, Path: "/watch"}); err != nil {
 				t.Fatal(err)
@@ -131,15 +134,15 @@ func TestClientsShareConnections(t *testing.T) {
 		for range 5 {
 			body, err := client.do(ctx, &bench.Request{Method: http.MethodPost, Path: "/", Kind: "text/plain", Body: []byte(strings.Repeat("x", 20_000))})
 			if err != nil || len(body) != len("POST ")+20_000 {
-				t.Errorf("%d connections: %d bytes, %v", c.connections, len(body), err)
+				t.Errorf("HTTP/2 %t: %d bytes, %v", c.byHTTP2, len(body), err)
 			}
 			if _, err := client.do(ctx, &bench.Request{Method: http.MethodGet, Path: "/gone"}); bench.StatusOf(err) != http.StatusGone {
-				t.Errorf("%d connections: %v, want 410", c.connections, err)
+				t.Errorf("HTTP/2 %t: %v, want 410", c.byHTTP2, err)
 			}
 		}
 		mu.Lock()
 		if len(remotes) != c.want {
-			t.Errorf("%d connections were asked for, and %d opened, want %d", c.connections, len(remotes), c.want)
+			t.Errorf("HTTP/2 %t: %d connections, want %d", c.byHTTP2, len(remotes), c.want)
 		}
 		mu.Unlock()
 		close(release)
@@ -192,13 +195,12 @@ func TestMetricsAreFound(t *testing.T) {
 
 // TestConfigIsChecked checks that an invalid configuration is refused before anything is started.
 func TestConfigIsChecked(t *testing.T) {
-	good := Config{Nodes: []int{1}, PodsPerNode: 1, Connections: 1, Duration: time.Second, Trials: testservers.Trials{Rounds: 1}}
+	good := Config{Nodes: []int{1}, PodsPerNode: 1, Duration: time.Second, Trials: testservers.Trials{Rounds: 1}}
 	for name, spoil := range map[string]func(c *Config){
-		"no nodes":      func(c *Config) { c.Nodes = nil },
-		"no pods":       func(c *Config) { c.PodsPerNode = 0 },
-		"no connection": func(c *Config) { c.Connections = 0 },
-		"protocol":      func(c *Config) { c.Protocols = []string{"h3"} },
-		"server":        func(c *Config) { c.Servers = []string{"other"} },
+		"no nodes": func(c *Config) { c.Nodes = nil },
+		"no pods":  func(c *Config) { c.PodsPerNode = 0 },
+		"protocol": func(c *Config) { c.Protocols = []string{"h3"} },
+		"server":   func(c *Config) { c.Servers = []string{"other"} },
 	} {
 		c := good
 		spoil(&c)

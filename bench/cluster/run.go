@@ -21,15 +21,13 @@ const (
 // Config configures the simulated clusters.
 type Config struct {
 	testservers.Trials
-	// Nodes has the sizes of the clusters, with PodsPerNode pods on each node. Above StockNodes nodes only
-	// Larder is measured.
-	Nodes                   []int
-	PodsPerNode, StockNodes int
-	// Churn is how many pods are replaced in a second; negative for one of 250 nodes.
+	// Nodes has the sizes of the clusters, with PodsPerNode pods on each node.
+	Nodes       []int
+	PodsPerNode int
+	// Churn is the number of pods to replace per second; a negative one replaces one for 250 nodes.
 	Churn float64
-	// Protocols are HTTP2 and HTTP1; Connections is how many each component has by HTTP2.
-	Protocols   []string
-	Connections int
+	// Protocols are HTTP2 and HTTP1.
+	Protocols []string
 	// Duration is how long the load is measured before the server is restarted.
 	Duration time.Duration
 	// Kill ends the server by SIGKILL then, and not by SIGTERM.
@@ -41,8 +39,8 @@ func (c *Config) check() error {
 	switch {
 	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
 		return errors.New("cluster: want at least one node and one pod of each")
-	case c.Connections < 1 || c.Duration <= 0:
-		return errors.New("cluster: want at least one connection, and a duration")
+	case c.Duration <= 0:
+		return errors.New("cluster: want a duration")
 	}
 	for _, p := range c.Protocols {
 		if p != HTTP1 && p != HTTP2 {
@@ -81,15 +79,8 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 		return nil, err
 	}
 	for _, protocol := range c.Protocols {
-		connections := 0
-		if protocol == HTTP2 {
-			connections = c.Connections
-		}
 		found, err := c.Each(func(kind string, _ int) ([]*bench.Result, error) {
-			if kind == testservers.Stock && s.nodes > c.StockNodes {
-				return nil, nil
-			}
-			run := &trial{config: c, started: servers, dataset: w, kind: kind, connections: connections}
+			run := &trial{config: c, started: servers, dataset: w, kind: kind, byHTTP2: protocol == HTTP2}
 			err := run.run(ctx)
 			return run.results, err
 		})
@@ -109,7 +100,7 @@ func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	p := newSimulation(ctx, newDataset(s), f, server.Target.Address(), 4, 0)
+	p := newSimulation(ctx, newDataset(s), f, server.Target.Address(), true, 0)
 	defer p.close()
 	admin, err := p.client("larder-bench", "admin", "system:masters")
 	if err != nil {
@@ -120,21 +111,21 @@ func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size
 
 // trial is one simulation at one server.
 type trial struct {
-	config      *Config
-	started     *testservers.Servers
-	dataset     *dataset
-	kind        string
-	connections int
-	results     []*bench.Result
+	config  *Config
+	started *testservers.Servers
+	dataset *dataset
+	kind    string
+	byHTTP2 bool
+	results []*bench.Result
 
 	server     *testservers.Server
 	simulation *simulation
 }
 
 func (r *trial) name() string {
-	protocol := "HTTP/2"
-	if r.connections == 0 {
-		protocol = "HTTP/1.1"
+	protocol := "HTTP/1.1"
+	if r.byHTTP2 {
+		protocol = "HTTP/2"
 	}
 	return fmt.Sprintf("%s: %d nodes, %s", r.kind, r.dataset.nodes, protocol)
 }
@@ -160,7 +151,7 @@ func (r *trial) run(ctx context.Context) (err error) {
 	if churn < 0 {
 		churn = float64(r.dataset.nodes) / 250 // with ten pods on each node, a pod lives for 40 minutes
 	}
-	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Target.Address(), r.connections, churn)
+	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Target.Address(), r.byHTTP2, churn)
 	defer r.simulation.close()
 	for _, step := range []func(context.Context) error{r.open, r.steady, r.restart} {
 		if err := step(ctx); err != nil {

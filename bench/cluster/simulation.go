@@ -19,10 +19,10 @@ import (
 // simulation is one cluster's components at one server, which may be restarted meanwhile.
 type simulation struct {
 	*dataset
-	started     *testservers.Servers
-	host        string
-	connections int     // of a component by HTTP/2, 0 by HTTP/1.1
-	churn       float64 // pods that are replaced in a second
+	started *testservers.Servers
+	host    string
+	byHTTP2 bool    // otherwise by HTTP/1.1
+	churn   float64 // pods to replace per second
 
 	phase atomic.Pointer[phase]
 	seed  maphash.Seed
@@ -49,9 +49,9 @@ type sent struct {
 	arrived chan struct{}
 }
 
-func newSimulation(ctx context.Context, w *dataset, f *testservers.Servers, host string, connections int, churn float64) *simulation {
+func newSimulation(ctx context.Context, w *dataset, f *testservers.Servers, host string, byHTTP2 bool, churn float64) *simulation {
 	sim := &simulation{
-		dataset: w, started: f, host: host, connections: connections, churn: churn,
+		dataset: w, started: f, host: host, byHTTP2: byHTTP2, churn: churn,
 		seed: maphash.MakeSeed(), bound: make(map[string]sent),
 	}
 	sim.phase.Store(newPhase())
@@ -96,7 +96,7 @@ func (sim *simulation) client(agent, user string, groups ...string) (*client, er
 	if err != nil {
 		return nil, err
 	}
-	return newClient(sim.over, sim.host, agent, identity, sim.connections), nil
+	return newClient(sim.over, sim.host, agent, identity, sim.byHTTP2), nil
 }
 
 // mostStarting is how many informers may wait for their first objects while nodes start.

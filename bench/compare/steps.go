@@ -286,7 +286,7 @@ func (c *Comparison) storm() step {
 	spec := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
 	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000), Returns: 1,
+			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
 		}))
 	}}
 }

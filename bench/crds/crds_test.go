@@ -38,8 +38,8 @@ func TestTimedOutRequestsAreRetried(t *testing.T) {
 // TestInvalidConfigsAreRefused checks that an invalid configuration is refused before anything is started.
 func TestInvalidConfigsAreRefused(t *testing.T) {
 	for _, c := range []Config{
-		{PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1}},
-		{Count: 1, PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"etcd"}}},
+		{Clients: 1, Trials: testservers.Trials{Rounds: 1}},
+		{Count: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"etcd"}}},
 	} {
 		if results, err := Run(t.Context(), c); err == nil || results != nil {
 			t.Errorf("%+v: %v, %v", c, results, err)

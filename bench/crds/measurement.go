@@ -181,13 +181,13 @@ func (p *measurement) each(n int, do func(ctx context.Context, i int) error) fun
 
 // create creates the i-th CRD.
 func (p *measurement) create(ctx context.Context, i int) error {
-	return p.post(ctx, bench.CRDsPath, p.config.crd(i))
+	return p.post(ctx, bench.CRDsPath, crd(i))
 }
 
 // use creates, reads and lists an object of the i-th CRD.
 func (p *measurement) use(ctx context.Context, i int) error {
-	path := "/apis/" + p.config.group(i) + "/v1/namespaces/default/" + plural(i)
-	if err := p.post(ctx, path, p.config.object(i)); err != nil {
+	path := "/apis/" + group(i) + "/v1/namespaces/default/" + plural(i)
+	if err := p.post(ctx, path, object(i)); err != nil {
 		return err
 	}
 	for _, path := range []string{path + "/one", path} {
@@ -217,7 +217,7 @@ func (p *measurement) served(ctx context.Context) error {
 	if err := until(ctx, func(ctx context.Context) (bool, error) {
 		body, err := p.get(ctx, "/openapi/v3", bench.JSON)
 		for g := range p.config.groups() {
-			if !bytes.Contains(body, fmt.Appendf(nil, `"apis/%s/v1"`, p.config.groupName(g))) {
+			if !bytes.Contains(body, fmt.Appendf(nil, `"apis/%s/v1"`, groupName(g))) {
 				return false, err
 			}
 		}
@@ -226,7 +226,7 @@ func (p *measurement) served(ctx context.Context) error {
 		return err
 	}
 	return p.each(p.config.Count, func(ctx context.Context, i int) error {
-		_, err := p.get(ctx, "/apis/"+p.config.group(i)+"/v1/"+plural(i)+"?limit=1", bench.JSON)
+		_, err := p.get(ctx, "/apis/"+group(i)+"/v1/"+plural(i)+"?limit=1", bench.JSON)
 		return err
 	})(ctx)
 }
@@ -248,7 +248,7 @@ func (p *measurement) described(ctx context.Context, n int) error {
 		body, err := p.get(ctx, "/openapi/v2", bench.JSON)
 		has := paths(body)
 		for i := range n {
-			if !has["/apis/"+p.config.group(i)+"/v1/"+plural(i)] {
+			if !has["/apis/"+group(i)+"/v1/"+plural(i)] {
 				return false, err
 			}
 		}
@@ -277,7 +277,7 @@ func paths(document []byte) map[string]bool {
 
 // document reads the document of OpenAPI v3 of a group.
 func (p *measurement) document(ctx context.Context, g int) error {
-	body, err := p.get(ctx, "/openapi/v3/apis/"+p.config.groupName(g)+"/v1", bench.JSON)
+	body, err := p.get(ctx, "/openapi/v3/apis/"+groupName(g)+"/v1", bench.JSON)
 	if err == nil && !json.Valid(body) {
 		err = fmt.Errorf("the document of group %d is not valid", g)
 	}

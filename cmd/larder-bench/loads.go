@@ -40,9 +40,9 @@ func customCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "custom", GroupID: writing, Short: "Create a CRD; create, update, patch and apply objects of it", Args: cobra.NoArgs,
 		Long: `Create a CRD, create objects of it, and change some by update, by merge patch and by server-side
-apply. --resource is workers (5 KB each, with defaults and pruned fields), reports (like those of an
-image scanner, of about --bytes) or documents (reports whose CRD has no schema for them). Other
-commands can read and watch the objects, for example at ` + bench.CustomPath("workers") + `.`,
+apply. --resource is workers (5 KB each, with defaults and pruned fields) or reports (like those of an
+image scanner, of about --bytes). Other commands can read and watch the objects, for example at
+` + bench.CustomPath("workers") + `.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := refuse(cmd, "existing objects are not created again", "rounds", "baseline"); err != nil {
 				return err
@@ -58,7 +58,7 @@ commands can read and watch the objects, for example at ` + bench.CustomPath("wo
 	cmd.Flags().StringVar(&c.Resource, "resource", "workers", "resource to create: "+strings.Join(bench.CustomResources, ", "))
 	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "number of objects")
 	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "number of namespaces that have the objects")
-	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "approximate size of a report or document")
+	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "approximate size of a report")
 	cmd.Flags().IntVar(&c.Changes, "changes", 50, "number of changes of each kind, at most --objects")
 	return cmd
 }
@@ -124,25 +124,6 @@ func writeCommand(o *options) *cobra.Command {
 	addLoad(cmd, &c.Load, "objects", true)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "namespace of the objects; created if it does not exist")
 	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "number of ConfigMaps")
-	return cmd
-}
-
-func patchCommand(o *options) *cobra.Command {
-	c := bench.PatchConfig{Name: "patch pods"}
-	seed, objects := bench.SeedConfig{}, 0
-	cmd := &cobra.Command{
-		Use: "patch", GroupID: writing, Short: "Patch pods that seed has created, in turn", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if c.Objects, err = seeded(seed, objects); err != nil {
-				return err
-			}
-			return one(o, cmd, c.Name, c, bench.PatchObjects)
-		},
-	}
-	addLoad(cmd, &c.Load, "requests", true)
-	addSeed(cmd.Flags(), &seed)
-	cmd.Flags().IntVar(&objects, "objects", 50, "number of pods to patch in turn")
-	cmd.Flags().IntVar(&c.Operations, "requests", 1000, "number of patches")
 	return cmd
 }
 

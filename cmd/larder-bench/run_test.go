@@ -58,7 +58,6 @@ func TestLoads(t *testing.T) {
 		{[]string{"write", "--objects=4", "--rounds=2"}, []int{4, 4, 4, 4, 4, 4, 4, 4}},
 		{[]string{"watchlist", "--requests=5", "--clients=2", "--objects=10"}, []int{5}},
 		{[]string{"open", "--watchers=5", "--idle=1ms"}, []int{5}},
-		{[]string{"storm", "--watchers=4", "--returns=1"}, []int{4}},
 		{append([]string{"watch", "--watchers=2", "--objects=2", "--stages=100ms:100/s", "--warmup=20ms"}, pods...), []int{20}},
 	} {
 		r, out, err := read(t, c.args...)

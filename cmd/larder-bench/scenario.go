@@ -35,8 +35,8 @@ type scenarioFile struct {
 // workloadCommands are the commands that run a workload against a target.
 func workloadCommands(o *options) []*cobra.Command {
 	return []*cobra.Command{
-		customCommand(o), readCommand(o), watchListCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
-		writeCommand(o), patchCommand(o), componentsCommand(o), mixedCommand(o), slowCommand(o),
+		customCommand(o), readCommand(o), watchListCommand(o), watchCommand(o), openCommand(o),
+		writeCommand(o), componentsCommand(o), mixedCommand(o), slowCommand(o),
 	}
 }
 

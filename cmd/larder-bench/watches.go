@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -60,45 +59,25 @@ func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 }
 
 // choose sets the objects to change: the first pods that seed has created.
-func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) (err error) {
-	c.Name = fmt.Sprintf("watch, %d watchers", c.Watchers)
-	c.Objects, err = seeded(seed, objects)
-	return err
-}
-
-// seeded returns the paths of the first pods that seed has created.
-func seeded(seed bench.SeedConfig, objects int) ([]string, error) {
+func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) error {
 	if objects < 1 || objects > seed.Pods {
-		return nil, fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
+		return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
 	}
-	return seed.PodPaths(objects), nil
-}
-
-// holdCommand returns the command of a workload of idle watches. name is the format of the result's name; its
-// argument is the number of watches.
-func holdCommand(o *options, c *bench.HoldConfig, use, name, short string, run func(context.Context, *bench.Target, bench.HoldConfig) (*bench.Result, error)) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use + " [PATH]", GroupID: watching, Short: short, Args: pathArg(&c.Path, true),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.Name = fmt.Sprintf(name, c.Watchers)
-			return one(o, cmd, c.Name, *c, run)
-		},
-	}
-	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
-	cmd.Flags().IntVar(&c.Watchers, "watchers", 1000, "number of watches")
-	return cmd
+	c.Name, c.Objects = fmt.Sprintf("watch, %d watchers", c.Watchers), seed.PodPaths(objects)
+	return nil
 }
 
 func openCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
-	cmd := holdCommand(o, &c, "open", "open %d watches", "Open watches, hold them idle, and report their CPU and memory", bench.Hold)
+	cmd := &cobra.Command{
+		Use: "open [PATH]", GroupID: watching, Short: "Open watches and report the CPU of opening them and their memory", Args: pathArg(&c.Path, true),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Name = fmt.Sprintf("open %d watches", c.Watchers)
+			return one(o, cmd, c.Name, c, bench.Hold)
+		},
+	}
+	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
+	cmd.Flags().IntVar(&c.Watchers, "watchers", 1000, "number of watches")
 	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "time to hold the watches open without events")
-	return cmd
-}
-
-func stormCommand(o *options) *cobra.Command {
-	c := bench.HoldConfig{}
-	cmd := holdCommand(o, &c, "storm", "storm of %d watches", "Close all watches at once and resume them at their last revision", bench.Storm)
-	cmd.Flags().IntVar(&c.Returns, "returns", 3, "number of times to close and resume the watches")
 	return cmd
 }

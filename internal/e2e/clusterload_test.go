@@ -25,7 +25,7 @@ func TestClusterLoadSurvivesARestart(t *testing.T) {
 			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
 			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
 		},
-		Nodes: []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
+		Nodes: []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1},
 		Duration: 4 * time.Second,
 	})
 	if err != nil {

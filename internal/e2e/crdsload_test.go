@@ -21,7 +21,7 @@ func TestCRDsAreMeasured(t *testing.T) {
 			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
 			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
 		},
-		Count: 4, PerGroup: 2, Fields: 5, Clients: 2, Used: true,
+		Count: 4, Clients: 2, Used: true,
 	})
 	if err != nil {
 		t.Fatal(err)
