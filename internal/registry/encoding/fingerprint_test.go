@@ -300,8 +300,8 @@ func (v *variation) other(out, field []byte, number protowire.Number) []byte {
 	return out
 }
 
-// TestUndecodableValuesAreCountedOnce checks that the metric counts each value once, also the one of which a rule is to
-// be made.
+// TestUndecodableValuesAreCountedOnce checks that the metric counts each value once, although an attempt to make a rule
+// decodes the value, too.
 func TestUndecodableValuesAreCountedOnce(t *testing.T) {
 	c := registrytest.New(t, nil).Registry.Endpoint(corev1.SchemeGroupVersion.WithResource("configmaps"), "").View.Resource.Codec()
 	raw := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), nil) // immutable is a bool

@@ -22,7 +22,7 @@ type templatePart struct {
 	number int // of the content of a token
 }
 
-// template makes a template of the message of which s was made. number returns the number of the content that
+// template makes a template of the message that s describes. number returns the number of the content that
 // replaces the i-th token, or false if the token does not change.
 func (s *skeleton) template(number func(i int, t token) (int, bool)) *template {
 	t := &template{parts: make([]templatePart, 0, len(s.cuts)+1)}
