@@ -31,7 +31,8 @@ func Applied(kind types.PatchType, data []byte) (configuration map[string]any, u
 	return configuration, unique, yaml.Unmarshal(data, &configuration)
 }
 
-// ToJSON returns a copy of a patch of the given kind in JSON, as audit events hold it, or nil if the patch is malformed.
+// ToJSON returns a copy of a patch of the given kind in JSON, as audit events hold it, or nil if the patch is malformed,
+// or is YAML that may have anchors.
 // An event that held anything else could not be written, and neither could the others of its batch.
 func ToJSON(kind types.PatchType, data []byte) []byte {
 	var converted []byte
@@ -44,7 +45,7 @@ func ToJSON(kind types.PatchType, data []byte) []byte {
 		}
 	case json.Valid(data):
 		return bytes.Clone(data)
-	case kind == types.ApplyYAMLPatchType:
+	case kind == types.ApplyYAMLPatchType && !bytes.ContainsRune(data, '&'): // aliases of an anchor could make it a thousand times as large
 		converted, err = yaml.ToJSON(data)
 	}
 	if err != nil {

@@ -142,6 +142,7 @@ func TestPatchesBecomeJSON(t *testing.T) {
 		{types.ApplyYAMLPatchType, `{"b": 1.0, "a":2}`, `{"b": 1.0, "a":2}`},
 		{types.ApplyYAMLPatchType, "b: 1\na: [x]", `{"a":["x"],"b":1}`},
 		{types.ApplyYAMLPatchType, "a: .nan", ""},
+		{types.ApplyYAMLPatchType, "a: &a x\nb: [*a, *a]", ""},
 		{types.ApplyYAMLPatchType, "a: b: c", ""},
 		{types.ApplyCBORPatchType, string(cbor), `{"a":1}`},
 		{types.ApplyCBORPatchType, `{"a":1}`, ""},
