@@ -43,7 +43,7 @@ func (t requests) drawAdmission() admissionScript {
 		return a
 	}
 	if t.one(20, "ignores") {
-		a.ignores = []admission.Operation{pick(t, "ignored", admission.Update, admission.Delete)}
+		a.ignores = []admission.Operation{pick(t, "ignored", admission.Create, admission.Update, admission.Delete)}
 	}
 	a.label, a.owners, a.annotations = t.one(3, "label"), t.one(5, "owners"), t.one(4, "annotations")
 	a.rename, a.large = t.one(30, "rename"), t.one(12, "large")
@@ -105,10 +105,6 @@ func (s *scriptedAdmission) Handles(operation admission.Operation) bool {
 func (s *scriptedAdmission) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if object, err := meta.Accessor(a.GetObject()); err == nil && a.GetOperation() == admission.Create && s.side.name == "upstream" {
-		object.SetDeletionTimestamp(nil) // upstream keeps them in a create by PUT or apply; Larder differs on purpose
-		object.SetDeletionGracePeriodSeconds(nil)
-	}
 	s.note("admit", ctx, a, o)
 	for _, text := range s.script.warnings {
 		warning.AddWarning(ctx, "admission", text)

@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -85,6 +87,26 @@ func (r *writeRequest) in(old, namespace string) *writeRequest {
 		moved.tree = parsed(word.ReplaceAllString(string(text), namespace))
 	}
 	return &moved
+}
+
+// TestCreatesIgnoreDeletion checks that an object that is created by a PUT or an apply is not being deleted, whatever its
+// client says, and that no manager owns the fields.
+func TestCreatesIgnoreDeletion(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	const metadata = `"metadata":{"name":"x","deletionTimestamp":"2020-01-01T00:00:00Z","deletionGracePeriodSeconds":0}`
+	for _, c := range []call{
+		patch("apply-patch+yaml", configmaps+"/x?fieldManager=m", `{"apiVersion":"v1","kind":"ConfigMap",`+metadata+`}`),
+		put("/apis/coordination.k8s.io/v1/namespaces/a/leases/x", `{`+metadata+`}`),
+	} {
+		if a := p.ours.call(t, c); a.code != http.StatusCreated || bytes.Contains(a.body, []byte("deletion")) {
+			t.Errorf("%s %s: %d %s", c.method, c.path, a.code, a.body)
+		}
+	}
+	c := patch("apply-patch+yaml", configmaps+"/y?fieldManager=m", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"y","deletionTimestamp":"soon"}}`)
+	if a := p.ours.call(t, c); a.code < http.StatusBadRequest {
+		t.Errorf("a malformed time: %d %s", a.code, a.body)
+	}
 }
 
 // run sends a sequence to one side and then to the other. It returns the first difference, and whether a second ended

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
@@ -17,6 +18,7 @@ import (
 type writeRequest struct {
 	kind      *writtenKind
 	namespace string
+	key       string // of the object
 	protocol  string
 	method    string
 	path      string
@@ -60,6 +62,9 @@ func (r *writeRequest) body(s *writesSide) []byte {
 	if r.tree == nil {
 		return []byte(s.resolve(r.kind, r.text))
 	}
+	if r.mayCreate(s) {
+		r.clearDeletion()
+	}
 	text, err := json.Marshal(r.tree)
 	if err != nil {
 		panic(err)
@@ -82,6 +87,26 @@ func (r *writeRequest) body(s *writesSide) []byte {
 		text = r.damage(text)
 	}
 	return text
+}
+
+// mayCreate reports whether the request is a PUT or an apply that may create its object.
+func (r *writeRequest) mayCreate(s *writesSide) bool {
+	if r.method != http.MethodPut && !strings.HasPrefix(r.header["Content-Type"], "application/apply-patch") {
+		return false
+	}
+	stored, _, _ := s.stored(r.key)
+	return stored == nil || r.admission.races > 0
+}
+
+// clearDeletion removes what Larder ignores and upstream keeps if the request creates the object:
+// TestCreatesIgnoreDeletion.
+func (r *writeRequest) clearDeletion() {
+	if tree, ok := r.tree.(map[string]any); ok {
+		if metadata, ok := tree["metadata"].(map[string]any); ok {
+			delete(metadata, "deletionTimestamp")
+			delete(metadata, "deletionGracePeriodSeconds")
+		}
+	}
 }
 
 var ownUID = regexp.MustCompile(`«uid:[^»]*»`)
@@ -122,6 +147,7 @@ func (t requests) draw(first bool) *writeRequest {
 		delete(r.header, "Accept")
 	}
 	name := t.name(r.kind)
+	r.key = r.kind.key(t.namespace, name)
 	verb := "create"
 	if !first {
 		verb = pick(t, "verb", "create", "create", "update", "update", "update", "merge", "merge", "merge", "json", "json", "strategic", "strategic", "strategic", "apply", "apply", "apply", "delete", "delete", "deletecollection", "get", "subcreate", "odd")

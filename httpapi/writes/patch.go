@@ -172,7 +172,9 @@ func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
-	obj, err := manager.Apply(live, &unstructured.Unstructured{Object: content}, p.options.FieldManager, p.force)
+	applied := &unstructured.Unstructured{Object: content}
+	ignoreDeletion(applied, live)
+	obj, err := manager.Apply(live, applied, p.options.FieldManager, p.force)
 	if err != nil {
 		return nil, err
 	}

@@ -125,6 +125,7 @@ func (r *replacement) UpdatedObject(ctx context.Context, live runtime.Object) (r
 		}
 		dedupOwners(ctx, obj, duplicateOwners)
 	}
+	ignoreDeletion(obj, live)
 	if r.unmanaged {
 		if object, err := meta.Accessor(obj); err == nil {
 			object.SetManagedFields(nil)
@@ -199,10 +200,6 @@ func (c *change) admit(ctx context.Context, obj, live runtime.Object) error {
 	operation := admission.Update
 	if !stored {
 		operation, live = admission.Create, nil
-		if object, err := meta.Accessor(obj); err == nil {
-			object.SetDeletionTimestamp(nil) // as in a POST: quota does not count pods that are being deleted
-			object.SetDeletionGracePeriodSeconds(nil)
-		}
 	}
 	if err := c.write.endpoint.admit(ctx, c.attributes(obj, live, operation)); err != nil {
 		return err
@@ -242,6 +239,22 @@ func (c *change) mayCreate() error {
 		return apierrors.NewInternalError(err)
 	}
 	return responsewriters.ForbiddenStatusError(attributes, reason)
+}
+
+// ignoreDeletion removes from obj the marks of an object that is being deleted, unless it replaces a stored object live. A
+// POST ignores them, too. A quota does not count pods that have them. Malformed values remain, and are refused later.
+func ignoreDeletion(obj, live runtime.Object) {
+	stored, err := hasUID(live)
+	object, objErr := meta.Accessor(obj)
+	if err != nil || objErr != nil || stored {
+		return
+	}
+	if object.GetDeletionTimestamp() != nil {
+		object.SetDeletionTimestamp(nil)
+	}
+	if object.GetDeletionGracePeriodSeconds() != nil {
+		object.SetDeletionGracePeriodSeconds(nil)
+	}
 }
 
 // hasUID reports whether obj is stored. For a create on update, the storage passes an empty object.
