@@ -313,6 +313,7 @@ func TestPatchesAreRecordedAsJSON(t *testing.T) {
 		body string // that the event holds
 	}{
 		{patch("apply-patch+yaml", configmaps+"/one?fieldManager=m", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n"), 201, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"}}`},
+		{patch("apply-patch+yaml", configmaps+"/one?fieldManager=m", "{apiVersion: v1, kind: ConfigMap, metadata: {name: one}}"), 200, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"}}`},
 		{patch("apply-patch+yaml", configmaps+"/one?fieldManager=m", "a: b: c"), 400, "null"},
 		{patch("merge-patch+json", configmaps+"/one", `{"data":`), 400, "null"},
 		{patch("merge-patch+json", configmaps+"/one", `{"data": {"l":"x"}}`), 200, `{"data":{"l":"x"}}`},

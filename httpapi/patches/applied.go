@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
+	sigsyaml "sigs.k8s.io/yaml"
 )
 
 // Applied decodes an applied configuration: YAML or, if kind says so, CBOR. If unique is true,
@@ -31,9 +33,9 @@ func Applied(kind types.PatchType, data []byte) (configuration map[string]any, u
 	return configuration, unique, yaml.Unmarshal(data, &configuration)
 }
 
-// ToJSON returns a copy of a patch of the given kind in JSON, as audit events hold it, or nil if the patch is malformed,
-// or is YAML that may have anchors.
-// An event that held anything else could not be written, and neither could the others of its batch.
+// ToJSON returns a copy of a patch of the given kind in JSON, as audit events hold it. It returns nil if the patch is
+// malformed or is YAML that may have anchors. An event that held anything else could not be written, and neither could
+// the others of its batch.
 func ToJSON(kind types.PatchType, data []byte) []byte {
 	var converted []byte
 	var err error
@@ -43,10 +45,10 @@ func ToJSON(kind types.PatchType, data []byte) []byte {
 		if err = direct.Unmarshal(data, &v); err == nil {
 			converted, err = json.Marshal(v)
 		}
-	case json.Valid(data):
+	case json.Valid(data) && utf8.Valid(data):
 		return bytes.Clone(data)
-	case kind == types.ApplyYAMLPatchType && !bytes.ContainsRune(data, '&'): // aliases of an anchor could make it a thousand times as large
-		converted, err = yaml.ToJSON(data)
+	case kind == types.ApplyYAMLPatchType && !bytes.ContainsRune(data, '&'): // aliases could make it a thousand times larger
+		converted, err = sigsyaml.YAMLToJSON(data)
 	}
 	if err != nil {
 		return nil

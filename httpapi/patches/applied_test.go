@@ -1,11 +1,13 @@
 package patches
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
@@ -139,8 +141,11 @@ func TestPatchesBecomeJSON(t *testing.T) {
 		{types.MergePatchType, `{"b": 1, "a":2}`, `{"b": 1, "a":2}`},
 		{types.MergePatchType, `a: b`, ""},
 		{types.JSONPatchType, `[`, ""},
+		{types.MergePatchType, "{\"a\":\"\xff\"}", ""},
+		{types.ApplyYAMLPatchType, "{\"a\":\"\xff\"}", ""},
 		{types.ApplyYAMLPatchType, `{"b": 1.0, "a":2}`, `{"b": 1.0, "a":2}`},
 		{types.ApplyYAMLPatchType, "b: 1\na: [x]", `{"a":["x"],"b":1}`},
+		{types.ApplyYAMLPatchType, "{a: b}", `{"a":"b"}`},
 		{types.ApplyYAMLPatchType, "a: .nan", ""},
 		{types.ApplyYAMLPatchType, "a: &a x\nb: [*a, *a]", ""},
 		{types.ApplyYAMLPatchType, "a: b: c", ""},
@@ -151,4 +156,18 @@ func TestPatchesBecomeJSON(t *testing.T) {
 			t.Errorf("%s %q: %q, want %q", test.kind, test.data, got, test.want)
 		}
 	}
+}
+
+// FuzzToJSON checks that what an audit event holds of a patch is always JSON in UTF-8.
+func FuzzToJSON(f *testing.F) {
+	for _, data := range []string{`{"a":1}`, "{a: b}", "a: [x]\n? [b]\n: c", "a: .inf", "<<: {a: b}", "\xff", "--- 1\n--- 2"} {
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data string) {
+		for _, kind := range []types.PatchType{types.MergePatchType, types.ApplyYAMLPatchType, types.ApplyCBORPatchType} {
+			if got := ToJSON(kind, []byte(data)); got != nil && (!json.Valid(got) || !utf8.Valid(got)) {
+				t.Errorf("%s %q: %q", kind, data, got)
+			}
+		}
+	})
 }
