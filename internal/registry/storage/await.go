@@ -23,7 +23,7 @@ type awaiter struct {
 	*stored
 	mirror *mirror.Mirror           // nil: no read waits
 	waited func(took time.Duration) // counts a read
-	fresh  bool                     // all reads are linearizable
+	fresh  bool                     // reads are as of a resource that upstream does not cache
 	made   time.Time
 }
 
@@ -87,6 +87,16 @@ func (w *awaiter) refuse(ctx context.Context, revision uint64) error {
 		return w.refuseFuture(ctx, revision, 0)
 	}
 	return nil
+}
+
+// present is now for a read of an uncached resource that accepts any revision from that one on.
+func (w *awaiter) present(ctx context.Context, revision uint64) error {
+	if revision > 0 {
+		if err := w.refuse(ctx, revision); err != nil {
+			return err
+		}
+	}
+	return w.now(ctx)
 }
 
 // shows reports whether the cache shows the store's own history, up to revision.
@@ -188,7 +198,8 @@ func (w *awaiter) notReady() error {
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
 // pkg/kubeapiserver/default_storage_factory_builder.go). Then errors have the texts of uncached
-// resources, limits apply at any revision, and no read waits for a future revision.
+// resources, limits apply at any revision, no read waits for a future revision, and all reads without an exact
+// revision are linearizable.
 func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/events" }
 
 // refuseFuture fails if the store has not reached revision. The error has a retry delay in seconds.

@@ -10,7 +10,8 @@ import (
 )
 
 // Get returns the object that scope names, not older than resourceVersion. "" means a linearizable read, "0" any
-// cached state. It returns the errors of storage.Interface; a corrupt object is an error.
+// cached state of a resource that upstream caches. It returns the errors of storage.Interface; a corrupt object is an
+// error.
 func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
 	if err := scope.check(r.layout); err != nil {
 		return nil, err
@@ -28,8 +29,8 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is no object's key
 		return r.getStored(ctx, scope.key(), revision)
 	}
-	if resourceVersion == "" || r.await.fresh && revision == 0 {
-		err = r.await.now(ctx)
+	if resourceVersion == "" || r.await.uncached() {
+		err = r.await.present(ctx, revision)
 		if apierrors.IsTooManyRequests(err) && ctx.Err() == nil && !r.await.mirror.Outdated() {
 			return r.getStored(ctx, scope.key(), 0) // the cache lags; the store reads one key
 		}

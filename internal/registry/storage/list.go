@@ -140,7 +140,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 			return snapshot, fmt.Errorf("%w: %w", errNotKept, err)
 		}
 		return snapshot, nil
-	case read.q.ResourceVersion == "" || read.q.Continue != "" || r.await.fresh && read.q.ResourceVersion == "0":
+	case read.q.ResourceVersion == "" || read.q.Continue != "":
 		waited, err := r.await.nowTimed(ctx)
 		if err != nil {
 			r.reads.newest(r.GroupResource, "false")
@@ -154,6 +154,12 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)
 		if err != nil {
 			return cache.Snapshot{}, err
+		}
+		if r.await.uncached() {
+			if err := r.await.present(ctx, revision); err != nil {
+				return cache.Snapshot{}, err
+			}
+			break
 		}
 		if read.q.Limit > 0 { // otherwise the next page's revision could be compacted already
 			revision = max(revision, uint64(r.store.Compaction()))

@@ -2,12 +2,14 @@ package storage
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
 
 	"github.com/larder-io/larder/watch"
 )
@@ -66,6 +68,41 @@ func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 			listing, err = f.list(ListRequest{ResourceVersion: "0"})
 			return err == nil && listing.Meta.Revision < stored.Meta.Revision
 		})
+	})
+}
+
+// TestReadsOfUncachedResourcesAreLinearizable checks that reads of events show all writes before them at any
+// resourceVersion, as upstream's do, which read the store.
+func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.ResourcePrefix = "/events" })
+		create := func(name string) string {
+			made := &example.Pod{}
+			if err := f.Create(t.Context(), "/events/a/"+name, examplePod("a", name), made, 0); err != nil {
+				t.Fatal(err)
+			}
+			return made.ResourceVersion
+		}
+		first := create("one")
+		if _, err := f.list(ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		for i, version := range []string{"0", first} {
+			name := fmt.Sprint("later", i)
+			f.memory.Hold()
+			create(name)
+			time.AfterFunc(time.Second, f.memory.Release)
+			if _, err := f.resource.Get(t.Context(), Scope{Namespace: "a", Name: name}, version); err != nil {
+				t.Errorf("GET at %s: %v", version, err)
+			}
+			f.memory.Hold()
+			create(name + "-listed")
+			time.AfterFunc(time.Second, f.memory.Release)
+			listing, err := f.list(ListRequest{ResourceVersion: version, Match: metav1.ResourceVersionMatchNotOlderThan})
+			if want := 3 + 2*i; err != nil || len(listing.Objects) != want {
+				t.Errorf("list at %s: %d objects, %v; want %d", version, len(listing.Objects), err, want)
+			}
+		}
 	})
 }
 
