@@ -21,16 +21,15 @@ type Counts struct {
 	Latency *hdrhistogram.Histogram `json:"-"`
 }
 
-// newHistogram takes microseconds up to ten minutes with three significant digits.
-func newHistogram() *hdrhistogram.Histogram { return histogramOf(3) }
+// Significant digits of histograms. A long run has one histogram for each second: more digits would fill the memory.
+const (
+	latencyDigits = 3
+	secondDigits  = 2
+)
 
-// secondHistogram has two significant digits. A long run has one for each second, which must not fill the
-// memory.
-func secondHistogram() *hdrhistogram.Histogram { return histogramOf(2) }
-
-func histogramOf(digits int) *hdrhistogram.Histogram {
-	const longest = int64(10 * time.Minute / time.Microsecond)
-	return hdrhistogram.New(1, longest, digits)
+// newHistogram takes microseconds up to ten minutes.
+func newHistogram(digits int) *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, (10 * time.Minute).Microseconds(), digits)
 }
 
 // record counts one operation. status is the status of its answer, 0 if there was none.

@@ -171,7 +171,7 @@ func (r *recorder) passedLocked() time.Duration {
 func (r *recorder) secondLocked(at time.Duration) *Counts {
 	n := int(at / time.Second)
 	for len(r.result.Series) <= n {
-		r.result.Series = append(r.result.Series, Counts{Latency: secondHistogram()})
+		r.result.Series = append(r.result.Series, Counts{Latency: newHistogram(secondDigits)})
 	}
 	return &r.result.Series[n]
 }

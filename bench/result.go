@@ -67,7 +67,7 @@ type Result struct {
 
 // NewResult returns a Result that has counted nothing yet.
 func NewResult(name, unit string) *Result {
-	return &Result{Name: name, Unit: unit, Counts: Counts{Latency: newHistogram()}}
+	return &Result{Name: name, Unit: unit, Counts: Counts{Latency: newHistogram(latencyDigits)}}
 }
 
 // MarshalJSON implements json.Marshaler. Times are in nanoseconds. The rate and the CPU time of an operation are
@@ -254,7 +254,7 @@ func MergeParallel(shares ...*Result) *Result {
 		sum.Wall = max(sum.Wall, r.Wall)
 		for i := range r.Series {
 			if i == len(sum.Series) {
-				sum.Series = append(sum.Series, Counts{Latency: secondHistogram()})
+				sum.Series = append(sum.Series, Counts{Latency: newHistogram(secondDigits)})
 			}
 			sum.Series[i].merge(&r.Series[i])
 		}
@@ -266,7 +266,7 @@ func MergeParallel(shares ...*Result) *Result {
 func (r *Result) bare() *Result {
 	return &Result{
 		Name: r.Name, Unit: r.Unit, Part: r.Part, Loop: r.Loop, Protocol: r.Protocol,
-		Before: r.Before, Beside: slices.Clone(r.Beside), Values: slices.Clone(r.Values), Counts: Counts{Latency: newHistogram()},
+		Before: r.Before, Beside: slices.Clone(r.Beside), Values: slices.Clone(r.Values), Counts: Counts{Latency: newHistogram(latencyDigits)},
 	}
 }
 

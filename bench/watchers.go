@@ -103,7 +103,7 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 // begin starts reading on the watchers with numbers below readers.
 func (w *watchers) begin(readers int, changes int, expected int64) {
 	w.sent, w.answered = make([]atomic.Int64, changes), make([]atomic.Int64, changes)
-	w.after = newHistogram()
+	w.after = newHistogram(latencyDigits)
 	w.run = newRun()
 	w.expected.Store(expected)
 	w.all = make(chan struct{})

@@ -17,26 +17,23 @@ import (
 
 // Config configures a Comparison.
 type Config struct {
-	// TestServers has the programs of the servers.
-	TestServers testservers.Config
+	// Trials has the programs of the servers and the number of rounds. All servers take part, whatever Trials.Servers says.
+	testservers.Trials
 	// Pods is the number of pods for reads and watches, StartPods the least number for starts.
 	Pods, StartPods int
 	// Watchers, if it is more than 0, is how many watches each row of watches opens.
 	Watchers int
-	// Rounds is the number of turns of each server. Rows matches the ids and works of the rows to run, nil
-	// for all. Quick reduces the operations to a check that everything works.
-	Rounds int
-	Rows   *regexp.Regexp
-	Quick  bool
-	// Say is called with each line of progress.
-	Say func(string)
+	// Rows matches the ids and works of the rows to run, nil for all. Quick reduces the operations to a check
+	// that everything works.
+	Rows  *regexp.Regexp
+	Quick bool
 }
 
 // Comparison runs a Config once.
 type Comparison struct {
 	config  *Config
 	started *testservers.Servers
-	servers map[Kind]*testservers.Server // that run
+	servers map[string]*testservers.Server // that run
 	seed    bench.SeedConfig
 	table   *Table
 	warming bool // the step runs a tenth of its operations, unmeasured
@@ -53,7 +50,7 @@ func New(c *Config) (*Comparison, error) {
 	}
 	c.StartPods = max(c.StartPods, c.Pods)
 	seed := bench.SeedConfig{Pods: c.Pods, Namespaces: max(1, c.Pods/200), Nodes: max(1, c.Pods/20), Clients: 16}
-	return &Comparison{config: c, seed: seed, servers: make(map[Kind]*testservers.Server), table: &Table{Rounds: c.Rounds}}, nil
+	return &Comparison{config: c, seed: seed, servers: make(map[string]*testservers.Server), table: &Table{Rounds: c.Rounds}}, nil
 }
 
 // IDs returns the ids of the selected rows, and of rows that are measured with them.
@@ -70,7 +67,7 @@ func (c *Comparison) IDs() []string {
 // Run starts the servers, runs all rows and stops the servers. After a row has failed, the others still run.
 // The results are returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
-	c.config.say("starting etcd")
+	c.config.Sayf("starting etcd")
 	if c.started, err = testservers.New(ctx, c.config.TestServers, "compare"); err != nil {
 		return nil, err
 	}
@@ -91,24 +88,17 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 }
 
 // each runs steps until ctx ends, even if one fails.
-func (c *Comparison) each(ctx context.Context, steps []step) error {
-	var failed []error
+func (c *Comparison) each(ctx context.Context, steps []step) (err error) {
 	for _, s := range steps {
-		if err := c.step(ctx, s); err != nil {
-			c.config.say("failed: %v", err)
-			failed = append(failed, err)
+		if failed := c.step(ctx, s); failed != nil {
+			c.config.Sayf("failed: %v", failed)
+			err = errors.Join(err, failed)
 		}
 		if ctx.Err() != nil {
-			return errors.Join(append(failed, ctx.Err())...)
+			return errors.Join(err, ctx.Err())
 		}
 	}
-	return errors.Join(failed...)
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Say != nil {
-		c.Say(fmt.Sprintf(format, args...))
-	}
+	return err
 }
 
 // selected returns the steps that the configuration selects. If one row of a step is selected, all its rows
@@ -121,24 +111,23 @@ func (c *Config) selected(steps []step) []step {
 
 // prepare starts Larder, seeds through it, and starts the other servers if they are needed.
 func (c *Comparison) prepare(ctx context.Context, all bool) error {
-	c.config.say("starting Larder")
+	c.config.Sayf("starting Larder")
 	larder, err := c.start(ctx, Larder)
 	if err != nil {
 		return err
 	}
-	c.config.say("seeding %d pods", c.seed.Pods)
+	c.config.Sayf("seeding %d pods", c.seed.Pods)
 	if _, err := bench.Seed(ctx, larder.Target, c.seed); err != nil {
 		return err
 	}
-	if !all {
-		return c.describe(ctx)
-	}
-	c.config.say("starting kube-apiserver")
-	if _, err := c.start(ctx, Stock); err != nil {
-		return err
-	}
-	if err := c.startLimit(ctx); err != nil {
-		return err
+	if all {
+		c.config.Sayf("starting kube-apiserver")
+		if _, err := c.start(ctx, Stock); err != nil {
+			return err
+		}
+		if err := c.startLimit(ctx); err != nil {
+			return err
+		}
 	}
 	return c.describe(ctx)
 }
@@ -167,7 +156,7 @@ func (c *Comparison) describe(ctx context.Context) error {
 
 // startLimit records Larder's answers and starts the limit with them: this program, with the command limit.
 func (c *Comparison) startLimit(ctx context.Context) error {
-	c.config.say("recording Larder's answers")
+	c.config.Sayf("recording Larder's answers")
 	tape, err := c.record(ctx)
 	if err != nil {
 		return err
@@ -180,7 +169,7 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("compare: %w", err)
 	}
-	c.servers[Limit], err = c.started.StartOther(ctx, string(Limit), program, func(port string) []string { return []string{"limit", "--tape", file, "--port", port} })
+	c.servers[Limit], err = c.started.StartOther(ctx, Limit, program, func(port string) []string { return []string{"limit", "--tape", file, "--port", port} })
 	return err
 }
 
@@ -215,7 +204,7 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 	defer func() {
 		for _, r := range s.rows {
 			r.fill()
-			c.config.say("%s", strings.Join(r.cells(), " | "))
+			c.config.Sayf("%s", strings.Join(r.cells(), " | "))
 		}
 	}()
 	for range c.config.Rounds {

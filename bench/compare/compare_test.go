@@ -60,8 +60,8 @@ func config(t *testing.T) Config {
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
 	return Config{
-		TestServers: testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program},
-		Pods:        20, Rounds: 1, Quick: true,
+		Trials: testservers.Trials{TestServers: testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program}, Rounds: 1},
+		Pods:   20, Quick: true,
 	}
 }
 
@@ -155,7 +155,7 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 }
 
 func TestInvalidConfigsAreRefused(t *testing.T) {
-	for _, c := range []Config{{}, {Pods: 1000}, {Pods: 5, Rounds: 1}} {
+	for _, c := range []Config{{}, {Pods: 1000}, {Pods: 5, Trials: testservers.Trials{Rounds: 1}}} {
 		if _, err := New(&c); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
@@ -173,7 +173,7 @@ func TestInvalidConfigsAreRefused(t *testing.T) {
 
 // TestIDsAreUnique checks the IDs of rows, which other documents cite.
 func TestIDsAreUnique(t *testing.T) {
-	comparison, err := New(&Config{Pods: 10000, StartPods: 50000, Rounds: 1})
+	comparison, err := New(&Config{Pods: 10000, StartPods: 50000, Trials: testservers.Trials{Rounds: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +197,8 @@ func TestIDsAreUnique(t *testing.T) {
 }
 
 // best returns figures with the best value of each server.
-func best(stock, limit, larder float64) map[Kind]float64 {
-	return map[Kind]float64{Stock: stock, Limit: limit, Larder: larder}
+func best(stock, limit, larder float64) map[string]float64 {
+	return map[string]float64{Stock: stock, Limit: limit, Larder: larder}
 }
 
 func TestRatios(t *testing.T) {
@@ -247,7 +247,7 @@ func TestBest(t *testing.T) {
 
 // TestMarkdownIsATable checks that each line has all columns.
 func TestMarkdownIsATable(t *testing.T) {
-	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: map[Kind][]*bench.Result{Larder: {{Counts: bench.Counts{Ops: 1}, Wall: 1}, {Counts: bench.Counts{Ops: 2}, Wall: 1}}}, Figures: []Figure{{Unit: Seconds, Best: best(1, 0, 2)}}}, {ID: "B2"}}}
+	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: map[string][]*bench.Result{Larder: {{Counts: bench.Counts{Ops: 1}, Wall: 1}, {Counts: bench.Counts{Ops: 2}, Wall: 1}}}, Figures: []Figure{{Unit: Seconds, Best: best(1, 0, 2)}}}, {ID: "B2"}}}
 	const columns = 9
 	for line := range bytes.Lines([]byte(table.Markdown())) {
 		if line[0] == '|' && bytes.Count(line, []byte("|")) != columns+1 {

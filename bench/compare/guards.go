@@ -23,7 +23,7 @@ func (c *Comparison) flood() step {
 		Figure{Name: "control: flood of another server", Unit: Times, of: value(elsewhere)},
 		latency("p99", 99), Figure{Name: "p99 alone", Unit: Seconds, of: value(bench.AloneP99)},
 	)
-	return step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+	return step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) (results []*bench.Result, err error) {
 		server := c.servers[kind]
 		quiet := c.started.Tenant(server, 0)
 		if err := server.Target.AllowTenants(ctx, quiet); err != nil {
@@ -31,13 +31,13 @@ func (c *Comparison) flood() step {
 		}
 		config := bench.FloodConfig{
 			Quiet: bench.ReadConfig{Name: spec.ID, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Load: bench.Load{Operations: c.ops(kind, 600, 600), Clients: 8, Rate: rate}},
-			By:    c.started.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Repeats: 2,
+			By:    c.started.Tenant(server, 1), Path: namespacedPods, Accept: bench.Protobuf, Clients: clients, Repeats: 2,
 		}
 		r, err := bench.Flood(ctx, quiet, config)
 		if err != nil {
 			return nil, err
 		}
-		another, err := c.started.Start(ctx, string(kind), testservers.Usual())
+		another, err := c.started.Start(ctx, kind, testservers.Usual())
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +70,7 @@ func (c *Comparison) guards() step {
 	for _, g := range guarded {
 		specs = append(specs, row(g.id, "GET one pod, resourceVersion=0, 4 clients: "+g.what))
 	}
-	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: specs, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		if err := c.servers[kind].Target.AllowTenants(ctx, c.started.Tenant(c.servers[kind], 0)); err != nil {
 			return nil, err
 		}
@@ -87,8 +87,8 @@ func (c *Comparison) guards() step {
 }
 
 // guardedReads starts a server with the guards and reads from it.
-func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g testservers.Guards) (r *bench.Result, err error) {
-	server, err := c.started.Start(ctx, string(kind), g)
+func (c *Comparison) guardedReads(ctx context.Context, kind string, name string, g testservers.Guards) (r *bench.Result, err error) {
+	server, err := c.started.Start(ctx, kind, g)
 	if err != nil {
 		return nil, err
 	}

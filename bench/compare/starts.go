@@ -17,7 +17,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 		return err
 	}
 	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].ID != emptyStart }) {
-		c.config.say("seeding up to %d pods", c.config.StartPods)
+		c.config.Sayf("seeding up to %d pods", c.config.StartPods)
 		more := c.seed
 		more.Pods = c.config.StartPods
 		if _, err := bench.Seed(ctx, c.servers[Larder].Target, more); err != nil {
@@ -49,8 +49,8 @@ func (c *Comparison) startSteps() []step {
 	open := newRow("B26", fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), Figure{Unit: Memory, of: value(bench.MemoryPerWatch)})
 	open.worst = true
 	return []step{
-		{rows: []*Row{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-			server, err := c.started.StartEmpty(ctx, string(kind))
+		{rows: []*Row{empty}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+			server, err := c.started.StartEmpty(ctx, kind)
 			if err != nil {
 				return nil, err
 			}
@@ -80,8 +80,8 @@ func (c *Config) openWatches() int { return c.watchers(5000) }
 
 // startFull starts a server on the seeded etcd, opens watches before it has free memory, and then lists all
 // pods repeatedly with several clients.
-func (c *Comparison) startFull(ctx context.Context, kind Kind) (_ []*bench.Result, err error) {
-	server, err := c.started.Start(ctx, string(kind), testservers.Usual())
+func (c *Comparison) startFull(ctx context.Context, kind string) (_ []*bench.Result, err error) {
+	server, err := c.started.Start(ctx, kind, testservers.Usual())
 	if err != nil {
 		return nil, err
 	}

@@ -11,15 +11,18 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// pods is the collection that reads and watches are of.
-const pods = "/api/v1/pods"
+// The collections that reads and watches are of: all pods, and those of one namespace.
+const (
+	pods           = "/api/v1/pods"
+	namespacedPods = "/api/v1/namespaces/bench-0/pods"
+)
 
 // step is one workload. Its results make one or more rows.
 type step struct {
 	rows  []*Row
 	limit bool // whether the limit takes part
 	asks  asks
-	run   func(ctx context.Context, kind Kind) ([]*bench.Result, error)
+	run   func(ctx context.Context, kind string) ([]*bench.Result, error)
 }
 
 // asks is a request that the limit needs the recorded answer of. The zero value is no request.
@@ -32,7 +35,7 @@ type asks struct {
 func (r *Row) fill() {
 	for i := range r.Figures {
 		f := &r.Figures[i]
-		f.Best = make(map[Kind]float64)
+		f.Best = make(map[string]float64)
 		for _, k := range kinds {
 			f.Best[k] = r.best(f.Unit, f.of, r.Results[k])
 		}
@@ -66,10 +69,6 @@ func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
 func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
 func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 
-func quantile(q float64) func(*bench.Result) float64 {
-	return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
-}
-
 // value takes a figure that only one workload has.
 func value(name string) func(*bench.Result) float64 {
 	return func(r *bench.Result) float64 { return r.Value(name) }
@@ -77,12 +76,12 @@ func value(name string) func(*bench.Result) float64 {
 
 // latency is a figure of the time of operations.
 func latency(name string, q float64) Figure {
-	return Figure{Name: name, Unit: Seconds, of: quantile(q)}
+	return Figure{Name: name, Unit: Seconds, of: func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }}
 }
 
 // newRow returns a row of figures without results.
 func newRow(id, work string, figures ...Figure) *Row {
-	return &Row{ID: id, Work: work, Figures: figures, Results: make(map[Kind][]*bench.Result)}
+	return &Row{ID: id, Work: work, Figures: figures, Results: make(map[string][]*bench.Result)}
 }
 
 // row is newRow of CPU time per operation, and of more figures.
@@ -92,7 +91,7 @@ func row(id, work string, more ...Figure) *Row {
 
 // ops returns the number of operations for a server. Fast servers do more, so that each is measured for
 // about as long.
-func (c *Comparison) ops(kind Kind, stock, fast int) int {
+func (c *Comparison) ops(kind string, stock, fast int) int {
 	n := fast
 	if kind == Stock {
 		n = stock
@@ -117,14 +116,6 @@ func (c *Config) watchers(n int) int {
 	return n
 }
 
-// other returns the server that makes a change before each request to a kind; the change is not measured.
-func (c *Comparison) other(kind Kind) *bench.Target {
-	if kind == Stock {
-		return c.servers[Larder].Target
-	}
-	return c.servers[Stock].Target
-}
-
 // steps are all workloads on running servers, in the order in which they are run.
 func (c *Comparison) steps() []step {
 	all := c.reads()
@@ -147,13 +138,10 @@ func (c *Comparison) reads() []step {
 		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", asks{path: c.seed.NodeSelection(1) + "&resourceVersion=0", accept: bench.Protobuf}, 800, 5000),
 		c.read("B7", "the same, consistent", asks{path: c.seed.NodeSelection(1), accept: bench.Protobuf}, 800, 4000),
 		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), asks{path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", accept: bench.Protobuf}, 100, 1000),
-		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), asks{path: c.namespace(), accept: bench.Protobuf}, 150, 1000),
+		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), asks{path: namespacedPods, accept: bench.Protobuf}, 150, 1000),
 		c.read("B10", "GET one pod, consistent", asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 2000, 8000),
 	}
 }
-
-// namespace is the pods of one namespace.
-func (c *Comparison) namespace() string { return "/api/v1/namespaces/bench-0/pods" }
 
 // read is readBy of one client.
 func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
@@ -164,13 +152,14 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
 // so that a server cannot repeat its last answer. The limit always sends the same bytes.
 func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) step {
 	spec.body = true
-	return step{rows: []*Row{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, asks: a, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		read := bench.ReadConfig{
 			Name: spec.ID, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
 		}
 		if a.encoding == "gzip" && kind != Limit {
+			other := map[string]string{Stock: Larder, Larder: Stock}[kind] // the change is not measured
 			read.Between = func(ctx context.Context, i int) error {
-				return c.other(kind).Change(ctx, c.seed.PodPath(i%c.seed.Pods))
+				return c.servers[other].Target.Change(ctx, c.seed.PodPath(i%c.seed.Pods))
 			}
 		}
 		return one(bench.Read(ctx, c.servers[kind].Target, read))
@@ -186,7 +175,7 @@ func (c *Comparison) watchLists() []step {
 	list := func(id, work, path, accept string, objects, clients, stock, fast int) step {
 		spec := row(id, work)
 		spec.body = true
-		return step{rows: []*Row{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return step{rows: []*Row{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
 				Name: id, Path: path, Accept: accept, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients}, Objects: objects,
 			}))
@@ -195,7 +184,7 @@ func (c *Comparison) watchLists() []step {
 	return []step{
 		list("B20", fmt.Sprintf("WatchList of %d pods, protobuf", n), pods, bench.Protobuf, n, 1, 5, 20),
 		list("B21", fmt.Sprintf("WatchList of %d pods, JSON", n), pods, bench.JSON, n, 1, 4, 15),
-		list("B22", fmt.Sprintf("WatchList of one namespace, %d pods", n/c.seed.Namespaces), c.namespace(), bench.Protobuf, n/c.seed.Namespaces, 10, 40, 400),
+		list("B22", fmt.Sprintf("WatchList of one namespace, %d pods", n/c.seed.Namespaces), namespacedPods, bench.Protobuf, n/c.seed.Namespaces, 10, 40, 400),
 	}
 }
 
@@ -207,7 +196,7 @@ func (c *Comparison) fanOut() step {
 	rate, changes := min(50, max(1, most/float64(watchers))), min(200, max(5, events/watchers))
 	spec := row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %g events/s, per delivery", watchers, rate))
 	spec.body = true
-	return c.undisturbed(step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
 			Load: bench.Load{Operations: c.ops(kind, changes, changes), Rate: rate, Clients: 4},
@@ -220,7 +209,7 @@ func (c *Comparison) selective() step {
 	const rate = 400
 	watchers := c.config.watchers(1000)
 	spec := row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate))
-	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		changes := c.ops(kind, 1200, 1200)
 		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
 		return c.watch(ctx, kind, bench.WatchConfig{
@@ -233,7 +222,7 @@ func (c *Comparison) selective() step {
 // opening opens watches.
 func (c *Comparison) opening() step {
 	spec := row("B25", "opening a watch, TLS handshake included")
-	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return one(bench.Hold(ctx, c.servers[kind].Target, bench.HoldConfig{
 			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
 		}))
@@ -246,7 +235,7 @@ func (c *Comparison) writes() step {
 	for i, verb := range bench.Verbs {
 		specs = append(specs, withRate(27+i, verb+" of a ConfigMap, 16 clients"))
 	}
-	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
 			Namespace: "bench-writes", Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
 		})
@@ -259,7 +248,7 @@ func (c *Comparison) components() step {
 	for i, name := range bench.ComponentWrites() {
 		specs = append(specs, withRate(46+i, name+", 16 clients"))
 	}
-	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return bench.Components(ctx, c.servers[kind].Target, bench.ComponentsConfig{
 			Namespace: "bench-components", Nodes: 100, Load: bench.Load{Operations: c.ops(kind, 500, 500), Clients: 16},
 		})
@@ -274,7 +263,7 @@ func withRate(number int, work string) *Row {
 // patches are of pods, the largest objects that are written often.
 func (c *Comparison) patches() step {
 	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
-	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
 			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
 		}))
@@ -284,7 +273,7 @@ func (c *Comparison) patches() step {
 // storm closes all watches and opens them again at once.
 func (c *Comparison) storm() step {
 	spec := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
-	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
 			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
 		}))

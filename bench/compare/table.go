@@ -9,18 +9,15 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Kind is the name of a server that is compared.
-type Kind string
-
-// The servers.
+// The servers that are compared.
 const (
-	Stock  Kind = testservers.Stock
-	Limit  Kind = "limit"
-	Larder Kind = testservers.Larder
+	Stock  = testservers.Stock
+	Limit  = "limit"
+	Larder = testservers.Larder
 )
 
 // kinds are all servers, in the order of their columns.
-var kinds = []Kind{Stock, Limit, Larder}
+var kinds = []string{Stock, Limit, Larder}
 
 // Unit is the unit of a Figure.
 type Unit string
@@ -50,7 +47,7 @@ type Figure struct {
 	Name string `json:"name,omitempty"`
 	Unit Unit   `json:"unit"`
 	// Best is each server's best. It is missing where a server was not measured.
-	Best map[Kind]float64 `json:"best"`
+	Best map[string]float64 `json:"best"`
 
 	of func(*bench.Result) float64 // takes it from a result
 }
@@ -85,7 +82,7 @@ type Row struct {
 	Body    int64    `json:"bodyBytes,omitempty"`
 	Figures []Figure `json:"figures"`
 	// Results are all rounds, by the name of the server.
-	Results map[Kind][]*bench.Result `json:"results"`
+	Results map[string][]*bench.Result `json:"results"`
 
 	body   bool // whether to show the size of the answer
 	worst  bool // whether the worst round counts: in others, memory that was free before may hide growth
@@ -93,7 +90,7 @@ type Row struct {
 }
 
 // RSS is the resident memory of a server after the row's last round.
-func (r *Row) RSS(k Kind) int64 {
+func (r *Row) RSS(k string) int64 {
 	if n := len(r.Results[k]); n > 0 {
 		return r.Results[k][n-1].Server.RSS
 	}
@@ -101,7 +98,7 @@ func (r *Row) RSS(k Kind) int64 {
 }
 
 // Errors counts the operations of a server that failed, and returns the first error.
-func (r *Row) Errors(k Kind) (n int, first string) {
+func (r *Row) Errors(k string) (n int, first string) {
 	for _, result := range r.Results[k] {
 		n += result.Failures()
 		first = cmp.Or(first, result.FirstError)
@@ -130,7 +127,7 @@ func (r *Row) each(text func(Figure) string) string {
 }
 
 // cell is one server's cell of a row.
-func (r *Row) cell(k Kind) string {
+func (r *Row) cell(k string) string {
 	return r.each(func(f Figure) string {
 		if f.Best[k] <= 0 {
 			return ""
@@ -193,7 +190,7 @@ func (t *Table) EachRound() []*bench.Result {
 		for _, k := range kinds {
 			for i, result := range r.Results[k] {
 				named := *result
-				named.Name, named.Round = r.ID+" "+string(k), i+1
+				named.Name, named.Round = r.ID+" "+k, i+1
 				all = append(all, &named)
 			}
 		}

@@ -27,7 +27,7 @@ func (c *Comparison) stuck() step {
 	const rate = 100
 	watchers := c.config.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
-	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
 			Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},
@@ -37,7 +37,7 @@ func (c *Comparison) stuck() step {
 
 // watch watches a server while changes are made. A separate server makes them: kube-apiserver could not make
 // them at the full rate, and would use the CPU that the measured server needs. The limit makes its own changes.
-func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) ([]*bench.Result, error) {
+func (c *Comparison) watch(ctx context.Context, kind string, config bench.WatchConfig) ([]*bench.Result, error) {
 	if kind != Limit {
 		through, err := c.neutral(ctx)
 		if err != nil {
@@ -58,7 +58,7 @@ const (
 func (c *Comparison) mixed() step {
 	const rate = 300
 	spec := tail("B36", fmt.Sprintf("mixed load, %d requests/s, open loop; latencies of GETs and of lists of a node", rate), value(smallP99), value(smallP999))
-	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Load: bench.Load{Operations: c.ops(kind, 4500, 4500), Clients: 16, Rate: rate}})
 		if err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func (c *Comparison) mixed() step {
 }
 
 // writer is the separate Larder that makes changes, whichever server is measured.
-const writer Kind = "writer"
+const writer = "writer"
 
 // neutral returns the writer, and starts it if necessary.
 func (c *Comparison) neutral(ctx context.Context) (*testservers.Server, error) {
@@ -85,12 +85,12 @@ func (c *Comparison) neutral(ctx context.Context) (*testservers.Server, error) {
 }
 
 // start starts one of the servers that run for many steps.
-func (c *Comparison) start(ctx context.Context, kind Kind) (*testservers.Server, error) {
+func (c *Comparison) start(ctx context.Context, kind string) (*testservers.Server, error) {
 	program := kind
 	if kind == writer {
 		program = Larder
 	}
-	s, err := c.started.Start(ctx, string(program), testservers.Usual())
+	s, err := c.started.Start(ctx, program, testservers.Usual())
 	if err == nil {
 		c.servers[kind] = s
 	}
@@ -103,7 +103,7 @@ func (c *Comparison) start(ctx context.Context, kind Kind) (*testservers.Server,
 // may therefore have just started: a tenth of the load runs first, unmeasured. The limit does not use etcd.
 func (c *Comparison) undisturbed(s step) step {
 	plain := s.run
-	s.run = func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+	s.run = func(ctx context.Context, kind string) (results []*bench.Result, err error) {
 		if kind == Limit {
 			return plain(ctx, kind)
 		}
@@ -127,8 +127,8 @@ func (c *Comparison) undisturbed(s step) step {
 }
 
 // end stops the servers that follow etcd, except the measured one; back starts them again.
-func (c *Comparison) end(measured Kind) (back func(context.Context) error, err error) {
-	var ended []Kind
+func (c *Comparison) end(measured string) (back func(context.Context) error, err error) {
+	var ended []string
 	back = func(ctx context.Context) error {
 		for _, kind := range ended {
 			again, err := c.servers[kind].Again(ctx)
@@ -139,7 +139,7 @@ func (c *Comparison) end(measured Kind) (back func(context.Context) error, err e
 		}
 		return c.settle(ctx)
 	}
-	for _, kind := range []Kind{Stock, Larder, writer} {
+	for _, kind := range []string{Stock, Larder, writer} {
 		if c.servers[kind] == nil || kind == measured {
 			continue
 		}

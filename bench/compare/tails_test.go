@@ -26,14 +26,14 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for _, kind := range []Kind{Larder, Stock} {
+	for _, kind := range []string{Larder, Stock} {
 		if _, err := c.start(t.Context(), kind); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for kind, other := range map[Kind]Kind{Larder: Stock, Stock: Larder} {
+	for kind, other := range map[string]string{Larder: Stock, Stock: Larder} {
 		var sizes []int
-		s := c.undisturbed(step{run: func(ctx context.Context, measured Kind) ([]*bench.Result, error) {
+		s := c.undisturbed(step{run: func(ctx context.Context, measured string) ([]*bench.Result, error) {
 			sizes = append(sizes, c.ops(measured, 500, 500))
 			if _, err := c.servers[kind].Target.Version(ctx); measured != kind || err != nil {
 				t.Errorf("%s is measured: %s, %v", kind, measured, err)

@@ -94,7 +94,7 @@ func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	}
 	var names []string
 	for _, id := range ids {
-		names = append(names, id+" "+string(compare.Larder))
+		names = append(names, id+" "+compare.Larder)
 	}
 	o.rounds = c.config.Rounds
 	return o.before(names)

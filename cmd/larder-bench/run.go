@@ -23,16 +23,12 @@ type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error
 // one runs a workload that has one result.
 func one[C any](o *options, cmd *cobra.Command, name string, c C, run func(context.Context, *bench.Target, C) (*bench.Result, error)) error {
 	return o.run(cmd, named(name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-		return only(run(ctx, t, c))
+		r, err := run(ctx, t, c)
+		if r == nil {
+			return nil, err
+		}
+		return []*bench.Result{r}, err
 	})
-}
-
-// only makes a list of one result.
-func only(r *bench.Result, err error) ([]*bench.Result, error) {
-	if r == nil {
-		return nil, err
-	}
-	return []*bench.Result{r}, err
 }
 
 // errInterrupted says that the run was interrupted.
