@@ -138,6 +138,10 @@ func (l *Listener) serveTLS(raw net.Conn, config *tls.Config) {
 	l.start(c.serve)
 }
 
+// errStopped is the error of requests to this server from its own process after it has stopped. It is not net.ErrClosed,
+// after which client-go retries for ten seconds.
+var errStopped = errors.New("httpapi: the server has stopped")
+
 // client returns an HTTP client whose connections reach l through memory, whatever their address
 // and scheme.
 func (l *Listener) client() *http.Transport {
@@ -149,7 +153,7 @@ func (l *Listener) client() *http.Transport {
 		c := &connection{from: l, began: time.Now()}
 		c.conn = &memoryConn{Conn: pipe.Conn2(), of: c}
 		if !l.add(c) {
-			return nil, net.ErrClosed
+			return nil, errStopped
 		}
 		l.start(c.serve)
 		return pipe.Conn1(), nil

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/proctest"
@@ -87,6 +90,20 @@ func (c *scriptConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
 func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
+
+// TestOwnClientsGiveUp checks that client-go does not retry requests to a server in its own process that has stopped.
+func TestOwnClientsGiveUp(t *testing.T) {
+	s := New(Config{})
+	s.CloseMemory()
+	client := http.Client{Transport: s.RoundTripper()}
+	resp, err := client.Get("https://server.test/")
+	if err == nil {
+		resp.Body.Close()
+	}
+	if err == nil || utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsConnectionRefused(err) {
+		t.Errorf("%v: client-go retries", err)
+	}
+}
 
 func TestSettings(t *testing.T) {
 	s := New(Config{Limits: Limits{MaxConns: 7}, BodyTimeout: time.Minute})
