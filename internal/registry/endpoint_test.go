@@ -4,13 +4,16 @@ import (
 	"encoding/json"
 	"net/http/httptest"
 	"path"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/builtin"
@@ -99,6 +102,34 @@ func TestGroupsOfWhichNothingIsServedAreDropped(t *testing.T) {
 		if e.GVR.Resource == "daemonsets" {
 			t.Errorf("%s is served", e.Name())
 		}
+	}
+}
+
+// TestPrintersAreShared checks that storages share the printers of all built-in types, except those that hide them.
+func TestPrintersAreShared(t *testing.T) {
+	printers := make(map[uintptr][]string)
+	for _, group := range registrytest.New(t, nil, everything).Registry.Groups() {
+		for _, version := range group.Versions {
+			for _, e := range version.Endpoints {
+				storage := reflect.Indirect(reflect.ValueOf(e.Storage))
+				for _, field := range []string{"Store", "store"} {
+					store := reflect.Value{}
+					if storage.Kind() == reflect.Struct {
+						store = storage.FieldByName(field)
+					}
+					if !store.IsValid() || store.Type() != reflect.TypeFor[*genericregistry.Store]() {
+						continue
+					}
+					if convertor := store.Elem().FieldByName("TableConvertor").Elem(); convertor.Type() == reflect.TypeFor[printerstorage.TableConvertor]() {
+						own := convertor.Field(0).Elem().Pointer()
+						printers[own] = append(printers[own], e.Name())
+					}
+				}
+			}
+		}
+	}
+	if len(printers) != 1 {
+		t.Errorf("%d copies: %v", len(printers), printers)
 	}
 }
 

@@ -56,6 +56,7 @@ func (g *groups) add(info *genericapiserver.APIGroupInfo) error {
 		for _, e := range endpoints {
 			g.endpoints[endpointKey{e.GVR, e.Subresource}] = e
 			g.equivalents.RegisterKindFor(e.GVR, e.Subresource, e.GVK)
+			shareTables(e.Storage, g.tables)
 			if err := g.attachView(e); err != nil {
 				return fmt.Errorf("%s: %w", e.GVR, err)
 			}
@@ -73,7 +74,7 @@ func (g *groups) attachView(e *Endpoint) error {
 		return nil
 	}
 	var err error
-	e.View, err = newView(res, e.GVK, e.Storage, g.tables)
+	e.View, err = newView(res, e.GVK, e.Storage)
 	return err
 }
 

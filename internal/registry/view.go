@@ -25,21 +25,15 @@ type View struct {
 	*table.Printer
 }
 
-// newView returns the View of a version that upstream serves. Upstream's printer makes the tables. Each of upstream's
-// stores comes with a copy of the printer for all built-in types: newView replaces these copies by tables. Upstream's
+// newView returns the View of a version that upstream serves. Upstream's printer makes the tables. Upstream's
 // Decorator is applied once, when an object enters the cache.
-func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage, tables printerstorage.TableConvertor) (*View, error) {
+func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage) (*View, error) {
 	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {
 		return nil, fmt.Errorf("storage %T of %s makes no tables", upstream, r.GroupResource)
 	}
-	if store := storeOf(upstream); store != nil {
-		if store.Decorator != nil {
-			r.Codec().Decorate = store.Decorator
-		}
-		if _, ok := store.TableConvertor.(printerstorage.TableConvertor); ok {
-			store.TableConvertor = tables
-		}
+	if store := storeOf(upstream); store != nil && store.Decorator != nil {
+		r.Codec().Decorate = store.Decorator
 	}
 	version, err := r.Codec().NewVersion(gvk, gvk.Kind+"List")
 	if err != nil {
@@ -48,16 +42,26 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	return &View{Resource: r, Version: version, Printer: table.New(version, printer)}, nil
 }
 
-// storeOf finds the generic store that upstream's storages embed; nil if there is none.
+// shareTables makes a storage print with tables. Each of upstream's stores, also that of a status, comes with a copy of
+// the printers of all built-in types: together 2 MB.
+func shareTables(upstream rest.Storage, tables printerstorage.TableConvertor) {
+	if store := storeOf(upstream); store != nil {
+		if _, ok := store.TableConvertor.(printerstorage.TableConvertor); ok {
+			store.TableConvertor = tables
+		}
+	}
+}
+
+// storeOf finds the generic store in a field of upstream's storages; nil if there is none.
 func storeOf(upstream rest.Storage) *genericregistry.Store {
 	v := reflect.Indirect(reflect.ValueOf(upstream))
 	if v.Kind() != reflect.Struct {
 		return nil
 	}
-	field := v.FieldByName("Store")
-	if !field.IsValid() || !field.CanInterface() {
-		return nil
+	for _, name := range []string{"Store", "store"} {
+		if field := v.FieldByName(name); field.IsValid() && field.Type() == reflect.TypeFor[*genericregistry.Store]() {
+			return (*genericregistry.Store)(field.UnsafePointer())
+		}
 	}
-	store, _ := field.Interface().(*genericregistry.Store)
-	return store
+	return nil
 }
