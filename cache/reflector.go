@@ -113,7 +113,8 @@ func (r *Reflector) Reload() { r.config.Sub.Reload() }
 func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.follow(ctx2, group) })
-	group.Go(func() error { return r.maintain(ctx2) })
+	err := r.maintain(ctx2) // on this goroutine, because a server has many caches (T5)
+	group.Go(func() error { return err })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}

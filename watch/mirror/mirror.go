@@ -124,7 +124,8 @@ func (m *Mirror) Run(ctx context.Context) error {
 		group.Go(func() error { return m.tail.Run(inner) })
 	}
 	group.Go(func() error { return m.reflect(inner) })
-	group.Go(func() error { return m.Hub.Run(inner) })
+	err := m.Hub.Run(inner) // on this goroutine, because a server has many mirrors (T5)
+	group.Go(func() error { return err })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
