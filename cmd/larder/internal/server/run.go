@@ -83,6 +83,7 @@ func (s *Server) start(ctx context.Context) error {
 	if s.config.Beside != nil {
 		s.layers.Start(ctx, "beside the server", s.config.Beside)
 	}
+	s.parts.transport.CloseIdleConnections() // those of the concurrent requests of the start
 	close(settled)
 	return nil
 }

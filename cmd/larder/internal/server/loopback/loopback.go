@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -41,6 +42,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("server: not serving yet: %w", req.Context().Err())
 	}
 }
+
+// CloseIdleConnections closes the connections that no request uses.
+func (t *Transport) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
 
 // Config returns the configuration of a client of this server in process. The client uses protobuf for
 // resources that have it, has no rate limit, and drops warnings. The field manager of its writes is the

@@ -36,3 +36,21 @@ func TestEarlyRequestsWait(t *testing.T) {
 		t.Errorf("not answered by what was attached: %v", err)
 	}
 }
+
+// idler is a RoundTripper that counts calls of CloseIdleConnections.
+type idler struct {
+	http.RoundTripper
+	closed int
+}
+
+func (i *idler) CloseIdleConnections() { i.closed++ }
+
+// TestIdleConnectionsAreClosed checks that the server's transport is asked to close its idle connections.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	transport, next := NewTransport(), new(idler)
+	transport.Attach(next)
+	transport.CloseIdleConnections()
+	if next.closed != 1 {
+		t.Errorf("called %d times", next.closed)
+	}
+}
