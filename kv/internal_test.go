@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -341,18 +342,46 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 	g.granted <- struct{}{}
 	want(first, 1, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	stalled := take(ctx, 15)
+	stalled := take(ctx, 100)
 	<-g.asked
 	<-g.asked
 	want(take(t.Context(), 3600), 1, nil)
 	short, cancelShort := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancelShort()
-	want(take(short, 15), 0, context.DeadlineExceeded)
-	next := take(t.Context(), 15)
+	want(take(short, 100), 0, context.DeadlineExceeded)
+	next := take(t.Context(), 100)
 	cancel()
 	want(stalled, 0, context.Canceled)
 	g.granted <- struct{}{}
 	want(next, 2, nil)
+}
+
+// TestLeaseLeavesAHungMember checks that a grant that hangs is tried again soon, that a slow grant succeeds, and that
+// callers whose lease is not shared do not wait for either.
+func TestLeaseLeavesAHungMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := stalledGrants{asked: make(chan struct{}, 10), granted: make(chan struct{})}
+		l := newLeaseManager(nil)
+		var callers sync.WaitGroup
+		for range 3 {
+			callers.Go(func() {
+				if _, err := l.lease(t.Context(), &g, 3600, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		began := time.Now()
+		synctest.Wait()
+		if _, err := l.lease(t.Context(), &grants{}, 15, 0); err != nil || time.Since(began) != 0 {
+			t.Errorf("a lease that is not shared: %v, after %v", err, time.Since(began))
+		}
+		time.Sleep(2 * grantFirst) // the first attempt hangs, the second one is slow
+		close(g.granted)
+		callers.Wait()
+		if took := time.Since(began); took != 2*grantFirst || len(g.asked) != 2 {
+			t.Errorf("took %v, %d attempts", took, len(g.asked))
+		}
+	})
 }
 
 func TestErrorShowsEtcdsText(t *testing.T) {

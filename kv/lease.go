@@ -14,6 +14,10 @@ const (
 	leaseReusePercent = 5
 	leaseReuseMax     = 60 // seconds, the default
 	leaseMaxObjects   = 1000
+
+	// A grant that takes longer than grantFirst is tried again, on another member: the first member may hang.
+	// The next one may take twice as long, up to slowTimeout. An unused lease expires by itself.
+	grantFirst = time.Second
 )
 
 // leaseManager returns leases for keys. It reuses the last lease while it fits, because granting one is
@@ -34,11 +38,15 @@ func newLeaseManager(retired func(objects int64)) *leaseManager {
 	return &leaseManager{retired: retired, longest: leaseReuseMax, granting: make(chan struct{}, 1)}
 }
 
-// lease returns a lease of a history that lasts at least ttl seconds from now. If a lease must be
-// granted, one caller requests it, and the others wait and share it.
+// lease returns a lease of a history that lasts at least ttl seconds from now. If a lease that can be reused must
+// be granted, one caller requests it, and the others wait and share it.
 func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64, history uint64) (clientv3.LeaseID, error) {
 	if lease, ok := l.reuse(ttl, history); ok {
 		return lease, nil
+	}
+	window := l.window(ttl)
+	if window == 0 && l.longest > 0 { // the last lease may still be reused, this one not
+		return grant(ctx, client, ttl)
 	}
 	select {
 	case l.granting <- struct{}{}:
@@ -50,22 +58,35 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 		return lease, nil
 	}
 	now := time.Now()
-	granted := ttl + l.window(ttl)
-	resp, err := client.Grant(ctx, granted)
+	granted := ttl + window
+	lease, err := grant(ctx, client, granted)
 	if err != nil {
 		return 0, err
-	}
-	if granted == ttl && l.longest > 0 { // the last lease may still be reused, this one not
-		return resp.ID, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.retired != nil && l.objects > 0 {
 		l.retired(l.objects)
 	}
-	l.last, l.history, l.objects = resp.ID, history, 1
+	l.last, l.history, l.objects = lease, history, 1
 	l.expires = now.Add(time.Duration(granted) * time.Second)
 	return l.last, nil
+}
+
+// grant requests a lease until a member answers or ctx ends.
+func grant(ctx context.Context, client clientv3.Lease, ttl int64) (clientv3.LeaseID, error) {
+	for patience := grantFirst; ; patience = min(2*patience, slowTimeout) {
+		attempt, cancel := context.WithTimeout(ctx, patience)
+		resp, err := client.Grant(attempt, ttl)
+		hung := attempt.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case err == nil:
+			return resp.ID, nil
+		case !hung:
+			return 0, err
+		}
+	}
 }
 
 // reuse returns the last lease again if it outlives ttl, but not by more than the reuse window, and has room.
