@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
@@ -30,14 +31,10 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 		return r.getStored(ctx, scope.key(), revision)
 	}
 	if resourceVersion == "" || r.await.uncached() {
-		err = r.await.present(ctx, revision)
-		if apierrors.IsTooManyRequests(err) && ctx.Err() == nil && !r.await.mirror.Outdated() {
-			return r.getStored(ctx, scope.key(), 0) // the cache lags; the store reads one key
+		if o, err := r.getLagging(ctx, scope.key(), revision); o != nil || err != nil {
+			return o, err
 		}
-	} else {
-		err = r.await.revision(ctx, revision)
-	}
-	if err != nil {
+	} else if err := r.await.revision(ctx, revision); err != nil {
 		return nil, err
 	}
 	o := r.Cache.Snapshot().Get(scope.key())
@@ -49,6 +46,28 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 		return r.getStored(ctx, scope.key(), 0)
 	}
 	return o, nil
+}
+
+// readFirst limits the first read of the store on behalf of a cache that lags.
+const readFirst = time.Second
+
+// getLagging waits until the cache has seen all writes before the call, which must include revision, and returns nil. While the cache lags, it reads the
+// object from the store. A read that takes long may have reached a member that hangs: getLagging then waits for the cache
+// again, and the next read may take twice as long.
+func (r *Resource) getLagging(ctx context.Context, key string, revision uint64) (*cache.Object, error) {
+	for patience := readFirst; ; patience *= 2 {
+		err := r.await.present(ctx, revision)
+		if !apierrors.IsTooManyRequests(err) || ctx.Err() != nil || r.await.mirror.Outdated() {
+			return nil, err
+		}
+		reading, cancel := context.WithTimeout(ctx, patience)
+		o, err := r.getStored(reading, key, 0)
+		hung := reading.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !hung {
+			return o, err
+		}
+	}
 }
 
 // CatchUp waits until the cache has reached the store's current revision.

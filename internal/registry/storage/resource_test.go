@@ -215,6 +215,41 @@ func TestNoOpUpdatesAreRecognizedByStoredBytes(t *testing.T) {
 	}
 }
 
+// hangingGets is a store that does not answer reads of one key.
+type hangingGets struct{ recordingStore }
+
+func (hangingGets) Get(ctx context.Context, _ string) (kv.Item, bool, int64, error) {
+	<-ctx.Done()
+	return kv.Item{}, false, 0, ctx.Err()
+}
+
+// TestGetWhileAMemberHangs checks that a consistent get whose read of the store hangs is answered once the cache has
+// caught up.
+func TestGetWhileAMemberHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
+			c.Store = hangingGets{c.Store.(recordingStore)}
+		})
+		f.memory.Hold()
+		f.memory.Mute(true)
+		f.create(examplePod("a", "one"))
+		const caughtUp = freshness + 2*readFirst
+		time.AfterFunc(caughtUp, func() {
+			f.memory.Mute(false)
+			f.memory.Release()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if o, err := f.resource.Get(ctx, Scope{Namespace: "a", Name: "one"}, ""); err != nil || o.Err() != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(began); waited != caughtUp {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
 func TestReadsOfACacheThatLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
