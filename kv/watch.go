@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -31,6 +33,10 @@ const (
 	// Pauses before a stream that broke is opened again.
 	reopenFirst = time.Millisecond
 	reopenMax   = 100 * time.Millisecond
+
+	// A stream whose watch etcd does not confirm within confirmFirst is given up: its member may hang. The
+	// next one, on another member, gets twice as long, up to slowTimeout.
+	confirmFirst = time.Second
 )
 
 // watches holds the open watches of a store.
@@ -139,7 +145,7 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 		defer e.watches.remove(watch)
 		defer cancel(nil)
 		defer close(out)
-		f := follower{etcd: e, watch: watch, prefix: prefix, delivered: after, out: out}
+		f := follower{etcd: e, watch: watch, prefix: prefix, delivered: after, out: out, patience: confirmFirst}
 		err := f.follow(inner)
 		if ctx.Err() != nil {
 			return
@@ -176,6 +182,8 @@ type follower struct {
 	held  []*mvccpb.Event // of the stream, until the rest of their revision has come
 	wide  bool            // the stream watches the whole key space
 	sound atomic.Bool     // the reports of progress of the stream's member can be trusted
+
+	patience time.Duration // how long the next stream may take until its watch is confirmed
 }
 
 // follow copies until ctx ends or the watch cannot continue, and returns why. A broken
@@ -193,6 +201,10 @@ func (f *follower) follow(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errUnsound):
+			continue
+		case errors.Is(err, errUnconfirmed):
+			f.etcd.logger.Warn("etcd does not confirm a watch, opening another", "patience", f.patience, "error", err)
+			f.patience = min(2*f.patience, slowTimeout)
 			continue
 		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.Internal,
 			errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's client does not reopen such a stream either
@@ -221,15 +233,21 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	f.wide = !f.watch.internal && (members == nil || members.wide.Load())
 	f.sound.Store(members == nil)
 	f.held = nil
+	unconfirmed := time.AfterFunc(f.patience, func() { cancel(errUnconfirmed) })
+	defer unconfirmed.Stop()
 	f.watch.attach(stream, f.request())
 	defer f.watch.attach(nil, nil)
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
 			if ctx.Err() != nil {
-				err = context.Cause(ctx)
+				err = memberError(stream, context.Cause(ctx))
 			}
 			return err
+		}
+		if resp.Created {
+			unconfirmed.Stop()
+			f.patience = confirmFirst
 		}
 		if resp.Created && members != nil && !f.watch.internal {
 			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
@@ -256,6 +274,18 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// memberError adds the address of the stream's member to an error that blames the member.
+func memberError(stream watchStream, err error) error {
+	if !errors.Is(err, errUnconfirmed) {
+		return err
+	}
+	member, ok := peer.FromContext(stream.Context())
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("etcd at %v: %w", member.Addr, err)
 }
 
 // identify determines whether the progress reports of the stream's member can be trusted. If not, it
@@ -349,6 +379,9 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 
 // errWatchEnded is the reason of the end of a watch if etcd gave none.
 var errWatchEnded = errors.New("etcd ended the watch")
+
+// errUnconfirmed ends a stream whose watch etcd has not confirmed in time.
+var errUnconfirmed = errors.New("watch not confirmed")
 
 // RequestProgress asks for a progress response in every open watch.
 func (e *Etcd) RequestProgress(ctx context.Context) error {

@@ -1,23 +1,36 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 )
 
-// eventful is a member that has an event at every revision up to the last.
-type eventful struct{ last int64 }
+// eventful is a member that has an event at every revision up to the last. Its first streams hang.
+type eventful struct {
+	last    int64
+	hanging int
+}
 
 // Watch opens a stream.
 func (m *eventful) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
-	return &eventfulStream{ctx: ctx, member: m, from: make(chan int64, 1)}, nil
+	hangs := m.hanging > 0
+	m.hanging--
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 2379}})
+	return &eventfulStream{ctx: ctx, member: m, hangs: hangs, from: make(chan int64, 1)}, nil
 }
 
 // eventfulStream sends one event at a time, from the requested revision on.
@@ -25,9 +38,13 @@ type eventfulStream struct {
 	grpc.ClientStream
 	ctx    context.Context
 	member *eventful
+	hangs  bool
 	from   chan int64
 	next   int64
 }
+
+// Context returns a context that has the address of the member.
+func (s *eventfulStream) Context() context.Context { return s.ctx }
 
 // Send takes the request for a watch.
 func (s *eventfulStream) Send(request *etcdserverpb.WatchRequest) error {
@@ -40,17 +57,51 @@ func (s *eventfulStream) Send(request *etcdserverpb.WatchRequest) error {
 // Recv returns the next response.
 func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	header := &etcdserverpb.ResponseHeader{MemberId: 1, Revision: s.member.last}
-	if s.next == 0 {
+	if s.next == 0 && !s.hangs {
 		s.next = <-s.from
 		return &etcdserverpb.WatchResponse{Header: header, Created: true}, nil
 	}
-	if s.next > s.member.last {
+	if s.hangs || s.next > s.member.last {
 		<-s.ctx.Done()
 		return nil, s.ctx.Err()
 	}
 	event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/%d", s.next), ModRevision: s.next}}
 	s.next++
 	return &etcdserverpb.WatchResponse{Header: header, Events: []*mvccpb.Event{event}}, nil
+}
+
+// watchEventful returns an open store whose watches member serves. It logs to log.
+func watchEventful(member *eventful, log io.Writer) *Etcd {
+	e := NewEtcd(EtcdConfig{StoreConfig: StoreConfig{Prefix: "/registry", Logger: slog.New(slog.NewTextHandler(log, nil))}, Name: "external"})
+	e.connection = &Connection{Watch: member}
+	close(e.ready)
+	return e
+}
+
+// TestUnconfirmedWatchMovesOn checks that a watch leaves a member that does not confirm it, at first soon, and that the
+// log names the member.
+func TestUnconfirmedWatchMovesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		e := watchEventful(&eventful{last: 1, hanging: 2}, &log)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		responses := e.Watch(ctx, "/registry/", 0)
+		if response, ok := <-responses; !ok || response.Progress != 1 {
+			t.Errorf("%+v, %v", response, ok)
+		}
+		if took := time.Since(began); took != 3*confirmFirst {
+			t.Errorf("took %v", took)
+		}
+		time.Sleep(10 * confirmFirst) // it is confirmed
+		if n := strings.Count(log.String(), "etcd at 192.0.2.1:2379: watch not confirmed"); n != 2 {
+			t.Errorf("the log names the member %d times:\n%s", n, &log)
+		}
+		cancel()
+		for range responses { // it ends
+		}
+	})
 }
 
 // TestUnsoundWhileReaderIsBehind checks a member whose progress turns out to be unreliable while its stream is not
