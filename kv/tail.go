@@ -266,7 +266,8 @@ func (t *Tail) followFrom(ctx context.Context, from place) error {
 		if errors.Is(err, errStalled) {
 			level = slog.LevelWarn
 		}
-		t.logger.Log(ctx, level, "watch ended, resuming", "revision", t.seen.Load(), "error", err)
+		state := t.State()
+		t.logger.Log(ctx, level, "watch ended, resuming", "revision", state.Seen, "silence", state.Silence, "error", err)
 		if t.seen.Load() > before {
 			delay = retryFirst
 		}

@@ -147,14 +147,15 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 		defer close(out)
 		f := follower{etcd: e, watch: watch, prefix: prefix, delivered: after, out: out, patience: confirmFirst}
 		err := f.follow(inner)
-		if ctx.Err() != nil {
+		cause := context.Cause(inner)
+		if ctx.Err() != nil && !errors.Is(cause, errStalled) {
 			return
 		}
-		if cause := context.Cause(inner); cause != nil {
+		if cause != nil && !errors.Is(err, cause) {
 			err = cause
 		}
 		last := WatchResponse{Err: e.fail("watch", prefix, err)}
-		if errors.Is(err, ErrClosed) { // the reader may have stopped
+		if errors.Is(err, ErrClosed) || errors.Is(err, errStalled) { // the reader may have stopped
 			select {
 			case out <- last:
 			default:
@@ -199,7 +200,7 @@ func (f *follower) follow(ctx context.Context) error {
 		err := f.copyStream(ctx, f.etcd.connection)
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return err
 		case errors.Is(err, errUnsound):
 			continue
 		case errors.Is(err, errUnconfirmed):
@@ -278,7 +279,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 
 // memberError adds the address of the stream's member to an error that blames the member.
 func memberError(stream watchStream, err error) error {
-	if !errors.Is(err, errUnconfirmed) {
+	if !errors.Is(err, errStalled) && !errors.Is(err, errUnconfirmed) {
 		return err
 	}
 	member, ok := peer.FromContext(stream.Context())

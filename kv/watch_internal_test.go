@@ -3,6 +3,7 @@ package kv
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -100,6 +101,21 @@ func TestUnconfirmedWatchMovesOn(t *testing.T) {
 		}
 		cancel()
 		for range responses { // it ends
+		}
+	})
+}
+
+// TestStalledWatchNamesTheMember checks that the last response of a watch that a Tail gives up names the member.
+func TestStalledWatchNamesTheMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		responses := watchEventful(&eventful{last: 1}, io.Discard).Watch(ctx, "/registry/", 0)
+		<-responses
+		synctest.Wait()
+		cancel(errStalled)
+		response := <-responses
+		if err := response.Err; !errors.Is(err, errStalled) || !strings.Contains(err.Error(), "192.0.2.1:2379") {
+			t.Errorf("%+v", response)
 		}
 	})
 }
