@@ -37,6 +37,10 @@ const (
 	// A stream whose watch etcd does not confirm within confirmFirst is given up: its member may hang. The
 	// next one, on another member, gets twice as long, up to slowTimeout.
 	confirmFirst = time.Second
+
+	// maxSkips is how many streams in succession may be given up because their member has hung before. etcd's client takes
+	// its connections in turn, so the next stream usually has another member.
+	maxSkips = 3
 )
 
 // watches holds the open watches of a store.
@@ -46,6 +50,7 @@ type watches struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*watch]struct{}
+	hung   string // address of the member that was last blamed for a watch without responses
 }
 
 // watch is one open watch. It has its own stream to etcd, so that a watch that is
@@ -80,6 +85,20 @@ func (w *watches) remove(watch *watch) {
 	defer w.mu.Unlock()
 	delete(w.open, watch)
 	w.wait.Done()
+}
+
+// blame notes that a member has hung.
+func (w *watches) blame(member string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hung = member
+}
+
+// hasHung reports whether a member was the last to be blamed.
+func (w *watches) hasHung(member string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return member != "" && w.hung == member
 }
 
 // list returns the open watches.
@@ -185,6 +204,7 @@ type follower struct {
 	sound atomic.Bool     // the reports of progress of the stream's member can be trusted
 
 	patience time.Duration // how long the next stream may take until its watch is confirmed
+	skips    int           // streams given up since the last confirmation
 }
 
 // follow copies until ctx ends or the watch cannot continue, and returns why. A broken
@@ -201,7 +221,7 @@ func (f *follower) follow(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case errors.Is(err, errUnsound):
+		case errors.Is(err, errUnsound), errors.Is(err, errSkipped):
 			continue
 		case errors.Is(err, errUnconfirmed):
 			f.etcd.logger.Warn("etcd does not confirm a watch, opening another", "patience", f.patience, "error", err)
@@ -234,6 +254,11 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	f.wide = !f.watch.internal && (members == nil || members.wide.Load())
 	f.sound.Store(members == nil)
 	f.held = nil
+	member := memberOf(stream)
+	if f.skips < maxSkips && f.etcd.watches.hasHung(member) {
+		f.skips++
+		return errSkipped
+	}
 	unconfirmed := time.AfterFunc(f.patience, func() { cancel(errUnconfirmed) })
 	defer unconfirmed.Stop()
 	f.watch.attach(stream, f.request())
@@ -242,13 +267,17 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 		resp, err := stream.Recv()
 		if err != nil {
 			if ctx.Err() != nil {
-				err = memberError(stream, context.Cause(ctx))
+				err = context.Cause(ctx)
+			}
+			if member != "" && (errors.Is(err, errStalled) || errors.Is(err, errUnconfirmed)) {
+				f.etcd.watches.blame(member)
+				err = fmt.Errorf("etcd at %s: %w", member, err)
 			}
 			return err
 		}
 		if resp.Created {
 			unconfirmed.Stop()
-			f.patience = confirmFirst
+			f.patience, f.skips = confirmFirst, 0
 		}
 		if resp.Created && members != nil && !f.watch.internal {
 			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
@@ -277,16 +306,12 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	}
 }
 
-// memberError adds the address of the stream's member to an error that blames the member.
-func memberError(stream watchStream, err error) error {
-	if !errors.Is(err, errStalled) && !errors.Is(err, errUnconfirmed) {
-		return err
+// memberOf returns the address of a stream's member, "" for a server in this process.
+func memberOf(stream watchStream) string {
+	if member, ok := peer.FromContext(stream.Context()); ok {
+		return member.Addr.String()
 	}
-	member, ok := peer.FromContext(stream.Context())
-	if !ok {
-		return err
-	}
-	return fmt.Errorf("etcd at %v: %w", member.Addr, err)
+	return ""
 }
 
 // identify determines whether the progress reports of the stream's member can be trusted. If not, it
@@ -380,6 +405,9 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 
 // errWatchEnded is the reason of the end of a watch if etcd gave none.
 var errWatchEnded = errors.New("etcd ended the watch")
+
+// errSkipped ends a stream whose member has hung before.
+var errSkipped = errors.New("member has hung")
 
 // errUnconfirmed ends a stream whose watch etcd has not confirmed in time.
 var errUnconfirmed = errors.New("watch not confirmed")

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// eventful is a member that has an event at every revision up to the last. Its first streams hang.
+// eventful is a cluster that has an event at every revision up to the last. Its first streams reach a member that hangs.
 type eventful struct {
 	last    int64
 	hanging int
@@ -28,9 +28,11 @@ type eventful struct {
 
 // Watch opens a stream.
 func (m *eventful) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
-	hangs := m.hanging > 0
-	m.hanging--
-	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 2379}})
+	host, hangs := byte(2), m.hanging > 0
+	if hangs {
+		host, m.hanging = 1, m.hanging-1
+	}
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: 2379}})
 	return &eventfulStream{ctx: ctx, member: m, hangs: hangs, from: make(chan int64, 1)}, nil
 }
 
@@ -79,30 +81,35 @@ func watchEventful(member *eventful, log io.Writer) *Etcd {
 	return e
 }
 
-// TestUnconfirmedWatchMovesOn checks that a watch leaves a member that does not confirm it, at first soon, and that the
-// log names the member.
+// TestUnconfirmedWatchMovesOn checks that a watch leaves a member that does not confirm it, at first soon, that it skips
+// this member a few times, and that the log names the member.
 func TestUnconfirmedWatchMovesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		e := watchEventful(&eventful{last: 1, hanging: 2}, &log)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		began := time.Now()
-		responses := e.Watch(ctx, "/registry/", 0)
-		if response, ok := <-responses; !ok || response.Progress != 1 {
-			t.Errorf("%+v, %v", response, ok)
-		}
-		if took := time.Since(began); took != 3*confirmFirst {
-			t.Errorf("took %v", took)
-		}
-		time.Sleep(10 * confirmFirst) // it is confirmed
-		if n := strings.Count(log.String(), "etcd at 192.0.2.1:2379: watch not confirmed"); n != 2 {
-			t.Errorf("the log names the member %d times:\n%s", n, &log)
-		}
-		cancel()
-		for range responses { // it ends
-		}
-	})
+	for hanging, want := range map[int]struct {
+		took  time.Duration
+		times int
+	}{1: {confirmFirst, 1}, 1 + maxSkips: {confirmFirst, 1}, 2 + maxSkips: {3 * confirmFirst, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			e := watchEventful(&eventful{last: 1, hanging: hanging}, &log)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			responses := e.Watch(ctx, "/registry/", 0)
+			if response, ok := <-responses; !ok || response.Progress != 1 {
+				t.Errorf("%+v, %v", response, ok)
+			}
+			if took := time.Since(began); took != want.took {
+				t.Errorf("%d hang: took %v", hanging, took)
+			}
+			time.Sleep(10 * confirmFirst) // it is confirmed
+			if n := strings.Count(log.String(), "etcd at 192.0.2.1:2379: watch not confirmed"); n != want.times {
+				t.Errorf("%d hang: the log names the member %d times:\n%s", hanging, n, &log)
+			}
+			cancel()
+			for range responses { // it ends
+			}
+		})
+	}
 }
 
 // TestStalledWatchNamesTheMember checks that the last response of a watch that a Tail gives up names the member.
@@ -114,7 +121,7 @@ func TestStalledWatchNamesTheMember(t *testing.T) {
 		synctest.Wait()
 		cancel(errStalled)
 		response := <-responses
-		if err := response.Err; !errors.Is(err, errStalled) || !strings.Contains(err.Error(), "192.0.2.1:2379") {
+		if err := response.Err; !errors.Is(err, errStalled) || !strings.Contains(err.Error(), "192.0.2.2:2379") {
 			t.Errorf("%+v", response)
 		}
 	})
