@@ -137,9 +137,6 @@ func (l *lister) visit(o *Object) bool {
 // chooseIndex picks, of the indexes that a selector pins to one value, the one with
 // the fewest objects under it; nil if there is none.
 func (l *lister) chooseIndex(start *Object) (*index, string) {
-	if l.label == nil && l.field == nil {
-		return nil, ""
-	}
 	var space [4]pinnedIndex
 	pinned := space[:0]
 	for i := range l.state.indexes {

@@ -192,10 +192,10 @@ func drawQuery(t *rapid.T) Query {
 		From:   rapid.SampledFrom([]string{"", "a/x", "a/x\x00", "b/"}).Draw(t, "from"),
 		Limit:  rapid.IntRange(0, 4).Draw(t, "limit"),
 	}
-	if text := rapid.SampledFrom([]string{"", "app=p", "app in (p,q)", "!app", "tier=t,app=q", "app="}).Draw(t, "label"); text != "" {
+	if text := rapid.SampledFrom([]string{"none", "", "app=p", "app in (p,q)", "!app", "tier=t,app=q", "app="}).Draw(t, "label"); text != "none" {
 		q.Label, _ = labels.Parse(text)
 	}
-	if text := rapid.SampledFrom([]string{"", "spec.nodeName=n1", "spec.nodeName!=n1", "spec.nodeName=", "metadata.name=x,spec.nodeName=n2"}).Draw(t, "field"); text != "" {
+	if text := rapid.SampledFrom([]string{"none", "", "spec.nodeName=n1", "spec.nodeName!=n1", "spec.nodeName=", "metadata.name=x,spec.nodeName=n2"}).Draw(t, "field"); text != "none" {
 		q.Field = fields.ParseSelectorOrDie(text)
 	}
 	if first := rapid.Uint64().Draw(t, "shard"); first%2 == 0 {
@@ -464,7 +464,7 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 			if next != "" {
 				wantNext = next + "\x00"
 			}
-			if q.Label != nil || q.Field != nil {
+			if q.Label != nil && !q.Label.Empty() || q.Field != nil && !q.Field.Empty() {
 				remaining = 0
 			}
 			if page.Next != wantNext || page.Remaining != remaining {

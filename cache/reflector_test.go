@@ -157,6 +157,8 @@ func TestReflectorMirrorsStore(t *testing.T) {
 			events = append(events, fmt.Sprint(m.put(t, key, "new")))
 		}
 		m.put(t, "/registry/others/x", "of another resource")
+		m.put(t, testPrefix, "no object either")
+		m.remove(t, testPrefix)
 		for i := range 50 {
 			events = append(events, fmt.Sprint(m.remove(t, fmt.Sprintf("%sns/%04d", testPrefix, i))))
 		}
@@ -389,6 +391,45 @@ func TestReflectorEndsWithItsContext(t *testing.T) {
 			t.Errorf("store closed: %v", err)
 		}
 	})
+}
+
+// TestNothingIsAppliedAfterTheEnd ends the reflector while it decodes one batch, a few, and as many as it decodes in
+// parallel. A decoder that needs the context then fails, and the cache must not show these objects as corrupt.
+func TestNothingIsAppliedAfterTheEnd(t *testing.T) {
+	for _, writes := range []int{1, 3, 3 * decodeChunk} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMirror(t)
+			queued := make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			m.cache.config.Decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
+				switch string(value) {
+				case "first":
+					<-queued
+				case "end":
+					cancel()
+				}
+				return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Err: ctx.Err()}, m.cache.schema)
+			}
+			kvtest.RunUntilEnd(t, m.tail.Run)
+			synctest.Wait()
+			done := make(chan error)
+			go func() { done <- m.reflector.Run(ctx) }()
+			synctest.Wait()
+			first := m.put(t, testPrefix+"a", "first")
+			synctest.Wait()
+			for range writes {
+				m.put(t, testPrefix+"a", "end")
+			}
+			synctest.Wait()
+			close(queued)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if s := m.cache.Snapshot(); s.Revision() != first || s.Get("a").Err() != nil {
+				t.Errorf("after %d writes, the cache shows revision %d, %v; want %d", writes, s.Revision(), s.Get("a").Err(), first)
+			}
+		})
+	}
 }
 
 // TestReflectorForgetsWhenIdle checks that the Log of an idle cache drops old events.
