@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 	"weak"
 
 	"github.com/larder-io/larder/cache"
@@ -493,6 +494,39 @@ func filterAfter(label string, after int64) watch.Options {
 	o := filter{label: label}.options()
 	o.After = after
 	return o
+}
+
+// TestLagCountsWatchersThatHaveNotRead checks Lag with one group that is visited in several parts, and a watcher that
+// has yet to read its initial objects.
+func TestLagCountsWatchersThatHaveNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		defer stop()
+		const many = 600
+		var watchers []*watch.Watcher
+		for range many {
+			watchers = append(watchers, w.must(t, watch.Options{After: w.last, Name: "p"}))
+			drain(t, watchers[len(watchers)-1])
+		}
+		lags := func(wantBehind int, wantSlowest time.Duration) {
+			t.Helper()
+			if behind, slowest := w.hub.Lag(); behind != wantBehind || slowest != wantSlowest {
+				t.Errorf("%d watchers are behind, the slowest by %v; want %d, by %v", behind, slowest, wantBehind, wantSlowest)
+			}
+		}
+		lags(0, 0)
+		snapshot := w.cache.Snapshot()
+		w.must(t, watch.Options{Initial: &snapshot})
+		lags(1, 0)
+		w.apply(change{key: "a/p"})
+		synctest.Wait()
+		<-time.After(3 * time.Second)
+		lags(many+1, 3*time.Second)
+		for _, watcher := range watchers[1:] {
+			drain(t, watcher)
+		}
+		lags(2, 3*time.Second)
+	})
 }
 
 func TestNewNeedsACache(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -85,15 +86,15 @@ func TestReadsSeeWritesBefore(t *testing.T) {
 			read <- string(page.Objects[0].Body())
 		}()
 		<-time.After(time.Minute)
-		if got := shown(m.Snapshot()); got != "a=1" {
-			t.Errorf("at hand is %q", got)
+		if got := shown(m.Snapshot()); got != "a=1" || m.Shows(written) {
+			t.Errorf("at hand is %q, shows the write %v", got, m.Shows(written))
 		}
 		store.Release()
 		if got := <-read; got != "2" {
 			t.Errorf("read %q", got)
 		}
-		if o, err := m.Get(t.Context(), "a"); err != nil || o == nil || o.Revision() != written {
-			t.Errorf("%+v, %v", o, err)
+		if o, err := m.Get(t.Context(), "a"); err != nil || o == nil || o.Revision() != written || !m.Shows(written) {
+			t.Errorf("%+v, %v, shown %v", o, err, m.Shows(written))
 		}
 		if o, err := m.Get(t.Context(), "b"); err != nil || o != nil {
 			t.Errorf("what is not there: %+v, %v", o, err)
@@ -108,12 +109,15 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestWatchFollowsASnapshot checks that watchers get the changes since a snapshot that their selectors select.
+// TestWatchFollowsASnapshot checks that watchers get the changes since a snapshot that their selectors select, and
+// that Closed gets the revision of the last of them.
 func TestWatchFollowsASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		schema := cache.NewSchema("pods", nil, cache.Index{Label: "app"})
+		var closed []string
 		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix, Schema: schema,
+			Closed: func(history uint64, revision int64) { closed = append(closed, fmt.Sprint(history, revision)) },
 			Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 				return cache.NewObject(cache.ObjectConfig{
 					Key: key, Revision: revision, Body: value, Labels: map[string]string{"app": string(value)},
@@ -138,9 +142,18 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 		}
 		defer w.Close()
 		put(t, store, "ns/c", "y")
-		put(t, store, "ns/a", "y")
+		last := put(t, store, "ns/a", "y")
 		if got := receivedBy(t, w); got != "ADDED ns/a, ADDED ns/b, DELETED ns/a" {
 			t.Errorf("received %q", got)
+		}
+		idle, err := m.Watch(watch.Options{After: last})
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle.Close()
+		w.Close()
+		if want := []string{fmt.Sprint(0, last)}; !slices.Equal(closed, want) {
+			t.Errorf("closed after %q, want %q", closed, want)
 		}
 	})
 }
@@ -172,8 +185,8 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 			return nil
 		})
 		store.Restore(old, true)
-		if !m.Outdated() {
-			t.Error("what was read before the store was replaced is not outdated")
+		if !m.Outdated() || m.Shows(old) {
+			t.Errorf("after the store was replaced, the old state is outdated: %v, shown: %v", m.Outdated(), m.Shows(old))
 		}
 		close(asked)
 		if snapshot, err = m.Fresh(t.Context()); err != nil || shown(snapshot) != "a=old" || m.Outdated() {
