@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/feature"
@@ -120,6 +124,76 @@ func TestFlowRemembersClasses(t *testing.T) {
 	}
 	rapid.Check(t, check)
 }
+
+// TestKeysTellRequestsApart checks that AppendKey makes equal keys of equal requests only. Decisions of RBAC are
+// cached by these keys.
+func TestKeysTellRequestsApart(t *testing.T) {
+	key := func(v [8]string, onResource bool) string {
+		a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: v[0], Groups: strings.Fields(v[1])}, Verb: v[2], Namespace: v[3]}
+		if a.ResourceRequest = onResource; !onResource {
+			a.Path = v[4]
+			return string(AppendKey(nil, a, ""))
+		}
+		a.Resource, a.APIGroup, a.Subresource = v[4], v[5], v[6]
+		return string(AppendKey(nil, a, v[7]))
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		some := rapid.SampledFrom([]string{"", "a", "b", "ab", "a b"})
+		var v [8]string
+		for i := range v {
+			v[i] = some.Draw(r, "value")
+		}
+		w := v
+		for range 2 {
+			w[rapid.IntRange(0, len(w)-1).Draw(r, "changed")] = some.Draw(r, "value")
+		}
+		if (key(v, true) == key(w, true)) != (v == w) || (key(v, false) == key(w, false)) != slices.Equal(v[:5], w[:5]) || key(v, true) == key(w, false) {
+			r.Fatalf("%q and %q: keys %q and %q, as paths %q and %q", v, w, key(v, true), key(w, true), key(v, false), key(w, false))
+		}
+	})
+}
+
+// TestTheControllerDecidesOnce checks that upstream's controller decides on the first request of a class and on all
+// watches, that all seats are released, and that a panic reaches the caller.
+func TestTheControllerDecidesOnce(t *testing.T) {
+	f := runFlow(t, 600, flowConfiguration()...)
+	acquire := func(request Request, a authorizer.Attributes) (queued, ok bool) {
+		var seat Seat
+		defer seat.Release()
+		_, ok = f.Acquire(t.Context(), a, request, time.Now().Add(time.Minute), &seat)
+		return seat.Queued(), ok
+	}
+	for _, c := range []struct {
+		verb   string
+		queued bool
+	}{{"get", true}, {"get", false}, {"watch", true}, {"watch", true}} {
+		request := onPods(c.verb)
+		if queued, ok := acquire(request, request.attributes(flowUsers["global-default"])); !ok || queued != c.queued {
+			t.Errorf("%s: served %v, by the controller %v, want %v", c.verb, ok, queued, c.queued)
+		}
+	}
+	list := onPods("list")
+	if _, ok := acquire(list, list.attributes(nil)); ok {
+		t.Error("a request without a user is served")
+	}
+	func() {
+		defer func() {
+			if cause := recover(); cause != "no URL" {
+				t.Errorf("recovered %v", cause)
+			}
+		}()
+		acquire(withoutURL{list}, list.attributes(flowUsers["global-default"]))
+	}()
+	for _, l := range f.Levels() {
+		if l.Taken != 0 || l.Executing != 0 {
+			t.Errorf("afterwards: %+v", l)
+		}
+	}
+}
+
+type withoutURL struct{ *flowRequest }
+
+func (withoutURL) URL() *url.URL { panic("no URL") }
 
 // TestRequestsWaitForSeats checks that as many requests are served at once as there are seats, and that
 // another request waits for a seat, but not beyond its deadline. Upstream's gauges count each request once
