@@ -500,10 +500,16 @@ func testClose(t *testing.T, store Subject) {
 	_, _, _, get := store.Get(t.Context(), "/conformance/a")
 	_, put := store.Put(t.Context(), "/conformance/a", nil, kv.PutOptions{})
 	_, read := store.Revision(t.Context())
-	response := <-store.Watch(t.Context(), "/conformance/", 1)
-	for name, err := range map[string]error{"Get": get, "Put": put, "Revision": read, "Watch": response.Err} {
+	_, list := store.Range(t.Context(), kv.RangeOptions{Prefix: "/conformance/"})
+	_, remove := store.Delete(t.Context(), "/conformance/a", revision)
+	watch = store.Watch(t.Context(), "/conformance/", 1)
+	response := <-watch
+	for name, err := range map[string]error{"Get": get, "Put": put, "Revision": read, "Range": list, "Delete": remove, "Watch": response.Err} {
 		if !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("%s after Run: %v", name, err)
 		}
+	}
+	for response := range watch {
+		t.Errorf("the watch goes on with %+v", response)
 	}
 }

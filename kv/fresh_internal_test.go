@@ -51,3 +51,20 @@ func TestFreshOfOneHistory(t *testing.T) {
 	over.Store(true)
 	readers.Wait()
 }
+
+// TestProgressDoesNotGoBack checks that a progress response of a member that lags does not lower Fresh, and is no sign
+// of life of the watch.
+func TestProgressDoesNotGoBack(t *testing.T) {
+	tail := NewTail(TailConfig{Store: lasting{}, Prefix: "/registry"})
+	sub := tail.Subscribe("/registry/pods/")
+	sub.Loaded(10)
+	tail.restart(10, 0, place{present: 10})
+	tail.dispatch(WatchResponse{Progress: 20})
+	advances := tail.advances.Load()
+	for _, progress := range []int64{15, 20} {
+		tail.dispatch(WatchResponse{Progress: progress})
+		if sub.Fresh() != 20 || tail.advances.Load() != advances {
+			t.Errorf("after progress to 20 and %d: fresh up to %d, %d advances more", progress, sub.Fresh(), tail.advances.Load()-advances)
+		}
+	}
+}
