@@ -30,8 +30,8 @@ const (
 	servicePort = 443
 	portName    = "https"
 
-	// repairInterval is the interval in which service addresses and ports are compared with the services.
-	repairInterval = 3 * time.Minute
+	// RepairInterval is the interval in which service addresses and ports are compared with the services.
+	RepairInterval = 3 * time.Minute
 )
 
 // keepServiceCIDR creates the default ServiceCIDR, and retries until that succeeds. Then it runs
@@ -97,7 +97,7 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		})
 		group.Go(func() error {
 			portallocatorcontroller.NewRepair( // starts a goroutine, which RunUntil ends
-				repairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts()).RunUntil(done, stop)
+				RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts()).RunUntil(done, stop)
 			return nil
 		})
 		err := awaitRepair(ctx, first, ready)
@@ -118,7 +118,7 @@ func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan str
 	}}
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {
 		loop := ipallocatorcontroller.NewRepairIPAddress(
-			repairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), addresses)
+			RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), addresses)
 		loop.RunUntil(func() { passed = true; done() }, stop)
 		return passed, nil
 	})
@@ -153,7 +153,7 @@ func (l confirmedLister) Get(name string) (*networkingv1.IPAddress, error) {
 func (c *Config) repairBitmaps(done func(), stop chan struct{}) {
 	services := c.Registry.Services()
 	primary, secondary := c.Registry.Addresses()
-	ipallocatorcontroller.NewRepair(repairInterval, c.Client.CoreV1(), c.Client.EventsV1(),
+	ipallocatorcontroller.NewRepair(RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(),
 		&services.ClusterIPRange, primary, &services.SecondaryClusterIPRange, secondary).RunUntil(done, stop)
 }
 

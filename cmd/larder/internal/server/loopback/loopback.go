@@ -3,13 +3,19 @@ package loopback
 import (
 	"fmt"
 	"net/http"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
 
 // Transport is the http.RoundTripper of the server's own clients. Requests wait until Attach.
@@ -64,13 +70,21 @@ func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 }
 
 // NewClients returns a client for config and informers that use it. The informers drop
-// managedFields, which no handler needs, and never resync.
+// managedFields, which no handler needs. Only those of Services and IPAddresses resync, for upstream's repair of service
+// addresses.
 func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("server: in-process client: %w", err)
 	}
-	return client, informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)), nil
+	return client, newInformers(client), nil
+}
+
+func newInformers(client kubernetes.Interface) informers.SharedInformerFactory {
+	resync := informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{
+		&corev1.Service{}: bootstrap.RepairInterval, &networkingv1.IPAddress{}: bootstrap.RepairInterval,
+	})
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), resync)
 }
 
 func trim(object any) (any, error) {

@@ -6,7 +6,18 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
 
 // roundTripper is a function.
@@ -53,4 +64,34 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	if next.closed != 1 {
 		t.Errorf("called %d times", next.closed)
 	}
+}
+
+// TestServicesResync checks that a handler of Services and IPAddresses that joins after the start is called at every
+// interval, as upstream's repair of service addresses needs it.
+func TestServicesResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
+		factory := newInformers(fake.NewClientset(&corev1.Service{ObjectMeta: meta}, &networkingv1.IPAddress{ObjectMeta: meta}))
+		informers := []cache.SharedIndexInformer{factory.Core().V1().Services().Informer(), factory.Networking().V1().IPAddresses().Informer()}
+		stop := make(chan struct{})
+		factory.Start(stop)
+		factory.WaitForCacheSync(stop)
+		var updates [2]atomic.Int32
+		for i, informer := range informers {
+			_, err := informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
+				UpdateFunc: func(any, any) { updates[i].Add(1) },
+			}, bootstrap.RepairInterval)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(4*bootstrap.RepairInterval + time.Minute)
+		for i := range updates {
+			if n := updates[i].Load(); n < 3 {
+				t.Errorf("informer %d: called %d times", i, n)
+			}
+		}
+		close(stop)
+		factory.Shutdown()
+	})
 }
