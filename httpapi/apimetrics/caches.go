@@ -194,21 +194,16 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Failed), "error")
 }
 
-// budgetCollector reports the limits of the caches' budgets and how much of them is used.
-type budgetCollector struct{ registry *registry.Registry }
+// NewBudgetCollector reports the limits of the caches' budgets of r and how much of them is used.
+func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
+	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) { collectBudgets(ch, r) })
+}
 
-// NewBudgetCollector reports the budgets of r.
-func NewBudgetCollector(r *registry.Registry) prometheus.Collector { return budgetCollector{r} }
-
-// Describe implements prometheus.Collector. It describes nothing, so that Collect may make the descriptions.
-func (c budgetCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (c budgetCollector) Collect(ch chan<- prometheus.Metric) {
+func collectBudgets(ch chan<- prometheus.Metric, r *registry.Registry) {
 	labels := []string{"budget", "of"}
 	limit := prometheus.NewDesc("larder_cache_budget_limit_bytes", "Bytes that may be taken beside the present objects, by encodings and frames of events, or by all with the event history, split by the resource that has them for itself, or shared.", labels, nil)
 	used := prometheus.NewDesc("larder_cache_budget_used_bytes", "Bytes of larder_cache_budget_limit_bytes that are taken, with what it costs to keep them.", labels, nil)
-	for _, b := range c.registry.Budgets() {
+	for _, b := range r.Budgets() {
 		name := "shared"
 		if !b.Resource.Empty() {
 			name = b.Resource.String()

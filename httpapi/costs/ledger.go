@@ -62,13 +62,14 @@ func (l *Ledger) Account(c Caller) *Account {
 	if a != nil {
 		return a
 	}
-	key := c.key()
-	return l.open(callerKey{key.User, key.UserAgent, strings.Clone(c.Group), strings.Clone(c.Resource), strings.Clone(c.Subresource), key.Verb}, key)
+	return l.open(callerKey{
+		strings.Clone(c.User), string(c.Agent), strings.Clone(c.Group), strings.Clone(c.Resource), strings.Clone(c.Subresource), strings.Clone(c.Verb),
+	})
 }
 
 // open returns the account of caller, and creates it if necessary. If there are too many accounts, it first
 // removes all of them; they are created again when they are used.
-func (l *Ledger) open(caller callerKey, key Key) *Account {
+func (l *Ledger) open(caller callerKey) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.accounts[caller]; a != nil {
@@ -77,7 +78,7 @@ func (l *Ledger) open(caller callerKey, key Key) *Account {
 	if len(l.accounts) == mostAccounts {
 		l.sweepLocked(time.Now(), func(*Account) bool { return false })
 	}
-	a := &Account{ledger: l, caller: caller, fresh: true}
+	a, key := &Account{ledger: l, caller: caller, fresh: true}, caller.key()
 	for d := range dimensions {
 		a.keys[d] = unique.Make(key.project(d))
 	}
@@ -191,20 +192,19 @@ func (c *Caller) cut() {
 	c.Verb = c.Verb[:min(len(c.Verb), maxVerb)]
 }
 
-// key returns the names as a Key that shares no memory with c.
-func (c *Caller) key() Key {
-	k := Key{User: strings.Clone(c.User), UserAgent: string(c.Agent), Resource: strings.Clone(c.Resource), Verb: strings.Clone(c.Verb)}
-	if c.Group != "" {
-		k.Resource += "." + c.Group
+// callerKey is a Caller that can be a key of a map.
+type callerKey struct{ user, agent, group, resource, subresource, verb string }
+
+func (c callerKey) key() Key {
+	k := Key{User: c.user, UserAgent: c.agent, Resource: c.resource, Verb: c.verb}
+	if c.group != "" {
+		k.Resource += "." + c.group
 	}
-	if c.Subresource != "" {
-		k.Resource += "/" + c.Subresource
+	if c.subresource != "" {
+		k.Resource += "/" + c.subresource
 	}
 	return k
 }
-
-// callerKey is a Caller that can be a key of a map.
-type callerKey struct{ user, agent, group, resource, subresource, verb string }
 
 // Account is the cost of one caller since the ledger's last sweep.
 type Account struct {
@@ -236,7 +236,7 @@ func (a *Account) Add(u Usage) *Account {
 		return a
 	}
 	// The ledger reads a after setting retired, so every cost added before is taken either by the ledger or here.
-	return a.ledger.open(a.caller, a.Key()).Add(a.take())
+	return a.ledger.open(a.caller).Add(a.take())
 }
 
 // take empties the account.

@@ -59,8 +59,7 @@ func compareWithExact(t *testing.T, seed uint64, name string) {
 	for i := range charged {
 		c := next(i)
 		u := Usage{CPU: random.Int64N(1000), Bytes: int64(math.Exp(random.Float64() * 15)), Requests: 1, Events: random.Int64N(3)}
-		l.Account(c).Add(u)
-		key := c.key()
+		key := l.Account(c).Add(u).Key()
 		if exact[key] == nil {
 			exact[key] = new(Usage)
 		}

@@ -223,9 +223,7 @@ func (p *Page) check(ctx context.Context) []Check {
 		out := Check{Name: c.Name()}
 		if err := c.Check(req); err != nil {
 			out.Error = err.Error()
-			if len(out.Error) > maxText {
-				out.Error = out.Error[:maxText]
-			}
+			out.Error = out.Error[:min(len(out.Error), maxText)]
 		}
 		all = append(all, out)
 	}

@@ -55,25 +55,43 @@ type Config struct {
 // Page is the page of one server.
 type Page struct {
 	config Config
-	shell  *shell
+	html   string // the page without its data
+	policy string // Content-Security-Policy
 
 	mu   sync.Mutex
 	last *Snapshot // guarded by mu: without clients, which each request may group differently
 }
 
-// New returns a page.
-func New(config Config) *Page { return &Page{config: config, shell: newShell()} }
+// New returns a page. Style, script and icon are part of its HTML. A browser might not get them
+// by separate requests: unauthenticated clients need another HTTP/2 connection for each request (apiserver
+// pkg/endpoints/filters/authentication.go), and Chromium abandons requests that it was about to send on the
+// connection that ends.
+func New(config Config) *Page {
+	style, script, icon := asset("style.css"), asset("app.js"), asset("icon.svg")
+	return &Page{
+		config: config,
+		html: strings.NewReplacer(
+			`<link rel="stylesheet" href="style.css">`, "<style>"+style+"</style>",
+			`<script src="app.js"></script>`, "<script>"+script+"</script>",
+			`"icon.svg"`, `"data:image/svg+xml;base64,`+base64.StdEncoding.EncodeToString([]byte(icon))+`"`,
+		).Replace(asset("index.html")),
+		// The page runs only its own script, loads only its own data, never inserts text as HTML, and
+		// cannot be framed.
+		policy: "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) + "; img-src data:; connect-src 'self'; " +
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+	}
+}
 
 // Install registers the page and its data.
 func (p *Page) Install(to common.PathHandler) {
-	to.Handle(strings.TrimSuffix(Path, "/"), p.shell)
-	to.Handle(Path, p.shell)
+	to.Handle(strings.TrimSuffix(Path, "/"), http.HandlerFunc(p.servePage))
+	to.Handle(Path, http.HandlerFunc(p.servePage))
 	to.Handle(DataPath, http.HandlerFunc(p.serveData))
 }
 
 // serveData answers with a Snapshot, or a stream of them.
 func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
-	p.shell.secure(w.Header())
+	p.secure(w.Header())
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		costs.Fail(w, notSupported(req.Method))
 		return
@@ -163,8 +181,7 @@ func (r *Failures) Add(f Failure) {
 	defer r.mu.Unlock()
 	r.all++
 	if len(r.last) == mostFailures {
-		copy(r.last, r.last[1:])
-		r.last = r.last[:mostFailures-1]
+		r.last = slices.Delete(r.last, 0, 1)
 	}
 	r.last = append(r.last, f)
 }
@@ -179,35 +196,11 @@ func (r *Failures) list() ([]Failure, int64) {
 }
 
 var (
-	// assets are the parts of the shell.
+	// assets are the parts of the page.
 	//
 	//go:embed assets
 	assets embed.FS
 )
-
-// shell is the page without its data: one answer with its style, script and icon in it. A browser might not get them
-// by separate requests: unauthenticated clients need another HTTP/2 connection for each request (apiserver
-// pkg/endpoints/filters/authentication.go), and Chromium abandons requests that it was about to send on the
-// connection that ends.
-type shell struct {
-	html   string
-	policy string // Content-Security-Policy
-}
-
-func newShell() *shell {
-	style, script, icon := asset("style.css"), asset("app.js"), asset("icon.svg")
-	return &shell{
-		html: strings.NewReplacer(
-			`<link rel="stylesheet" href="style.css">`, "<style>"+style+"</style>",
-			`<script src="app.js"></script>`, "<script>"+script+"</script>",
-			`"icon.svg"`, `"data:image/svg+xml;base64,`+base64.StdEncoding.EncodeToString([]byte(icon))+`"`,
-		).Replace(asset("index.html")),
-		// The page runs only its own script, loads only its own data, never inserts text as HTML, and
-		// cannot be framed.
-		policy: "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) + "; img-src data:; connect-src 'self'; " +
-			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-	}
-}
 
 func asset(name string) string {
 	text, err := assets.ReadFile("assets/" + name)
@@ -229,8 +222,8 @@ func Public(method, path string) bool {
 }
 
 // secure sets the headers that protect the page from other sites.
-func (s *shell) secure(h http.Header) {
-	h.Set("Content-Security-Policy", s.policy)
+func (p *Page) secure(h http.Header) {
+	h.Set("Content-Security-Policy", p.policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -238,9 +231,9 @@ func (s *shell) secure(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// ServeHTTP sends the page, or redirects to it.
-func (s *shell) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	s.secure(w.Header())
+// servePage sends the page without its data, or redirects to it.
+func (p *Page) servePage(w http.ResponseWriter, req *http.Request) {
+	p.secure(w.Header())
 	switch {
 	case req.Method != http.MethodGet && req.Method != http.MethodHead:
 		costs.Fail(w, notSupported(req.Method))
@@ -249,6 +242,6 @@ func (s *shell) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusMovedPermanently)
 	default:
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write([]byte(s.html)) // an error: the client has left
+		_, _ = w.Write([]byte(p.html)) // an error: the client has left
 	}
 }
