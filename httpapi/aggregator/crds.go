@@ -4,7 +4,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
@@ -26,25 +26,12 @@ func servedIndexers() cache.Indexers {
 	}}
 }
 
-// registrar receives the APIServices that must exist. Upstream's controller of automatic registration
-// implements it.
-type registrar interface {
-	AddAPIServiceToSync(*apiregistrationv1.APIService)
-	RemoveAPIServiceToSync(name string)
-}
-
 // crdVersions registers each version that a CRD serves, like upstream's crdregistration. Upstream
 // lists all CRDs for each CRD that changes. crdVersions looks up the versions of that CRD in the
 // index of the informer.
 type crdVersions struct {
 	indexer cache.Indexer
-	to      registrar
-}
-
-// updated checks the versions of a CRD from before and after an update.
-func (d *crdVersions) updated(old, obj any) {
-	d.changed(old)
-	d.changed(obj)
+	to      autoregister.AutoAPIServiceRegistration
 }
 
 // changed checks each version of a CRD. The index is at least as new as the event, and decides.

@@ -14,9 +14,12 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// syncedVersions is a registrar that records the versions it receives, by name.
+// syncedVersions records the versions it receives, by name.
 type syncedVersions map[string]apiregistrationv1.APIServiceSpec
 
+func (w syncedVersions) AddAPIServiceToSyncOnStart(s *apiregistrationv1.APIService) {
+	w[s.Name] = s.Spec
+}
 func (w syncedVersions) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }
 func (w syncedVersions) RemoveAPIServiceToSync(name string)                  { delete(w, name) }
 
@@ -75,7 +78,8 @@ func TestServedVersionsOfCRDsAreSynced(t *testing.T) {
 		case old != nil:
 			must(t, d.indexer.Update(next))
 			known[next.Name] = next
-			d.updated(old, next)
+			d.changed(old)
+			d.changed(next)
 		default:
 			must(t, d.indexer.Add(next))
 			known[next.Name] = next

@@ -62,7 +62,6 @@ type swagger struct {
 
 // swaggerOf is the document of one remote server.
 type swaggerOf struct {
-	name   string
 	prefix string // of its paths
 
 	updating sync.Mutex // held during a download
@@ -80,7 +79,7 @@ func (s *swagger) AddUpdateAPIService(apiService *apiregistrationv1.APIService, 
 		return nil
 	}
 	s.known[apiService.Name] = &swaggerOf{
-		name: apiService.Name, prefix: "/apis/" + apiService.Spec.Group + "/" + apiService.Spec.Version + "/",
+		prefix: "/apis/" + apiService.Spec.Group + "/" + apiService.Spec.Version + "/",
 		source: v2.NewCacheableDownloader(apiService.Name, &s.downloader, handler),
 	}
 	return nil
@@ -93,21 +92,16 @@ func (s *swagger) UpdateAPIServiceSpec(name string) error {
 	if known == nil {
 		return v2.ErrAPIServiceNotFound
 	}
-	return known.update()
-}
-
-// update downloads the document.
-func (s *swaggerOf) update() error {
-	s.updating.Lock()
-	defer s.updating.Unlock()
-	all, etag, err := s.source.Get()
+	known.updating.Lock()
+	defer known.updating.Unlock()
+	all, etag, err := known.source.Get()
 	if err != nil {
-		s.current.Store(nil)
+		known.current.Store(nil)
 		return err
 	}
-	all = filter.FilterSpecByPathsWithoutSideEffects(all, []string{s.prefix})
-	s.current.Store(&openapi.Description[spec.Swagger]{
-		Name: "APIService " + s.name, State: fmt.Sprintf("%p %s", s, etag), Build: func() (*spec.Swagger, error) { return all, nil },
+	all = filter.FilterSpecByPathsWithoutSideEffects(all, []string{known.prefix})
+	known.current.Store(&openapi.Description[spec.Swagger]{
+		Name: "APIService " + name, State: fmt.Sprintf("%p %s", known, etag), Build: func() (*spec.Swagger, error) { return all, nil },
 	})
 	return nil
 }

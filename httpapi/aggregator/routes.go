@@ -113,7 +113,7 @@ var _ upstream.APIHandlerManager = (*router)(nil)
 func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	key := route(apiService.Name)
 	if apiService.Spec.Service == nil {
-		f.drop(apiService.Name)
+		f.RemoveAPIService(apiService.Name)
 		return nil
 	}
 	f.wanted()
@@ -136,10 +136,8 @@ func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	return nil
 }
 
-func (f *router) RemoveAPIService(name string) { f.drop(name) }
-
-// drop removes the route of an APIService: this server answers its requests again.
-func (f *router) drop(name string) {
+// RemoveAPIService implements upstream.APIHandlerManager. It removes a route: this server answers its requests again.
+func (f *router) RemoveAPIService(name string) {
 	known := *f.aggregator.routes.Load()
 	key := route(name)
 	if known[key] == nil {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
-	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
@@ -33,8 +33,6 @@ import (
 
 	"github.com/larder-io/larder/internal/registry"
 )
-
-//lint:file-ignore SA1019 GetOperationIDAndTagsFromRoute takes routes of go-restful, which there are none of.
 
 // Describer makes the OpenAPI documents of a server.
 type Describer struct {
@@ -85,8 +83,7 @@ func (d *Describer) descriptionsV2() (list []Description[spec.Swagger]) {
 // service is one web service of upstream's go-restful container. A document of OpenAPI v3 describes one
 // service.
 type service struct {
-	name    string // its path, without a slash in front
-	group   *registry.Group
+	name    string                 // its path, without a slash in front
 	version *registry.GroupVersion // nil if the service has no resources
 	install func(*restful.Container) error
 }
@@ -118,7 +115,7 @@ func (d *Describer) services() []service {
 	}
 	for _, g := range d.Groups {
 		if g.Name != "" {
-			list = append(list, service{name: "apis/" + g.Name, group: g, install: func(c *restful.Container) error {
+			list = append(list, service{name: "apis/" + g.Name, install: func(c *restful.Container) error {
 				c.Add(discovery.NewAPIGroupHandler(legacyscheme.Codecs, metav1.APIGroup{Name: g.Name}).WebService())
 				return nil
 			}})
@@ -126,7 +123,6 @@ func (d *Describer) services() []service {
 		for _, v := range g.Versions {
 			list = append(list, service{
 				name:    path.Join(rootOf(g.Name == ""), g.Name, v.Version),
-				group:   g,
 				version: &v,
 				install: func(c *restful.Container) error { return d.describe(g, v, c) },
 			})
@@ -187,19 +183,13 @@ func (d *Describer) v2() (*spec.Swagger, error) {
 			return nil, fmt.Errorf("httpapi: describing %s: %w", s.name, err)
 		}
 	}
-	config := &common.Config{
-		ProtocolList:          []string{"https"},
-		Info:                  d.info(),
-		DefaultResponse:       &spec.Response{ResponseProps: spec.ResponseProps{Description: "Default Response."}},
-		CommonResponses:       map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}},
-		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
-		GetDefinitionName:     d.Models.namer().GetDefinitionName,
-		GetDefinitions:        d.Models.generate,
-		DefaultSecurity:       []map[string][]string{{"BearerToken": {}}},
-		SecurityDefinitions: &spec.SecurityDefinitions{"BearerToken": {SecuritySchemeProps: spec.SecuritySchemeProps{
-			Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
-		}}},
-	}
+	config := genericapiserver.DefaultOpenAPIConfig(d.Models.generate, d.Models.namer())
+	config.Info = d.info()
+	config.CommonResponses = map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}}
+	config.DefaultSecurity = []map[string][]string{{"BearerToken": {}}}
+	config.SecurityDefinitions = &spec.SecurityDefinitions{"BearerToken": {SecuritySchemeProps: spec.SecuritySchemeProps{
+		Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
+	}}}
 	document, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(c.RegisteredWebServices()), config)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
@@ -218,7 +208,6 @@ func (d *Describer) v3(s service) (*spec3.OpenAPI, error) {
 	defer d.Models.mu.Unlock()
 	config := *d.Models.v3Locked()
 	config.Info = d.info()
-	config.DefaultResponse = &spec3.Response{ResponseProps: spec3.ResponseProps{Description: "Default Response."}}
 	config.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: "Unauthorized"}}}
 	config.DefaultSecurity = []map[string][]string{{"BearerToken": {}}}
 	config.SecuritySchemes = spec3.SecuritySchemes{"BearerToken": {SecuritySchemeProps: spec3.SecuritySchemeProps{

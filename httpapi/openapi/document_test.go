@@ -225,7 +225,7 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 	service.UpdateGroupVersion("apis/example.com/v1", v3)
 	theirs.HandleFunc("/openapi/v3/", service.HandleGroupVersion)
 	ours := http.NewServeMux()
-	ours.Handle("/openapi/v2", newSwaggerService(func() (*spec.Swagger, error) { return v2, nil }, nil))
+	ours.Handle("/openapi/v2", newSwaggerService(func() (*spec.Swagger, error) { return v2, nil }, (&Describer{}).descriptionsV2))
 	custom := &described{definitions: map[string]*apiextensionsv1.CustomResourceDefinition{"": definition}, built: make(map[string]int)}
 	ours.HandleFunc("/openapi/v3/", (&openAPIv3{extensions: custom}).serveDocument)
 
@@ -264,7 +264,7 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 func TestSwaggerIsSentAsKept(t *testing.T) {
 	s := &swaggerService{builtIn: func() (*spec.Swagger, error) {
 		return swaggerOf(definitionOf(t, "example.com", "v1", "Widget", plainSchema))
-	}}
+	}, others: (&Describer{}).descriptionsV2}
 	h := gziphandler.GzipHandler(http.HandlerFunc(s.serve))
 	for _, accept := range []string{"application/json", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"} {
 		w := answerOf(h, http.MethodGet, "/openapi/v2", http.Header{"Accept-Encoding": {"gzip"}, "Accept": {accept}})

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	openapienablement "k8s.io/apiserver/pkg/util/openapi"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-openapi/pkg/builder3"
@@ -22,8 +23,6 @@ import (
 
 	"github.com/larder-io/larder/internal/registry"
 )
-
-//lint:file-ignore SA1019 GetOperationIDAndTagsFromRoute takes routes of go-restful, which there are none of.
 
 // Models names and makes the schemas of the built-in kinds.
 //
@@ -56,16 +55,7 @@ func (m *Models) v3Locked() *common.OpenAPIV3Config {
 	if config := m.last.Value(); config != nil {
 		return config
 	}
-	name := m.namer().GetDefinitionName
-	config := &common.OpenAPIV3Config{
-		Info:                  &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes"}},
-		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
-		GetDefinitionName:     name,
-	}
-	config.Definitions = m.generate(func(path string) spec.Ref {
-		defined, _ := name(path)
-		return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(defined))
-	})
+	config := genericapiserver.DefaultOpenAPIV3Config(m.generate, m.namer())
 	m.last = weak.Make(config)
 	return config
 }
@@ -74,17 +64,12 @@ func (m *Models) v3Locked() *common.OpenAPIV3Config {
 // builds it.
 func (m *Models) Converter(g *registry.Group) managedfields.TypeConverter {
 	return &lazyConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
-		return m.buildConverter(g)
+		schemas, err := m.Schemas(g)
+		if err != nil {
+			return nil, err
+		}
+		return managedfields.NewTypeConverter(schemas, false)
 	})}
-}
-
-// buildConverter derives the converter of g's own kinds.
-func (m *Models) buildConverter(g *registry.Group) (managedfields.TypeConverter, error) {
-	schemas, err := m.Schemas(g)
-	if err != nil {
-		return nil, err
-	}
-	return managedfields.NewTypeConverter(schemas, false)
 }
 
 // Schemas returns the schemas of the kinds of g, and of everything that they refer to.

@@ -78,7 +78,7 @@ func BenchmarkConverter(b *testing.B) {
 	back := registrytest.New(b, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := NewModels().buildConverter(back.Registry.Groups()[0]); err != nil {
+		if _, err := NewModels().Converter(back.Registry.Groups()[0]).(*lazyConverter).build(); err != nil {
 			b.Fatal(err)
 		}
 	}

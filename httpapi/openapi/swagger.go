@@ -80,11 +80,7 @@ func (s *swaggerService) serve(w http.ResponseWriter, r *http.Request) {
 func (s *swaggerService) document() *document {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var descriptions []Description[spec.Swagger]
-	if s.others != nil {
-		descriptions = s.others()
-	}
-	parts, changed := partsOf(s.parts, descriptions, func(d Description[spec.Swagger]) *part { return &part{Description: d} })
+	parts, changed := partsOf(s.parts, s.others(), func(d Description[spec.Swagger]) *part { return &part{Description: d} })
 	if changed || s.whole == nil {
 		s.parts = parts
 		s.whole = newDocument(inV2, func(w io.Writer) error { return s.write(w, parts) })

@@ -100,20 +100,22 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 		return index, nil
 	}
 	root := handler3.OpenAPIV3Discovery{Paths: make(map[string]handler3.OpenAPIV3DiscoveryGroupVersion)}
-	for name, d := range s.builtIn {
+	link := func(name string, d *document) error {
 		p, err := d.in("json")
-		if err != nil {
+		if err == nil {
+			root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
+		}
+		return err
+	}
+	for name, d := range s.builtIn {
+		if err := link(name, d); err != nil {
 			return nil, err
 		}
-		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
 	for name, d := range known {
-		p, err := d.part.in("json")
-		if err != nil {
+		if err := link(name, d.part); err != nil {
 			klog.ErrorS(err, "Omitting an API from the index of OpenAPI v3", "path", name)
-			continue
 		}
-		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
 	for name, link := range linked {
 		if _, own := root.Paths[name]; !own {
