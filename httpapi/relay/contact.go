@@ -76,7 +76,6 @@ type encodable struct {
 	next http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
 func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
 	var conn net.Conn
 	traced := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn }})

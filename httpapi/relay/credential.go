@@ -87,7 +87,6 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 // begins sends a request that has its credential.
 type begins struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
 	c, ok := req.Context().Value(callKey{}).(*call)
 	if !ok {
@@ -108,8 +107,7 @@ func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WrappedRoundTripper implements utilnet.RoundTripperWrapper.
-func (p *patient) WrappedRoundTripper() http.RoundTripper { return p.next }
+// These let utilnet.CloseIdleConnectionsFor find the connections.
 
-// WrappedRoundTripper implements utilnet.RoundTripperWrapper.
-func (b begins) WrappedRoundTripper() http.RoundTripper { return b.next }
+func (p *patient) WrappedRoundTripper() http.RoundTripper { return p.next }
+func (b begins) WrappedRoundTripper() http.RoundTripper   { return b.next }

@@ -94,7 +94,6 @@ func impersonate(u user.Info, next http.RoundTripper) http.RoundTripper {
 // impersonate exactly one user, or has a credential of its own.
 type impersonatedOnly struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (t impersonatedOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := checkImpersonation(req.Header); err != nil {
 		if req.Body != nil {

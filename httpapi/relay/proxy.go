@@ -100,7 +100,6 @@ func newTransports(config *rest.Config) (t transports, err error) {
 	return t, err
 }
 
-// WrappedRoundTripper implements utilnet.RoundTripperWrapper.
 func (t impersonatedOnly) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // CloseIdle closes unused connections to the upstream.
@@ -219,7 +218,6 @@ func (b *bufferPool) Put(buffer []byte) {
 // connection without reading it.
 const maxRepeated = 64 << 10
 
-// ServeHTTP implements http.Handler.
 func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	utilflowcontrol.RequestDelegated(req.Context()) // the upstream counts a watch
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() { f.wrote.Store(true) }}))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/lru"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
@@ -112,14 +113,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // leaveIdle stops following resources that nothing has read for a while, until ctx ends.
 func (r *Relay) leaveIdle(ctx context.Context) {
-	ticker := time.NewTicker(max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	wait.UntilWithContext(ctx, func(context.Context) {
 		r.mu.Lock()
 		for gvr, f := range r.followed {
 			if f.idle(r.config.Idle) {
@@ -129,7 +123,7 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 		maps.DeleteFunc(r.changed, func(_ schema.GroupResource, at time.Time) bool { return time.Since(at) > settleTime })
 		r.mu.Unlock()
 		r.config.Budget.makeRoom()
-	}
+	}, max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
 }
 
 // leaveLocked stops following a resource, and ends its watches. Requests that are reading a snapshot of it continue.

@@ -44,32 +44,25 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64) <-chan kv
 	w := &watcher{store: s, prefix: prefix, out: out, cancel: cancel, kick: make(chan struct{}, 1),
 		sent: after, replacements: s.history.mark().replacements}
 	w.position.Store(after)
-	if !s.add(ctx, inner, w) {
+	s.mu.Lock()
+	s.watches[w] = struct{}{}
+	s.mu.Unlock()
+	open := s.start(func() {
+		defer s.remove(w)
+		defer close(out)
+		err := cause(inner, w.run(inner))
+		cancel(nil)
+		if ctx.Err() == nil {
+			w.sendLast(ctx, kv.WatchResponse{Err: s.fail("watch", err)})
+		}
+	})
+	if !open {
+		s.remove(w)
 		cancel(nil)
 		out <- kv.WatchResponse{Err: s.fail("watch", kv.ErrClosed)}
 		close(out)
 	}
 	return out
-}
-
-// add starts the goroutine of a watch. It reports whether the store is still open.
-func (s *Store) add(ctx, inner context.Context, w *watcher) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.watches[w] = struct{}{}
-	s.goroutines.Go(func() {
-		defer s.remove(w)
-		defer close(w.out)
-		err := cause(inner, w.run(inner))
-		w.cancel(nil)
-		if ctx.Err() == nil {
-			w.sendLast(ctx, kv.WatchResponse{Err: s.fail("watch", err)})
-		}
-	})
-	return true
 }
 
 func (s *Store) remove(w *watcher) {

@@ -49,12 +49,9 @@ func missingPermissions(ctx context.Context, client authorizationclient.SelfSubj
 			return nil, fmt.Errorf("relay: cannot ask whether the relay may %s %s: %w", p.verb, p.resource, err)
 		}
 		if !answer.Status.Allowed {
-			lines = append(lines, p.String())
+			lines = append(lines, fmt.Sprintf("the relay may not %s %q of API group %q in the upstream: %s",
+				p.verb, path.Join(p.resource, p.subresource), p.group, p.without))
 		}
 	}
 	return lines, nil
-}
-
-func (p permission) String() string {
-	return fmt.Sprintf("the relay may not %s %q of API group %q in the upstream: %s", p.verb, path.Join(p.resource, p.subresource), p.group, p.without)
 }

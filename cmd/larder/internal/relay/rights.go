@@ -95,7 +95,6 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 // reviewing sends reviews. An answer that is none, as the page of a proxy before the upstream, decides nothing.
 type reviewing struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (r reviewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := r.next.RoundTrip(req)
 	if err != nil || resp.StatusCode >= 300 {

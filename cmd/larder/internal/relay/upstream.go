@@ -108,7 +108,6 @@ func clientFor(config *rest.Config) (*http.Client, error) {
 // direct follows no redirects: each request of the transport has the relay's credential, whatever its server is.
 type direct struct{ http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := d.RoundTripper.RoundTrip(req)
 	if err == nil && resp.StatusCode/100 == 3 {
