@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,10 +23,9 @@ func Lines() bool { return klog.V(lineVerbosity).Enabled() }
 // Line is the line of the log about one request, as kube-apiserver writes it. It moves with the request
 // to the code that sees the end. A nil line is not written.
 type Line struct {
-	began time.Time
-	head  [3]any // verb, URI and user agent
-	rest  []any  // audit ID, source and the values of the serving chain
-	info  string // at the end
+	began  time.Time
+	values []any  // with their names; the latency comes after two of them
+	info   string // at the end
 }
 
 // mostAuditID is the length from which audit IDs are cut off (apiserver pkg/audit/context.go).
@@ -43,9 +43,10 @@ func (x *Exchange) Line() *Line {
 	}
 	return &Line{
 		began: x.Received,
-		head:  [3]any{NormalizedVerb(x), x.Target, string(x.Peek("User-Agent"))},
-		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.LogValues...),
-		info:  x.Info,
+		values: append([]any{
+			"verb", NormalizedVerb(x), "URI", x.Target, "userAgent", string(x.Peek("User-Agent")), "audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String(),
+		}, x.LogValues...),
+		info: x.Info,
 	}
 }
 
@@ -59,7 +60,7 @@ func NormalizedVerb(x *Exchange) string {
 // Add adds to the line, before it is written.
 func (l *Line) Add(key string, value any) {
 	if l != nil {
-		l.rest = append(l.rest, key, value)
+		l.values = append(l.values, key, value)
 	}
 }
 
@@ -68,8 +69,7 @@ func (l *Line) Write(code int, body []byte) {
 	if l == nil {
 		return
 	}
-	all := append([]any{"verb", l.head[0], "URI", l.head[1], "latency", time.Since(l.began), "userAgent", l.head[2]}, l.rest...)
-	all = append(all, "resp", code)
+	all := append(slices.Insert(l.values, 4, any("latency"), any(time.Since(l.began))), "resp", code)
 	if code >= http.StatusInternalServerError && code != http.StatusGatewayTimeout {
 		all = append(all, "statusStack", "\n"+Stack())
 		const most = 4 << 10

@@ -207,7 +207,6 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 // the bytes that have arrived and are kept, and whether the body has ended.
 func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
 	b, c := st.body, st.c
-	var timer *time.Timer
 	for !ready() && !b.ended && b.err == nil {
 		if b.wake == nil {
 			b.wake = make(chan struct{})
@@ -215,21 +214,14 @@ func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err e
 		wake, until := b.wake, b.until
 		c.unlock()
 		c.flushControl()
-		if until.IsZero() {
-			<-wake
-			c.mu.Lock()
-			continue
-		}
-		if timer == nil {
-			timer = time.NewTimer(time.Until(until))
-			defer timer.Stop()
-		} else {
-			timer.Reset(time.Until(until))
+		var late <-chan time.Time // nil: never
+		if !until.IsZero() {
+			late = time.After(time.Until(until))
 		}
 		select {
 		case <-wake:
 			c.mu.Lock()
-		case <-timer.C:
+		case <-late:
 			c.mu.Lock()
 			return b.data, false, os.ErrDeadlineExceeded
 		}

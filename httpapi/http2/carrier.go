@@ -286,27 +286,10 @@ func (r *request) relay(head []byte, body io.Reader) error {
 // relaySize is the maximum size of a relayed piece.
 const relaySize = 32 << 10
 
-// staticName is the number of a name that every HPACK decoder knows, 0 for others (RFC 7541, appendix A).
-func staticName(name string) byte {
-	switch name {
-	case "cache-control":
-		return 24
-	case "content-encoding":
-		return 26
-	case "content-length":
-		return 28
-	case "content-type":
-		return 31
-	case "date":
-		return 33
-	case "location":
-		return 46
-	case "retry-after":
-		return 53
-	case "vary":
-		return 59
-	}
-	return 0
+// staticNames are the numbers of names that every HPACK decoder knows (RFC 7541, appendix A).
+var staticNames = map[string]int{
+	"cache-control": 24, "content-encoding": 26, "content-length": 28, "content-type": 31,
+	"date": 33, "location": 46, "retry-after": 53, "vary": 59,
 }
 
 // appendStatus begins a header block. It sets the size of the decoder's dynamic table to 0,
@@ -329,8 +312,8 @@ func appendField(dst []byte, name, value string) []byte {
 			lower[i] = c + 'a' - 'A'
 		}
 	}
-	if known := staticName(string(lower)); known > 0 {
-		dst = appendNumber(dst, 4, int(known))
+	if known := staticNames[string(lower)]; known > 0 {
+		dst = appendNumber(dst, 4, known)
 	} else {
 		dst = appendNumber(append(dst, 0), 7, len(lower))
 		dst = append(dst, lower...)

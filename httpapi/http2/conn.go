@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -301,10 +303,7 @@ func (c *Conn) endStreams(why error) {
 	if c.over == nil {
 		c.over = why
 	}
-	open := make([]*Stream, 0, len(c.streams))
-	for _, st := range c.streams {
-		open = append(open, st)
-	}
+	open := slices.Collect(maps.Values(c.streams))
 	c.mu.Unlock()
 	for _, st := range open {
 		st.clientLeft(why)

@@ -52,6 +52,8 @@ const (
 	lastPseudo
 )
 
+var pseudoNames = [lastPseudo]string{":method", ":path", ":authority", ":scheme"}
+
 var requests = sync.Pool{New: func() any { return new(request) }}
 
 // keptText and keptLines limit the capacity for a header that is kept for the next request.
@@ -136,20 +138,8 @@ func (r *request) put(s string) span {
 
 // addPseudo adds a pseudo-header field. It returns false if the field is not allowed.
 func (r *request) addPseudo(f hpack.HeaderField) bool {
-	var which int
-	switch f.Name {
-	case ":method":
-		which = pseudoMethod
-	case ":path":
-		which = pseudoPath
-	case ":authority":
-		which = pseudoAuthority
-	case ":scheme":
-		which = pseudoScheme
-	default:
-		return false
-	}
-	if r.pseudo[which] != (span{}) {
+	which := slices.Index(pseudoNames[:], f.Name)
+	if which < 0 || r.has(which) {
 		return false
 	}
 	r.text = append(r.text, ' ') // an empty one has been said, too

@@ -197,12 +197,8 @@ func (st *Stream) clientLeft(why error) {
 	c.dropLocked(st)
 	st.wakeLocked()
 	st.discardLocked(why, false)
-	gone := st.callbacks
-	st.callbacks = nil
 	c.unlock()
-	for _, f := range gone {
-		f()
-	}
+	st.runCallbacks()
 }
 
 // dropLocked removes a stream that is over.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"iter"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -241,11 +242,7 @@ func (ss *Streams) Abort() {
 func (ss *Streams) list() []*Stream {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	list := make([]*Stream, 0, len(ss.open))
-	for st := range ss.open {
-		list = append(list, st)
-	}
-	return list
+	return slices.AppendSeq(make([]*Stream, 0, len(ss.open)), maps.Keys(ss.open))
 }
 
 // Sweep ends streams whose clients have left, until ctx ends. Probing sockets is cheaper than a
@@ -321,11 +318,7 @@ func (ss *Streams) EndRevoked(now time.Time) {
 			socket.CloseSocket(st.Conn)
 		}
 	}
-	for st := range ss.revokedAt {
-		if !open[st] {
-			delete(ss.revokedAt, st)
-		}
-	}
+	maps.DeleteFunc(ss.revokedAt, func(st *Stream, _ time.Time) bool { return !open[st] })
 }
 
 // Revoke notes that a right was lost. EndRevoked then ends the streams that depend on it.

@@ -299,16 +299,10 @@ func (w *streamWriter) finish() error {
 			return err
 		}
 	}
-	if w.chunked {
-		if _, err := w.out.WriteString("0\r\n"); err != nil {
-			return err
-		}
-		if err := w.trailer().Write(w.out); err != nil {
-			return err
-		}
-		if _, err := w.out.WriteString("\r\n"); err != nil {
-			return err
-		}
+	if w.chunked { // Flush returns the first error
+		_, _ = w.out.WriteString("0\r\n")
+		_ = w.trailer().Write(w.out)
+		_, _ = w.out.WriteString("\r\n")
 	}
 	if err := w.out.Flush(); err != nil || w.to.End == nil {
 		return err
