@@ -109,7 +109,9 @@ func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode == http.StatusOK {
-		return nil, fmt.Errorf("upstream answers with %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
+		text := fmt.Sprintf("upstream answers with %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: text}}
 	}
 	return nil, s.refusal(response)
 }
@@ -128,9 +130,10 @@ func (s *Store) refusal(response *http.Response) error {
 	return statusError(err.Status())
 }
 
-// IsRefusal reports whether the upstream has answered that it does not serve the resource, or not to the relay.
+// IsRefusal reports whether the upstream has answered that it does not serve the resource, or not to the relay, or not in
+// the encoding that the relay needs.
 func IsRefusal(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
 }
 
 // statusError returns the upstream's Status as an error. A revision that the upstream no longer has, or does not have

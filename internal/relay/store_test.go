@@ -346,7 +346,7 @@ func TestRefused(t *testing.T) {
 		check(false)
 		answer(http.StatusServiceUnavailable)
 		check(false)
-		for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed} {
+		for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusOK} {
 			answer(code)
 			check(true)
 			answer(http.StatusTooManyRequests)
