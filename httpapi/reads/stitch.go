@@ -158,7 +158,7 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 	}
 	if n == len(rest) {
 		key.short = true
-		if p := s.find(key); p != nil && len(p.objects) == n && s.fits(p, rest) {
+		if p := s.find(key); p != nil && s.fits(p, rest) {
 			return p, nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -295,6 +296,28 @@ func TestReadsOfACacheThatLags(t *testing.T) {
 			t.Errorf("after catching up: %+v, %v", listing, err)
 		}
 	})
+}
+
+// TestNamespacesDoNotChangeThePathOfAKey checks that reads refuse the namespaces "." and "..".
+func TestNamespacesDoNotChangeThePathOfAKey(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	created := f.create(examplePod("a", "one"))
+	revision, err := strconv.ParseInt(created.ResourceVersion, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, namespace := range []string{".", ".."} {
+		scope := Scope{Namespace: namespace, Name: "one"}
+		_, get := f.resource.Get(t.Context(), scope, "")
+		_, past := f.resource.GetPast(scope, revision)
+		_, list := f.list(ListRequest{Scope: scope})
+		_, watch := f.resource.Watch(t.Context(), WatchRequest{Scope: scope})
+		for name, err := range map[string]error{"Get": get, "GetPast": past, "List": list, "Watch": watch} {
+			if err == nil || !strings.HasPrefix(err.Error(), "invalid key: ") {
+				t.Errorf("%s in namespace %q: %v", name, namespace, err)
+			}
+		}
+	}
 }
 
 func TestReadsOfACacheThatHasNotLoaded(t *testing.T) {
