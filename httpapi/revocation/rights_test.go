@@ -114,6 +114,36 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 	}
 }
 
+// TestChangedUsersAreAskedAbout checks that the authorizer is asked again, about the new user, when a credential
+// belongs to another user, or to one with another UID, other groups or other extra fields.
+func TestChangedUsersAreAskedAbout(t *testing.T) {
+	for name, c := range map[string]struct {
+		before    *user.DefaultInfo
+		questions int
+	}{
+		"nothing": {&user.DefaultInfo{Name: "jane"}, 0},
+		"name":    {&user.DefaultInfo{Name: "joe"}, 1},
+		"UID":     {&user.DefaultInfo{Name: "jane", UID: "1"}, 1},
+		"groups":  {&user.DefaultInfo{Name: "jane", Groups: []string{"dev"}}, 1},
+		"extra":   {&user.DefaultInfo{Name: "jane", Extra: map[string][]string{"scopes": {"view"}}}, 1},
+	} {
+		var asked []user.Info
+		r := newRights(new(fakeAccess))
+		r.config.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			asked = append(asked, a.GetUser())
+			return authorizer.DecisionAllow, "", nil
+		})
+		held := &right{asked: true}
+		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, c.before
+		r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: c.before}, [sha256.Size]byte{}, "", held)
+		r.look(t.Context(), time.Now())
+		r.running.Wait()
+		if len(asked) != c.questions || len(asked) > 0 && asked[0] != user.Info(jane) {
+			t.Errorf("%s changed: asked about %v, want %d questions about %v", name, asked, c.questions, jane)
+		}
+	}
+}
+
 // TestRoundsAskAboutNodesThatLost has two nodes that watch a secret each, and one list of nodes that concerns
 // neither. Only the node that lost something must be authorized again.
 func TestRoundsAskAboutNodesThatLost(t *testing.T) {
