@@ -297,12 +297,8 @@ func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
 		}
 		seen[i] = true
 		if !setListOption(o, p.Key, p.Value) {
-			o = &internalversion.ListOptions{}
-			err := internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, o)
-			if err != nil {
-				return nil, err
-			}
-			return o, nil
+			o = new(internalversion.ListOptions)
+			return o, internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, o)
 		}
 	}
 	return o, nil
