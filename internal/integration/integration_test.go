@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	program  = flag.String("program", "", "the program to test in place of Larder's, started with kube-apiserver's flags")
+	program  = flag.String("program", "", "the program to test in place of Larder's: a file named kube-apiserver, started with its flags")
 	packages = flag.String("packages", "", "a regexp of packages below test/integration, of testdata/packages.txt; those marked fast, if empty")
 	only     = flag.String("tests", "", "a regexp of upstream's tests")
 	logs     = flag.String("logs", "", "a directory that gets the tests' output")

@@ -71,10 +71,13 @@ func flagsOf(fs *pflag.FlagSet, given []string, gates featuregate.MutableVersion
 	return args
 }
 
-// sign has the server sign with a key in dir that stays there while the server runs.
+// sign has the server sign with a copy of the test's key, or a new key, in dir, where it stays while the server runs.
 func sign(s *options.ServerRunOptions, dir string) error {
 	file := filepath.Join(dir, "sa.key")
 	key, err := keyutil.MakeEllipticPrivateKeyPEM()
+	if s.ServiceAccountSigningKeyFile != "" {
+		key, err = os.ReadFile(s.ServiceAccountSigningKeyFile)
+	}
 	if err != nil {
 		return err
 	}
