@@ -239,7 +239,10 @@ func (d *Describer) info() *spec.Info {
 func narrow(document *spec3.OpenAPI, group, version string) {
 	for _, schema := range document.Components.Schemas {
 		kinds, _ := schema.Extensions[endpoints.RouteMetaGVK].([]any)
-		if len(kinds) < 2 || !everywhere(kinds[0]) {
+		if len(kinds) < 2 {
+			continue
+		}
+		if first, _ := kinds[0].(map[string]any); first["kind"] != "WatchEvent" && first["kind"] != "DeleteOptions" {
 			continue
 		}
 		var kept []any
@@ -251,12 +254,6 @@ func narrow(document *spec3.OpenAPI, group, version string) {
 		}
 		schema.Extensions[endpoints.RouteMetaGVK] = kept
 	}
-}
-
-// everywhere reports whether kind is registered in every version.
-func everywhere(kind any) bool {
-	m, _ := kind.(map[string]any)
-	return m["kind"] == "WatchEvent" || m["kind"] == "DeleteOptions"
 }
 
 // Description describes a part of an OpenAPI document, or a whole one.

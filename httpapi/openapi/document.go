@@ -135,31 +135,24 @@ func (p *packed) unpack() (*[]byte, error) {
 	return &whole, nil
 }
 
-// jsonLocked returns the document in JSON. The first call builds it.
-func (d *document) jsonLocked() (*packed, error) {
-	if d.json != nil {
-		return d.json, nil
-	}
-	p, err := d.dialect.pack(d.build)
-	if err != nil {
-		return nil, err
-	}
-	d.json, d.build = p, nil
-	return p, nil
-}
-
 // in returns the document in a media type, given without "application/".
 func (d *document) in(subType string) (*packed, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if subType != "json" && d.proto != nil {
+	if d.json == nil {
+		p, err := d.dialect.pack(d.build)
+		if err != nil {
+			return nil, err
+		}
+		d.json, d.build = p, nil
+	}
+	switch {
+	case subType == "json":
+		return d.json, nil
+	case d.proto != nil:
 		return d.proto, nil
 	}
-	from, err := d.jsonLocked()
-	if err != nil || subType == "json" {
-		return from, err
-	}
-	data, err := from.unpack()
+	data, err := d.json.unpack()
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +167,7 @@ func (d *document) in(subType string) (*packed, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.tag, p.made = from.tag, from.made
+	p.tag, p.made = d.json.tag, d.json.made
 	d.proto = p
 	return p, nil
 }
