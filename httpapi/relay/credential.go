@@ -93,7 +93,7 @@ func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
 		return b.next.RoundTrip(req)
 	}
 	if !c.limit.Stop() {
-		c.giveUp(errNoCredential) // the limit is just doing so
+		c.giveUp(errNoCredential) // the timer has expired and ends the context, too
 	}
 	c.waiting.Release(c.held)
 	c.held = 0

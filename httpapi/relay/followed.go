@@ -58,12 +58,7 @@ type followed struct {
 }
 
 // stored returns the resource with the cache.
-func (f *followed) stored() *registry.Resource {
-	if f.custom != nil {
-		return f.custom.View.Resource
-	}
-	return f.endpoint.View.Resource
-}
+func (f *followed) stored() *registry.Resource { return f.endpoint.View.Resource }
 
 // isMade reports whether the fields after made are set.
 func (f *followed) isMade() bool {

@@ -117,7 +117,7 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 		x.Fail(apierrors.NewMethodNotSupported(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Method))
 		return
 	}
-	// Servers beside the upstream, below another path of the same host, are none of the relay's business.
+	// The relay's credential must not reach other servers below other paths of the same host.
 	if base := strings.TrimRight(p.upstream.Path, "/"); !strings.HasPrefix(path.Clean(base+"/"+x.Path)+"/", base+"/") {
 		x.Fail(apierrors.NewBadRequest("the path leads out of the upstream"))
 		return

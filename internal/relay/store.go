@@ -50,10 +50,9 @@ type Store struct {
 	logger *slog.Logger
 	codec  codec
 
-	ctx     context.Context // ends when Run ends
-	end     context.CancelCauseFunc
-	ready   chan struct{} // closed by Run
-	running sync.WaitGroup
+	ctx   context.Context // ends when Run ends
+	end   context.CancelCauseFunc
+	ready chan struct{} // closed by Run
 
 	history   history
 	revisions revisions
@@ -102,34 +101,18 @@ func NewStore(config StoreConfig) (*Store, error) {
 	return s, nil
 }
 
-// Run lets the store's methods proceed and blocks until ctx ends or Close is called. It returns nil when all
-// goroutines of the store have ended. It may be called once.
+// Run lets the store's methods proceed and blocks until ctx ends. It returns nil when all goroutines of the store
+// have ended. It may be called once.
 func (s *Store) Run(ctx context.Context) error {
-	s.running.Add(1)
-	defer s.running.Done()
 	close(s.ready)
-	select {
-	case <-ctx.Done():
-	case <-s.ctx.Done():
-	}
+	<-ctx.Done()
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.stop()
-	s.goroutines.Wait()
-	return nil
-}
-
-// Close makes Run end and waits for it.
-func (s *Store) Close() {
-	s.stop()
-	s.running.Wait()
-}
-
-// stop ends all that the store does.
-func (s *Store) stop() {
 	s.end(kv.ErrClosed)
 	s.endWatches(kv.ErrClosed)
+	s.goroutines.Wait()
+	return nil
 }
 
 // start runs fn on a goroutine that Run waits for. It reports whether the store is still open.
@@ -147,7 +130,6 @@ func (s *Store) start(fn func()) bool {
 func (s *Store) begin(ctx context.Context) (inner context.Context, done func(), err error) {
 	select {
 	case <-s.ready:
-	case <-s.ctx.Done():
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}

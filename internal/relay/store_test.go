@@ -187,10 +187,11 @@ func TestCallsWaitForRunAndEndWithIt(t *testing.T) {
 				t.Error(got)
 			}
 			running := make(chan error, 1)
-			go func() { running <- store.Run(t.Context()) }()
+			ctx, cancel = context.WithCancel(t.Context())
+			go func() { running <- store.Run(ctx) }()
 			u.put("a/x", "1")
 			expect(t, watch, "2[create a/x] 2")
-			store.Close()
+			cancel()
 			if err := <-running; err != nil {
 				t.Error(err)
 			}
@@ -200,7 +201,7 @@ func TestCallsWaitForRunAndEndWithIt(t *testing.T) {
 			_, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix})
 			for _, err := range []error{err, store.Health(t.Context()), store.RequestProgress(t.Context()), (<-store.Watch(t.Context(), prefix, 1)).Err} {
 				if !errors.Is(err, kv.ErrClosed) {
-					t.Errorf("after Close: %v", err)
+					t.Errorf("after Run: %v", err)
 				}
 			}
 		})
