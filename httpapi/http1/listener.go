@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp/fasthttputil"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/socket"
@@ -37,13 +38,15 @@ type Listener struct {
 	open      map[*connection]bool // guarded by mu: true while served, false once a handler has taken it over
 	addresses map[netip.Prefix]int // guarded by mu: open connections of each address
 	closed    bool                 // guarded by mu: closing is closed
-	logged    time.Time            // guarded by mu: when logIsDue last returned true
+
+	logs flowcontrol.PassiveRateLimiter // one message a minute about connections that the server did not accept
 }
 
 func (s *Server) newListener(limits connLimits) *Listener {
 	return &Listener{
 		s: s, limits: limits, closing: make(chan struct{}),
 		open: make(map[*connection]bool), addresses: make(map[netip.Prefix]int),
+		logs: flowcontrol.NewTokenBucketPassiveRateLimiter(1.0/60, 1),
 	}
 }
 
@@ -88,7 +91,7 @@ func (l *Listener) accept(in net.Listener, config *tls.Config) error {
 		case l.isClosing(), l.s.isDraining() && errors.Is(err, net.ErrClosed):
 			return nil
 		case isTemporary(err):
-			if l.logIsDue() {
+			if l.logs.TryAccept() {
 				klog.ErrorS(err, "Connections cannot be accepted; trying again")
 			}
 			select {
@@ -246,24 +249,9 @@ func (l *Listener) remove(c *connection) {
 	}
 }
 
-// logInterval is the least time between two log messages about connections that the server did not accept.
-const logInterval = time.Minute
-
-// logIsDue reports whether the last logInterval has passed without such a message. Its caller logs one then.
-func (l *Listener) logIsDue() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
-		return false
-	}
-	l.logged = now
-	return true
-}
-
-// logRefused logs that a connection from address was refused, at most once per logInterval.
+// logRefused logs that a connection from address was refused, at most once a minute.
 func (l *Listener) logRefused(address netip.Prefix) {
-	if !l.logIsDue() {
+	if !l.logs.TryAccept() {
 		return
 	}
 	l.mu.Lock()

@@ -107,7 +107,7 @@ type framer struct {
 
 func (f framer) Write(p []byte) (int, error) {
 	if len(p) == 0 {
-		return 0, nil // would be the end
+		return 0, nil // a chunk without bytes would end the body
 	}
 	f.out.Buf = strconv.AppendUint(f.out.Buf, uint64(len(p)), 16)
 	f.out.Buf = append(f.out.Buf, "\r\n"...)

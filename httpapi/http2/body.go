@@ -99,7 +99,7 @@ func (c *Conn) freeLocked(n int64) {
 }
 
 // consumedLocked lets the client send n bytes more on the stream, if it may have more to send.
-func (st *Stream) consumedLocked(n int64) {
+func (st *stream) consumedLocked(n int64) {
 	b := st.body
 	if b.ended || b.err != nil {
 		return
@@ -112,7 +112,7 @@ func (st *Stream) consumedLocked(n int64) {
 
 // requestGrantLocked asks for a grant if the body may be larger than the window of its stream. A body of
 // an unknown length does not ask before it has come to half of the window.
-func (st *Stream) requestGrantLocked() {
+func (st *stream) requestGrantLocked() {
 	b, l := st.body, &st.c.memory
 	if !b.whole || b.granted > 0 || b.wants > 0 || b.ended || b.err != nil {
 		return
@@ -123,12 +123,12 @@ func (st *Stream) requestGrantLocked() {
 	}
 	if b.wants = max(0, need-l.maxOwed); b.wants > 0 {
 		l.waiting = append(l.waiting, st)
-		l.grant((*Stream).increaseLocked)
+		l.grant((*stream).increaseLocked)
 	}
 }
 
 // increaseLocked lets the client send n bytes more on the stream.
-func (st *Stream) increaseLocked(n int64) {
+func (st *stream) increaseLocked(n int64) {
 	st.body.left += n
 	_ = st.c.framer.WriteWindowUpdate(st.id, uint32(n))
 }
@@ -142,7 +142,7 @@ func (b *body) wakeLocked() {
 
 // discardLocked makes reads fail with err, and discards the bytes of the body that have arrived or still
 // arrive. Bytes that ReadBody has collected stay until its handler has ended (settled).
-func (st *Stream) discardLocked(err error, settled bool) {
+func (st *stream) discardLocked(err error, settled bool) {
 	b, c := st.body, st.c
 	if b == nil {
 		return
@@ -162,11 +162,11 @@ func (st *Stream) discardLocked(err error, settled bool) {
 	c.freeLocked(n)
 	c.memory.large += b.granted
 	b.granted = 0
-	c.memory.grant((*Stream).increaseLocked)
+	c.memory.grant((*stream).increaseLocked)
 }
 
 // Proceed implements exchange.HijackedBody.
-func (st *Stream) Proceed(io.Writer) error {
+func (st *stream) Proceed(io.Writer) error {
 	if !st.body.expects {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 
 // awaitLocked waits until the body has ended, ready returns true, or no more can arrive. It returns
 // the bytes that have arrived and are kept, and whether the body has ended.
-func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
+func (st *stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
 	b, c := st.body, st.c
 	for !ready() && !b.ended && b.err == nil {
 		if b.wake == nil {
@@ -230,7 +230,7 @@ func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err e
 }
 
 // read reads the bytes that have arrived.
-func (st *Stream) read(p []byte) (int, error) {
+func (st *stream) read(p []byte) (int, error) {
 	b, c := st.body, st.c
 	c.mu.Lock()
 	data, ended, err := st.awaitLocked(func() bool { return len(b.data) > 0 })

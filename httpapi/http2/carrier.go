@@ -105,7 +105,7 @@ func (r *request) leaveSlot() {
 
 // StartStream implements exchange.Carrier. The head is sent at once.
 func (r *request) StartStream(code int, header []exchange.Field) exchange.BodyStream {
-	st := r.Stream
+	st := r.stream
 	block := st.appendFields(appendStatus(nil, code), header)
 	_, _ = st.write(appendHeaders(nil, st.id, block, false), nil, false) // the first write returns an error
 	r.streamed = st.written
@@ -114,7 +114,7 @@ func (r *request) StartStream(code int, header []exchange.Field) exchange.BodySt
 
 // hijacked returns the argument of Response.Hijack.
 func (r *request) hijacked() exchange.Hijacked {
-	st := r.Stream
+	st := r.stream
 	t := exchange.Hijacked{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}
 	if st.body != nil {
 		t.Body = st
@@ -123,14 +123,14 @@ func (r *request) hijacked() exchange.Hijacked {
 }
 
 // beginResponse sends the head of a response.
-func (st *Stream) beginResponse(code int, header http.Header) error {
+func (st *stream) beginResponse(code int, header http.Header) error {
 	block := st.appendFields(appendStatus(nil, code), fieldsOf(header))
 	_, err := st.write(appendHeaders(nil, st.id, block, false), nil, false)
 	return err
 }
 
 // endResponse sends the trailer and ends the stream.
-func (st *Stream) endResponse(trailer http.Header) error {
+func (st *stream) endResponse(trailer http.Header) error {
 	if len(trailer) == 0 {
 		return st.End()
 	}
@@ -173,7 +173,7 @@ func (r *request) answer(received time.Time) *exchange.Exchange {
 
 // send writes the response of x, without its body if that is bodiless.
 func (r *request) send(x *exchange.Exchange, bodiless bool) {
-	st := r.Stream
+	st := r.stream
 	if x.Cut {
 		st.abort(http2.ErrCodeInternal)
 		return
@@ -205,28 +205,28 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	case x.Body != nil && size != exchange.UnknownSize:
 		block = appendField(block, "Content-Length", strconv.Itoa(size))
 	}
+	body := x.Bytes
+	if bodiless {
+		body = nil
+	}
 	short := bodiless || x.Body == nil && x.Reader == nil
-	empty := bodiless || short && len(x.Bytes) == 0
-	head := appendHeaders(make([]byte, 0, len(block)+headSize), r.id, block, empty)
+	head := appendHeaders(make([]byte, 0, len(block)+headSize), r.id, block, short && len(body) == 0)
 	switch {
-	case empty:
-		_, err := r.Stream.write(head, nil, true)
-		return err
 	case short:
-		_, err := r.Stream.write(head, x.Bytes, true)
+		_, err := r.stream.write(head, body, true)
 		return err
 	case x.Reader != nil:
 		return r.relay(head, x.Reader)
 	}
-	return r.stream(head, x)
+	return r.sendBody(head, x)
 }
 
 // blockCapacity is the initial capacity for the header block of a response. Few are longer.
 const blockCapacity = 512
 
-// stream writes a response with an exchange.Body.
-func (r *request) stream(head []byte, x *exchange.Exchange) error {
-	w := &bodyWriter{st: r.Stream, head: head, size: int64(x.Size)}
+// sendBody writes a response with an exchange.Body.
+func (r *request) sendBody(head []byte, x *exchange.Exchange) error {
+	w := &bodyWriter{st: r.stream, head: head, size: int64(x.Size)}
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
 	if _, err := x.Body.WriteTo(out); err != nil {
@@ -242,14 +242,14 @@ func (r *request) stream(head []byte, x *exchange.Exchange) error {
 	if w.ended {
 		return nil
 	}
-	_, err := r.Stream.write(w.head, nil, true)
+	_, err := r.stream.write(w.head, nil, true)
 	return err
 }
 
 // bodyWriter writes a body after the head of its response. The last piece of a body of known size ends
 // the stream, which saves a write.
 type bodyWriter struct {
-	st    *Stream
+	st    *stream
 	head  []byte
 	size  int64 // exchange.UnknownSize if it is not known
 	put   int64
@@ -269,7 +269,7 @@ func (r *request) relay(head []byte, body io.Reader) error {
 	for {
 		n, err := body.Read(buf)
 		if n > 0 || err == io.EOF {
-			if _, err := r.Stream.write(head, buf[:n], err == io.EOF); err != nil {
+			if _, err := r.stream.write(head, buf[:n], err == io.EOF); err != nil {
 				return err
 			}
 			head = nil
@@ -344,7 +344,7 @@ func appendValid(dst []byte, f exchange.Field) []byte {
 
 // appendFields appends the header of a response, and Date. It leaves out the fields of HTTP/1.1
 // connections.
-func (st *Stream) appendFields(dst []byte, header []exchange.Field) []byte {
+func (st *stream) appendFields(dst []byte, header []exchange.Field) []byte {
 	dated := false
 	for _, f := range header {
 		switch key := http.CanonicalHeaderKey(f.Name); key {

@@ -84,7 +84,7 @@ type Conn struct {
 
 	mu            sync.Mutex
 	last          uint32               // guarded by mu: the latest stream
-	streams       map[uint32]*Stream   // guarded by mu: that are open
+	streams       map[uint32]*stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
 	answering     int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the answer
 	ending        int                  // guarded by mu: ends of streams that are being written
@@ -94,7 +94,7 @@ type Conn struct {
 	initial       int64                // guarded by mu: the window of a new stream
 	frame         int                  // guarded by mu: the largest frame to be sent
 	memory        memoryUsage          // guarded by mu
-	memoryHolders map[*Stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
+	memoryHolders map[*stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
 	control       []byte               // guarded by mu: frames that wait for writeMu
 	spare         []byte               // guarded by mu: an empty buffer, which becomes control while control is written
 	over          error                // guarded by mu: why nothing is served any more
@@ -121,12 +121,12 @@ var (
 // NewConn returns a connection over c, whose handshake is over.
 func (s *Server) NewConn(c net.Conn) *Conn {
 	m := &Conn{
-		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*Stream),
+		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*stream),
 		window: initialWindow, initial: initialWindow, frame: initialFrame,
 		memory: newMemoryUsage(&s.config), idleSince: time.Now(),
 	}
 	if invariants.Enabled {
-		m.memoryHolders = make(map[*Stream]struct{})
+		m.memoryHolders = make(map[*stream]struct{})
 	}
 	if secure, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		state := secure.ConnectionState()

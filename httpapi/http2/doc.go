@@ -8,13 +8,13 @@
 //
 // One goroutine reads a connection. A complete header opens a stream and starts a goroutine
 // that serves it. A handler can take over its response and write it piece by piece, as a watch
-// does. The stream's goroutine then ends: an idle watch is a [Stream] and nothing else.
+// does. The stream's goroutine then ends: an idle watch is a stream and nothing else.
 // When the client resets a stream or closes the connection, the contexts of its requests end.
 //
 // # Writing
 //
 // A goroutine that writes a response locks Conn.writeMu and writes whole frames: as much of the
-// body as the client's windows allow, in pieces that fill a TLS record. Data that [Stream.Send]
+// body as the client's windows allow, in pieces that fill a TLS record. Data that a stream's Send
 // writes with more to come stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
 // is called. So the events of many watches that share a connection leave in one write.
 // The reading goroutine does not wait for a client that does not read, unless TLS itself answers

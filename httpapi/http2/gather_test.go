@@ -173,7 +173,7 @@ func TestWaitersLearnOfBlockedControlFrames(t *testing.T) {
 	o.of.unlockWrites() // writes the settings
 	o.told = nil
 	var waiter socket.Waiter = new(countingWaiter)
-	st := &Stream{c: o.of, id: 1, window: 10}
+	st := &stream{c: o.of, id: 1, window: 10}
 	o.of.mu.Lock()
 	_ = o.of.framer.WritePing(true, [8]byte{})
 	o.of.mu.Unlock()

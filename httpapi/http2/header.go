@@ -20,7 +20,7 @@ import (
 
 // request is a parsed header block, and the exchange.Carrier of the exchange that it begins.
 type request struct {
-	*Stream
+	*stream
 
 	text   []byte // names and values, concatenated
 	lines  []line
@@ -142,7 +142,7 @@ func (r *request) addPseudo(f hpack.HeaderField) bool {
 	if which < 0 || r.has(which) {
 		return false
 	}
-	r.text = append(r.text, ' ') // an empty one has been said, too
+	r.text = append(r.text, ' ') // so that no span is zero, even of an empty value
 	r.pseudo[which] = r.put(f.Value)
 	return true
 }
@@ -242,7 +242,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 }
 
 // trailer reads the header block after a body.
-func (st *Stream) trailer(ended bool) error {
+func (st *stream) trailer(ended bool) error {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	switch b := st.body; {

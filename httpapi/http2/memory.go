@@ -37,7 +37,7 @@ type memoryUsage struct {
 	// Bodies larger than the window of a stream are granted the rest when ReadBody asks for it,
 	// in the order in which they asked.
 	large   int64     // what can be granted
-	waiting []*Stream // streams that wait for their grant
+	waiting []*stream // streams that wait for their grant
 
 	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held that no ReadBody
 	// has requested, and of the answers that wait for the client.
@@ -120,7 +120,7 @@ const waitCost = 24 << 10
 
 // chargeLocked counts the answer while it waits for the client. The writer of the answer calls
 // it, and refundLocked after that.
-func (st *Stream) chargeLocked() {
+func (st *stream) chargeLocked() {
 	st.charged = waitCost + st.owned
 	st.c.memory.pooled += st.charged
 	if invariants.Enabled {
@@ -128,13 +128,13 @@ func (st *Stream) chargeLocked() {
 	}
 }
 
-func (st *Stream) refundLocked() {
+func (st *stream) refundLocked() {
 	st.c.memory.pooled -= st.charged
 	st.charged = 0
 }
 
 // grant grants memory to the waiting streams, as long as there is any.
-func (l *memoryUsage) grant(increase func(*Stream, int64)) {
+func (l *memoryUsage) grant(increase func(*stream, int64)) {
 	for len(l.waiting) > 0 {
 		st := l.waiting[0]
 		if n := st.body.wants; n > 0 {

@@ -18,9 +18,9 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Stream is one request and its answer. For a handler of a streamed or hijacked response, it is the
+// stream is one request and its answer. For a handler of a streamed or hijacked response, it is the
 // net.Conn of the bodies.
-type Stream struct {
+type stream struct {
 	c    *Conn
 	id   uint32
 	body *body // nil if the request has none
@@ -60,11 +60,11 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	if config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
 		c.GoAway()
 	}
-	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), serving: true, answering: true}
+	st := &stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), serving: true, answering: true}
 	if !whole {
 		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxOwed}
 	}
-	r.Stream = st
+	r.stream = st
 	c.mu.Lock()
 	defer c.unlock()
 	most := c.s.config.MaxStreams
@@ -89,7 +89,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 // serve serves a request.
 func (c *Conn) serve(r *request) {
 	reserveStack()
-	st := r.Stream
+	st := r.stream
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func reserveStack() {
 
 // serve serves one request and recovers from its panic.
 func (r *request) serve() {
-	st := r.Stream
+	st := r.stream
 	var x *exchange.Exchange
 	defer func() {
 		if p := recover(); p != nil {
@@ -161,14 +161,14 @@ func (r *request) serve() {
 }
 
 // discard discards the rest of the body of the request.
-func (st *Stream) discard() {
+func (st *stream) discard() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
 	st.discardLocked(errEnded, true)
 }
 
 // answered notes that the exchange is over.
-func (st *Stream) answered() {
+func (st *stream) answered() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
 	st.c.memory.freeHeader(st.header)
@@ -177,7 +177,7 @@ func (st *Stream) answered() {
 }
 
 // runCallbacks removes and calls the functions that onLeave has registered.
-func (st *Stream) runCallbacks() {
+func (st *stream) runCallbacks() {
 	st.c.mu.Lock()
 	gone := st.callbacks
 	st.callbacks = nil
@@ -188,7 +188,7 @@ func (st *Stream) runCallbacks() {
 }
 
 // clientLeft cancels the work for a stream because its client has left.
-func (st *Stream) clientLeft(why error) {
+func (st *stream) clientLeft(why error) {
 	c := st.c
 	c.mu.Lock()
 	if st.over == nil {
@@ -202,7 +202,7 @@ func (st *Stream) clientLeft(why error) {
 }
 
 // dropLocked removes a stream that is over.
-func (c *Conn) dropLocked(st *Stream) {
+func (c *Conn) dropLocked(st *stream) {
 	if c.streams[st.id] == st {
 		delete(c.streams, st.id)
 		c.noteIdleLocked()
@@ -210,7 +210,7 @@ func (c *Conn) dropLocked(st *Stream) {
 }
 
 // abort resets the stream, unless its response is complete.
-func (st *Stream) abort(code http2.ErrCode) {
+func (st *stream) abort(code http2.ErrCode) {
 	c := st.c
 	c.mu.Lock()
 	ended := st.sent || st.over != nil
@@ -242,7 +242,7 @@ func (c *Conn) resetStream(id uint32, code http2.ErrCode) {
 
 // endedLocked closes the stream after the end of its response. The client need not send the
 // rest of its request.
-func (st *Stream) endedLocked() {
+func (st *stream) endedLocked() {
 	c := st.c
 	st.sent = true
 	if st.body != nil && !st.body.ended {
@@ -254,7 +254,7 @@ func (st *Stream) endedLocked() {
 }
 
 // endAnswerLocked notes that the goroutine of the stream has ended the answer, or has ended itself.
-func (st *Stream) endAnswerLocked() {
+func (st *stream) endAnswerLocked() {
 	if st.answering {
 		st.answering = false
 		st.c.answering--
@@ -263,14 +263,14 @@ func (st *Stream) endAnswerLocked() {
 
 // Until returns a context that ends with ctx, or when the client leaves. It ends with the
 // exchange.
-func (st *Stream) Until(ctx context.Context) context.Context {
+func (st *stream) Until(ctx context.Context) context.Context {
 	bound, cancel := context.WithCancel(ctx)
 	st.onLeave(cancel)
 	return bound
 }
 
 // onLeave registers f to be called when the client leaves. If it has left, f is called at once.
-func (st *Stream) onLeave(f func()) {
+func (st *stream) onLeave(f func()) {
 	st.c.mu.Lock()
 	left := st.over != nil
 	if !left {
@@ -283,48 +283,43 @@ func (st *Stream) onLeave(f func()) {
 }
 
 // Left calls the functions registered so far, and registers f to be called when the client leaves.
-func (st *Stream) Left(f func()) {
+func (st *stream) Left(f func()) {
 	st.runCallbacks()
 	st.onLeave(f)
 }
 
-// Read implements net.Conn.
-func (st *Stream) Read(p []byte) (int, error) {
+func (st *stream) Read(p []byte) (int, error) {
 	if st.body == nil {
 		return 0, os.ErrDeadlineExceeded
 	}
 	return st.read(p)
 }
 
-// Write implements net.Conn: p is part of the body.
-func (st *Stream) Write(p []byte) (int, error) { return st.write(nil, p, false) }
+// Write writes p as a part of the body.
+func (st *stream) Write(p []byte) (int, error) { return st.write(nil, p, false) }
 
 // End ends the body.
-func (st *Stream) End() error {
+func (st *stream) End() error {
 	_, err := st.write(nil, nil, true)
 	return err
 }
 
-// Close implements net.Conn. It resets the stream if the response is not complete.
-func (st *Stream) Close() error {
+// Close resets the stream if the response is not complete.
+func (st *stream) Close() error {
 	st.abort(http2.ErrCodeCancel)
 	return nil
 }
 
-// LocalAddr implements net.Conn.
-func (st *Stream) LocalAddr() net.Addr { return st.c.conn.LocalAddr() }
+func (st *stream) LocalAddr() net.Addr { return st.c.conn.LocalAddr() }
 
-// RemoteAddr implements net.Conn.
-func (st *Stream) RemoteAddr() net.Addr { return st.c.conn.RemoteAddr() }
+func (st *stream) RemoteAddr() net.Addr { return st.c.conn.RemoteAddr() }
 
-// SetDeadline implements net.Conn.
-func (st *Stream) SetDeadline(t time.Time) error {
+func (st *stream) SetDeadline(t time.Time) error {
 	_ = st.SetReadDeadline(t) // never fails
 	return st.SetWriteDeadline(t)
 }
 
-// SetReadDeadline implements net.Conn.
-func (st *Stream) SetReadDeadline(t time.Time) error {
+func (st *stream) SetReadDeadline(t time.Time) error {
 	if st.body != nil {
 		st.c.mu.Lock()
 		defer st.c.mu.Unlock()
@@ -334,34 +329,31 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements net.Conn. Only the goroutine that writes calls it.
-func (st *Stream) SetWriteDeadline(t time.Time) error {
+// SetWriteDeadline is called only by the goroutine that writes.
+func (st *stream) SetWriteDeadline(t time.Time) error {
 	st.until = t
 	return nil
 }
 
 // TakeWaited returns how long writes have waited since the last call. The writing goroutine calls it.
-func (st *Stream) TakeWaited() (spent time.Duration) {
+func (st *stream) TakeWaited() (spent time.Duration) {
 	spent, st.waited = st.waited, 0
 	return spent
 }
 
 // Writer returns st. Each write then has Config.WriteTimeout.
-func (st *Stream) Writer() socket.Writer {
+func (st *stream) Writer() socket.Writer {
 	st.until = time.Time{}
 	return st
 }
 
-// Send implements socket.Writer.
-func (st *Stream) Send(_ net.Conn, p []byte, more bool, w *socket.Waiter) error {
+func (st *stream) Send(_ net.Conn, p []byte, more bool, w *socket.Waiter) error {
 	st.gather, st.waiter = more, w
 	defer func() { st.gather, st.waiter = false, nil }()
 	_, err := st.Write(p)
 	return err
 }
 
-// Group implements socket.Writer.
-func (st *Stream) Group() socket.Group { return st.c }
+func (st *stream) Group() socket.Group { return st.c }
 
-// Release implements socket.Writer.
-func (st *Stream) Release() {}
+func (st *stream) Release() {}

@@ -138,7 +138,7 @@ func TestStolenStreams(t *testing.T) {
 		all := make(map[uint32]exchange.BodyStream)
 		for range many {
 			to := <-taken
-			all[to.Conn.(*Stream).id] = to
+			all[to.Conn.(*stream).id] = to
 		}
 		if to := all[1]; to.Chunked || to.Head != nil {
 			t.Errorf("%+v", to)

@@ -14,7 +14,7 @@ import (
 
 // lockWrites locks writeMu, and returns how long it waited. While it waits, waiter is notified, and
 // the answer of st counts towards the connection's memory unless st is nil.
-func (c *Conn) lockWrites(waiter *socket.Waiter, st *Stream) (spent time.Duration) {
+func (c *Conn) lockWrites(waiter *socket.Waiter, st *stream) (spent time.Duration) {
 	if !c.writeMu.TryLock() {
 		if st != nil {
 			c.mu.Lock()
@@ -172,7 +172,7 @@ var buffers = sync.Pool{New: func() any {
 
 // write writes head, which has the frames of a header, and p as frames of the body. It returns how many
 // bytes of p it has written.
-func (st *Stream) write(head, p []byte, end bool) (int, error) {
+func (st *stream) write(head, p []byte, end bool) (int, error) {
 	until := st.until
 	if until.IsZero() {
 		until = time.Now().Add(st.c.s.config.WriteTimeout)
@@ -196,7 +196,7 @@ func (st *Stream) write(head, p []byte, end bool) (int, error) {
 }
 
 // send writes head and p, which fit into the windows, while it holds writeMu.
-func (st *Stream) send(head, p []byte, end bool) error {
+func (st *stream) send(head, p []byte, end bool) error {
 	c := st.c
 	st.waited += c.lockWrites(st.waiter, st)
 	defer c.unlockWrites()
@@ -248,7 +248,7 @@ func (st *Stream) send(head, p []byte, end bool) error {
 
 // appendFrames appends head, which has frames already, and the frames of p. Each frame ends at the
 // end of a TLS record.
-func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte {
+func (st *stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte {
 	dst = append(dst, head...)
 	if len(p) == 0 {
 		if end && (len(head) == 0 || head[4]&byte(http2.FlagHeadersEndStream) == 0) {
@@ -276,7 +276,7 @@ func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte 
 const smallPiece = 512
 
 // reserve takes up to want bytes of the windows. If they are empty, it waits if wait is set.
-func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
+func (st *stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	c := st.c
 	c.mu.Lock()
 	defer c.unlock()
@@ -323,7 +323,7 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 }
 
 // await waits until the windows may have grown.
-func (st *Stream) await(until time.Time) error {
+func (st *stream) await(until time.Time) error {
 	if st.waiter != nil {
 		(*st.waiter).Waits()
 		defer (*st.waiter).GoesOn()
@@ -341,7 +341,7 @@ func (st *Stream) await(until time.Time) error {
 }
 
 // wakeLocked makes the writer that waits for a window check it again.
-func (st *Stream) wakeLocked() {
+func (st *stream) wakeLocked() {
 	if !st.waits {
 		return
 	}
@@ -357,7 +357,7 @@ func (st *Stream) wakeLocked() {
 // wake all of them with each byte that it allows.
 func (c *Conn) wakeLocked() {
 	if c.waiting == 0 {
-		return // as most of the time
+		return
 	}
 	room := c.window
 	for _, st := range c.streams {

@@ -36,16 +36,11 @@ func (ws *watchStream) poll(b *batch) (end string, err error) {
 	}
 }
 
-// tooOld is the error of a watch that ends with 410.
-func (ws *watchStream) tooOld() error {
-	last := cmp.Or(ws.faults.LastRevision(), ws.watcher.LastRevision())
-	return cache.ErrTooOld{Requested: last, Oldest: last + 1}
-}
-
 // endAs sends what b holds and ends the watch as a fault says.
 func (ws *watchStream) endAs(b *batch, end string) error {
 	if end == faults.EndExpired {
-		return ws.sendError(b, ws.tooOld())
+		last := cmp.Or(ws.faults.LastRevision(), ws.watcher.LastRevision())
+		return ws.sendError(b, cache.ErrTooOld{Requested: last, Oldest: last + 1})
 	}
 	if err := ws.flush(b); err != nil {
 		return err

@@ -97,16 +97,18 @@ func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ss.scheduler.running.Go(ws.begin)
 }
 
-// start runs serve on a goroutine that shutdown waits for, and then closes the connection. The context
-// ends when the client leaves. start returns false if no stream may start.
-func (ss *Streams) start(parent context.Context, t exchange.Hijacked, h *HandlerStream, serve func(context.Context, *Stream)) bool {
-	ctx, cancel := context.WithCancel(parent)
+// Serve runs h on the connection of t, on a goroutine that shutdown waits for, and then closes the
+// connection. The context of the handler ends when the client leaves. During shutdown Serve only releases what h holds.
+func (ss *Streams) Serve(base context.Context, t exchange.Hijacked, h *HandlerStream) {
+	ctx, cancel := context.WithCancel(base)
 	st := &Stream{Conn: t.Conn, ahead: t.Ahead, cancel: cancel, right: h.Right, notified: t.Left != nil}
 	st.account.Store(h.Account)
 	if !ss.add(st) {
 		cancel()
 		st.Conn.Close()
-		return false
+		h.leave()
+		h.Audit.End()
+		return
 	}
 	if st.revoked() { // before it was added, so that EndRevoked may have missed it
 		cancel()
@@ -121,10 +123,13 @@ func (ss *Streams) start(parent context.Context, t exchange.Hijacked, h *Handler
 		defer stop()
 		defer st.Conn.Close()
 		defer cancel()
-		defer st.recoverPanic()
-		serve(ctx, st)
+		defer func() {
+			if p := recover(); p != nil && !exchange.IsAbort(p) {
+				klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
+			}
+		}()
+		h.serve(ctx, st, t)
 	}()
-	return true
 }
 
 // charge charges the account.
@@ -132,13 +137,6 @@ func (st *Stream) charge(u costs.Usage) {
 	charged := st.account.Load()
 	if next := charged.Add(u); next != charged {
 		st.account.Store(next)
-	}
-}
-
-// recoverPanic recovers from a panic, which ends only its stream.
-func (st *Stream) recoverPanic() {
-	if p := recover(); p != nil && !exchange.IsAbort(p) {
-		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
 	}
 }
 
@@ -163,9 +161,15 @@ func (ss *Streams) remove(st *Stream) {
 
 // End makes all streams end and lets no other start.
 func (ss *Streams) End() {
-	if !ss.close() {
-		return
+	ss.mu.Lock()
+	if !ss.closed {
+		ss.closed = true
+		ss.scheduler.close()
+		if len(ss.open) == 0 {
+			close(ss.drained)
+		}
 	}
+	ss.mu.Unlock()
 	for _, st := range ss.list() {
 		st.stop(toldToEnd)
 	}
@@ -205,21 +209,6 @@ func (st *Stream) stop(signal uint32) {
 	} else {
 		st.cancel()
 	}
-}
-
-// close prevents new streams. It returns false if it was called before.
-func (ss *Streams) close() bool {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	if ss.closed {
-		return false
-	}
-	ss.closed = true
-	ss.scheduler.close()
-	if len(ss.open) == 0 {
-		close(ss.drained)
-	}
-	return true
 }
 
 // Wait blocks until all streams have ended after [Streams.End], or ctx ends.

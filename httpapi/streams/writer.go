@@ -410,16 +410,6 @@ type HandlerStream struct {
 	Log     []any          // names the request in the log
 }
 
-// Serve runs h on the connection of t, on a goroutine that shutdown waits for, and then closes the
-// connection. During shutdown it only releases what h holds.
-func (ss *Streams) Serve(base context.Context, t exchange.Hijacked, h *HandlerStream) {
-	started := ss.start(base, t, h, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
-	if !started {
-		h.leave()
-		h.Audit.End()
-	}
-}
-
 // leave releases what h holds.
 func (h *HandlerStream) leave() {
 	h.Leave()
