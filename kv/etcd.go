@@ -319,6 +319,22 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	return size, nil
 }
 
+// Recent returns the oldest revision >= past for which all later ones up to present have together at most that many
+// bytes. In a cluster it is past, because the cluster does not tell their size.
+func (e *Etcd) Recent(ctx context.Context, past, present, bytes int64) (int64, error) {
+	if err := e.awaitOpen(ctx); err != nil {
+		return 0, e.fail("measure", "", err)
+	}
+	if e.connection.Recent == nil {
+		return past, nil
+	}
+	revision, err := e.connection.Recent(ctx, past, present, bytes)
+	if err != nil {
+		return 0, e.fail("measure", "", err)
+	}
+	return revision, nil
+}
+
 // Replacements counts how often the store was replaced.
 func (e *Etcd) Replacements() uint64 { return e.history.replacements.Load() }
 

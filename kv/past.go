@@ -111,6 +111,18 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	return low, nil
 }
 
+// shorten returns the revision >= past after which events are replayed.
+func (t *Tail) shorten(ctx context.Context, past, present int64) (shorter int64, err error) {
+	if t.recent == nil || past == present {
+		return past, nil
+	}
+	err = t.retry(ctx, func(ctx context.Context) error {
+		shorter, err = t.recent(ctx, past, present)
+		return err
+	})
+	return shorter, err
+}
+
 // rangeAt returns the keys below a prefix at a revision, without their values. ok is false if the revision was
 // compacted.
 func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64) (page Page, ok bool, err error) {
@@ -150,7 +162,11 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 		if err != nil || at.past == 0 || least <= at.past && !at.late {
 			return at.past, at.present, err
 		}
-		if past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present); err != nil {
+		past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present)
+		if err == nil && at.late && !at.quiet {
+			past, err = s.tail.shorten(ctx, past, at.present)
+		}
+		if err != nil {
 			return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
 		}
 		if past == at.present {

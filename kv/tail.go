@@ -58,6 +58,9 @@ type TailConfig struct {
 	// begins at the current revision.
 	Replay int64
 	Clock  Clock
+	// Recent makes a replay shorter: it returns the revision >= past after which events are replayed. It is for an etcd in
+	// this process, which reads all revisions that a watch has missed into memory at once. With nil it is past.
+	Recent func(ctx context.Context, past, present int64) (int64, error)
 	// Heartbeat is how long a watch may deliver nothing before it is compared with the store; 0 is a second.
 	Heartbeat time.Duration
 	Logger    *slog.Logger // nil discards
@@ -79,6 +82,7 @@ type Tail struct {
 	queueBytes int64
 	replay     int64
 	clock      Clock
+	recent     func(ctx context.Context, past, present int64) (int64, error)
 	heartbeat  time.Duration
 	logger     *slog.Logger
 
@@ -153,6 +157,7 @@ func NewTail(cfg TailConfig) *Tail {
 		queueBytes: cmp.Or(cfg.QueueBytes, defaultQueueBytes),
 		replay:     cfg.Replay,
 		clock:      cfg.Clock,
+		recent:     cfg.Recent,
 		heartbeat:  cmp.Or(cfg.Heartbeat, heartbeatInterval),
 		logger:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		kick:       make(chan struct{}, 1),
@@ -250,6 +255,9 @@ func (t *Tail) followFrom(ctx context.Context, from place) error {
 	}
 	past, err := t.oldestReadable(ctx, max(from.floor, from.present-reach), from.present)
 	if err != nil {
+		return err
+	}
+	if past, err = t.shorten(ctx, past, from.present); err != nil {
 		return err
 	}
 	t.restart(past, reach, from)

@@ -130,7 +130,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	}
 	o.only.begin(server.Server)
 	client := v3client.New(server.Server)
-	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), newWriteLog(server.Server), answers)
+	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), server.Server.Backend(), newWriteLog(server.Server), answers)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
 	answers.Learn(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
@@ -142,6 +142,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 		OnlyMember: o.only.check,
 		Maintain:   o.space.run,
 		Size:       func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
+		Recent:     own.recent,
 		Failed:     server.Err(),
 		Close: func() {
 			own.close() // first, because a read of a closed database panics

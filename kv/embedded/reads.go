@@ -5,6 +5,9 @@ import (
 	"context"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +20,9 @@ import (
 // pile up while a disk stalls.
 const maxReads = 256
 
+// measuredRevisions is how many revisions are measured at a time.
+const measuredRevisions = 1000
+
 // localKV calls the server in this process.
 //
 // The server reads on its caller's goroutine, and waits there for locks that it holds
@@ -26,15 +32,16 @@ const maxReads = 256
 // themselves.
 type localKV struct {
 	etcdserverpb.KVClient
-	answers kv.Answers
-	log     *writeLog
-	reads   *semaphore.Weighted // has a place for each read that may be under way
-	ctx     context.Context     // ends when no new reads may begin, and ends all that wait
-	cancel  context.CancelFunc
+	database backend.Backend
+	answers  kv.Answers
+	log      *writeLog
+	reads    *semaphore.Weighted // has a place for each read that may be under way
+	ctx      context.Context     // ends when no new reads may begin, and ends all that wait
+	cancel   context.CancelFunc
 }
 
-func newLocalKV(server etcdserverpb.KVClient, log *writeLog, answers kv.Answers) *localKV {
-	k := &localKV{KVClient: server, answers: answers, log: log, reads: semaphore.NewWeighted(maxReads)}
+func newLocalKV(server etcdserverpb.KVClient, database backend.Backend, log *writeLog, answers kv.Answers) *localKV {
+	k := &localKV{KVClient: server, database: database, answers: answers, log: log, reads: semaphore.NewWeighted(maxReads)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -46,27 +53,65 @@ func (k *localKV) close() {
 }
 
 func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	var out *etcdserverpb.RangeResponse
+	var err error
+	if failed := k.read(ctx, func(ctx context.Context) { out, err = k.KVClient.Range(ctx, in, opts...) }); failed != nil {
+		return nil, failed
+	}
+	k.answers.Learn(out.GetHeader())
+	return out, err
+}
+
+// read runs f, and returns an error if f has not ended when ctx ends or the store closes. The caller must not
+// use what f sets then.
+func (k *localKV) read(ctx context.Context, f func(context.Context)) error {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(k.ctx, cancel)()
 	if k.reads.Acquire(reading, 1) != nil {
-		return nil, cmp.Or(ctx.Err(), kv.ErrClosed)
+		return cmp.Or(ctx.Err(), kv.ErrClosed)
 	}
-	var out *etcdserverpb.RangeResponse
-	var err error
 	done := make(chan struct{})
 	go func() { // close waits for it
 		defer k.reads.Release(1)
 		defer close(done)
-		out, err = k.KVClient.Range(reading, in, opts...)
+		f(reading)
 	}()
 	select {
 	case <-done:
-		k.answers.Learn(out.GetHeader())
-		return out, err
+		return nil
 	case <-reading.Done():
-		return nil, cmp.Or(ctx.Err(), kv.ErrClosed)
+		return cmp.Or(ctx.Err(), kv.ErrClosed)
 	}
+}
+
+// recent is the Recent of the connection. The database returns values without reading or copying them.
+func (k *localKV) recent(ctx context.Context, past, present, most int64) (int64, error) {
+	if k.database.Size() <= most {
+		return past, nil
+	}
+	oldest := past
+	err := k.read(ctx, func(context.Context) {
+		tx := k.database.ReadTx()
+		tx.RLock()
+		defer tx.RUnlock()
+		var bytes int64
+		for last := present; last > past; last -= measuredRevisions {
+			first := max(past, last-measuredRevisions) + 1
+			revisions, values := tx.UnsafeRange(schema.Key, revisionKey(first), revisionKey(last+1), 0)
+			for i := len(values) - 1; i >= 0; i-- {
+				if bytes += int64(len(values[i])); bytes > most {
+					oldest = mvcc.BytesToRev(revisions[i]).Main
+					return
+				}
+			}
+		}
+	})
+	return oldest, err
+}
+
+func revisionKey(revision int64) []byte {
+	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
 func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {

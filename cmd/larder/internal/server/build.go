@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -120,11 +121,15 @@ func (s *Server) build(ctx context.Context) (err error) {
 
 func (s *Server) newTail(store *kv.Etcd) *kv.Tail {
 	prefix := s.config.Etcd.StorageConfig.Prefix
+	most := debug.SetMemoryLimit(-1) / 8 // -1 changes nothing
 	return kv.NewTail(kv.TailConfig{
 		Store: store, Prefix: prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
 		// After a kill, a client resumes from its last bookmark, which is at most about 60 s old. Servers renew
 		// their Leases every 10 s: kubernetes pkg/controlplane/apiserver/server.go, IdentityLeaseRenewIntervalPeriod.
 		Clock: kv.Clock{Prefix: path.Join(prefix, "leases/kube-system") + "/apiserver-", Ticks: 8, Limit: 100_000},
+		Recent: func(ctx context.Context, past, present int64) (int64, error) {
+			return store.Recent(ctx, past, present, most)
+		},
 	})
 }
 
