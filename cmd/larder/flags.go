@@ -102,7 +102,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.IntVar(&o.config.MaxConnectionsPerAddress, "max-connections-per-address", o.config.MaxConnectionsPerAddress,
 		"Limit of open connections from one IPv4 address or one IPv6 /64. Behind a load balancer all clients may share one address. 0 sets no limit.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
-		"Number of past revisions to replay at the start, so that clients can resume their watches after a restart. Up to 100,000 are replayed if they are from the last 80 seconds. 10,000 revisions take about a second. 0 replays none.")
+		"Number of past revisions to replay at the start, so that clients can resume their watches after a restart. Up to 100,000 are replayed if they are from the last 80 seconds. 10,000 revisions take about a second. With an embedded etcd under a memory limit, fewer are replayed if they have more than an eighth of it. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
 		"For test suites: let users with the right to post to /larder/checkpoints save the state of all objects and reset to it, without admission and finalizers. See larder checkpoint.")
 	fs.Var(&faultsFlag{enabled: &o.config.Faults, seed: &o.config.FaultSeed}, "faults",

@@ -107,7 +107,10 @@ func (k *localKV) recent(ctx context.Context, past, present, most int64) (int64,
 			}
 		}
 	})
-	return oldest, err
+	if err != nil {
+		return 0, err
+	}
+	return oldest, nil
 }
 
 func revisionKey(revision int64) []byte {
