@@ -306,9 +306,9 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	}
 }
 
-// memberOf returns the address of a stream's member, "" for a server in this process.
+// memberOf returns the address of a stream's member, "" for a server in this process or if a proxy hides it.
 func memberOf(stream watchStream) string {
-	if member, ok := peer.FromContext(stream.Context()); ok {
+	if member, ok := peer.FromContext(stream.Context()); ok && member.Addr != nil {
 		return member.Addr.String()
 	}
 	return ""

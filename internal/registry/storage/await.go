@@ -23,7 +23,7 @@ type awaiter struct {
 	*stored
 	mirror *mirror.Mirror           // nil: no read waits
 	waited func(took time.Duration) // counts a read
-	fresh  bool                     // reads are as of a resource that upstream does not cache
+	fresh  bool                     // upstream does not cache the resource: see uncached
 	made   time.Time
 }
 
@@ -33,10 +33,14 @@ func (w *awaiter) now(ctx context.Context) error {
 	return err
 }
 
-// nowTimed is now, and reports whether it has waited for the cache. Lists of a cache that cannot keep up
+// nowTimed is nowFrom without a least revision.
+func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) { return w.nowFrom(ctx, 0, 0) }
+
+// nowFrom is now, and reports whether it has waited for the cache. It fails, with a retry delay in seconds, if the store
+// has not reached the revision least. Lists of a cache that cannot keep up
 // wait; they are never sent to the store, which could not serve them all. If the store is replaced
 // meanwhile, nowTimed reads its revision again, because the first one belongs to another history.
-func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
+func (w *awaiter) nowFrom(ctx context.Context, least uint64, retry int) (waited bool, err error) {
 	for {
 		history := w.store.Replacements()
 		began := time.Now()
@@ -44,6 +48,9 @@ func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 		trackStore(ctx, began)
 		if err != nil {
 			return waited, etcdError(err)
+		}
+		if least > uint64(revision) {
+			return waited, w.unreached(least, uint64(revision), retry)
 		}
 		waited, err = w.reached(ctx, uint64(revision))
 		switch {
@@ -84,19 +91,17 @@ func (w *awaiter) refuse(ctx context.Context, revision uint64) error {
 		}
 	}
 	if w.uncached() {
-		return w.refuseFuture(ctx, revision, 0)
+		return w.refuseFuture(ctx, revision)
 	}
 	return nil
 }
 
-// present is now for a read of an uncached resource that accepts any revision from that one on.
-func (w *awaiter) present(ctx context.Context, revision uint64) error {
-	if revision > 0 {
-		if err := w.refuse(ctx, revision); err != nil {
-			return err
-		}
+// unreached returns the error of a read at a revision that an uncached resource's store, at current, has not reached.
+func (w *awaiter) unreached(revision, current uint64, retry int) error {
+	if w.store.Replacements() > 0 {
+		return lostRevision(revision, current)
 	}
-	return w.now(ctx)
+	return storage.NewTooLargeResourceVersionError(revision, current, retry)
 }
 
 // shows reports whether the cache shows the store's own history, up to revision.
@@ -202,11 +207,11 @@ func (w *awaiter) notReady() error {
 // revision are linearizable.
 func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/events" }
 
-// refuseFuture fails if the store has not reached revision. The error has a retry delay in seconds.
-func (w *awaiter) refuseFuture(ctx context.Context, revision uint64, retry int) error {
+// refuseFuture fails if the store has not reached revision.
+func (w *awaiter) refuseFuture(ctx context.Context, revision uint64) error {
 	current, err := w.store.Revision(ctx)
 	if err == nil && revision > uint64(current) {
-		return storage.NewTooLargeResourceVersionError(revision, uint64(current), retry)
+		return storage.NewTooLargeResourceVersionError(revision, uint64(current), 0)
 	}
 	return etcdError(err)
 }
@@ -216,9 +221,14 @@ func (w *awaiter) refuseFuture(ctx context.Context, revision uint64, retry int) 
 func (w *awaiter) refuseUnreached(ctx context.Context, revision uint64) error {
 	current, err := w.store.Revision(ctx)
 	if err == nil && revision > uint64(current) {
-		return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
+		return lostRevision(revision, uint64(current))
 	}
 	return etcdError(err)
+}
+
+// lostRevision returns the error of reads at a revision that the store, at current, has not reached.
+func lostRevision(revision, current uint64) error {
+	return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
 }
 
 // gone returns the error of reads after the resource was retired, nil before.

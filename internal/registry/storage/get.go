@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
@@ -31,7 +30,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 		return r.getStored(ctx, scope.key(), revision)
 	}
 	if resourceVersion == "" || r.await.uncached() {
-		if o, err := r.getLagging(ctx, scope.key(), revision); o != nil || err != nil {
+		if o, err := r.getPresent(ctx, scope.key(), revision); o != nil || err != nil {
 			return o, err
 		}
 	} else if err := r.await.revision(ctx, revision); err != nil {
@@ -48,26 +47,37 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	return o, nil
 }
 
-// readFirst limits the first read of the store on behalf of a cache that lags.
-const readFirst = time.Second
-
-// getLagging waits until the cache has seen all writes before the call, which must include revision, and returns nil. While the cache lags, it reads the
-// object from the store. A read that takes long may have reached a member that hangs: getLagging then waits for the cache
-// again, and the next read may take twice as long.
-func (r *Resource) getLagging(ctx context.Context, key string, revision uint64) (*cache.Object, error) {
-	for patience := readFirst; ; patience *= 2 {
-		err := r.await.present(ctx, revision)
-		if !apierrors.IsTooManyRequests(err) || ctx.Err() != nil || r.await.mirror.Outdated() {
-			return nil, err
-		}
-		reading, cancel := context.WithTimeout(ctx, patience)
-		o, err := r.getStored(reading, key, 0)
-		hung := reading.Err() != nil && ctx.Err() == nil
-		cancel()
-		if err == nil || !hung {
-			return o, err
-		}
+// getPresent waits until the cache shows all writes before the call, and returns nil, or it returns the object from the
+// store. It reads the store if the cache lags, and still waits for the cache: the read may have reached an etcd member that
+// hangs. The store must have reached revision.
+func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) (o *cache.Object, err error) {
+	lags := func(err error) bool { return apierrors.IsTooManyRequests(err) && !r.await.mirror.Outdated() }
+	if _, err = r.await.nowFrom(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
+		return nil, err
 	}
+	reading, endRead := context.WithCancel(ctx)
+	waiting, endWait := context.WithCancel(ctx)
+	defer endWait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer endWait()
+		o, err = r.getStored(reading, key, revision)
+	}()
+	caughtUp := false
+	for again := true; again && waiting.Err() == nil; {
+		_, err := r.await.nowFrom(waiting, revision, 0)
+		caughtUp, again = err == nil, lags(err)
+	}
+	if caughtUp {
+		endRead()
+	}
+	<-done
+	endRead()
+	if caughtUp {
+		return nil, nil
+	}
+	return o, err
 }
 
 // CatchUp waits until the cache has reached the store's current revision.

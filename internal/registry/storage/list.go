@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -140,6 +141,8 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 			return snapshot, fmt.Errorf("%w: %w", errNotKept, err)
 		}
 		return snapshot, nil
+	case r.await.uncached():
+		return r.snapshotPresent(ctx, read)
 	case read.q.ResourceVersion == "" || read.q.Continue != "":
 		waited, err := r.await.nowTimed(ctx)
 		if err != nil {
@@ -155,18 +158,29 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if err != nil {
 			return cache.Snapshot{}, err
 		}
-		if r.await.uncached() {
-			if err := r.await.present(ctx, revision); err != nil {
-				return cache.Snapshot{}, err
-			}
-			break
-		}
 		if read.q.Limit > 0 { // otherwise the next page's revision could be compacted already
 			revision = max(revision, uint64(r.store.Compaction()))
 		}
 		if err := r.await.atHand(ctx, revision); err != nil {
 			return cache.Snapshot{}, err
 		}
+	}
+	return r.Cache.Snapshot(), nil
+}
+
+// snapshotPresent returns a snapshot with all writes before the call, for a resource that upstream reads from etcd. If the
+// cache lags, the list is read from there, too.
+func (r *Resource) snapshotPresent(ctx context.Context, read listing) (cache.Snapshot, error) {
+	revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)
+	if err != nil {
+		return cache.Snapshot{}, err
+	}
+	_, err = r.await.nowFrom(ctx, revision, 0)
+	switch {
+	case apierrors.IsTooManyRequests(err) && !r.await.mirror.Outdated():
+		return cache.Snapshot{}, errNotKept
+	case err != nil:
+		return cache.Snapshot{}, err
 	}
 	return r.Cache.Snapshot(), nil
 }

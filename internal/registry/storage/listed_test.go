@@ -103,6 +103,31 @@ func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
 				t.Errorf("list at %s: %d objects, %v; want %d", version, len(listing.Objects), err, want)
 			}
 		}
+		f.memory.Hold()
+		last := create("watched")
+		time.AfterFunc(time.Second, f.memory.Release)
+		yes := true
+		w, err := f.resource.Watch(t.Context(), WatchRequest{ResourceVersion: "0", SendInitialEvents: &yes, Bookmarks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for ended := false; !ended; {
+			deliveries, err := w.Next(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := deliveries[len(deliveries)-1]
+			if ended = d.Type == watch.InitialEnd; ended && fmt.Sprint(d.Revision) != last {
+				t.Errorf("the initial events end at %d, after a write at %s", d.Revision, last)
+			}
+		}
+		f.memory.Hold()
+		f.memory.Mute(true)
+		create("lagging")
+		if listing, err := f.list(ListRequest{ResourceVersion: "0"}); err != nil || len(listing.Objects) != 7 {
+			t.Errorf("list while the cache lags: %d objects, %v", len(listing.Objects), err)
+		}
 	})
 }
 

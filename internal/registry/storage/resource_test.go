@@ -216,12 +216,39 @@ func TestNoOpUpdatesAreRecognizedByStoredBytes(t *testing.T) {
 	}
 }
 
-// hangingGets is a store that does not answer reads of one key.
-type hangingGets struct{ recordingStore }
+// slowGets is a store that answers reads of one key after a while.
+type slowGets struct {
+	recordingStore
+	after time.Duration
+}
 
-func (hangingGets) Get(ctx context.Context, _ string) (kv.Item, bool, int64, error) {
-	<-ctx.Done()
-	return kv.Item{}, false, 0, ctx.Err()
+func (s slowGets) Get(ctx context.Context, key string) (kv.Item, bool, int64, error) {
+	select {
+	case <-time.After(s.after):
+		return s.recordingStore.Get(ctx, key)
+	case <-ctx.Done():
+		return kv.Item{}, false, 0, ctx.Err()
+	}
+}
+
+// TestGetFromASlowStore checks that a consistent get waits for a slow answer of the store as long as the cache lags.
+func TestGetFromASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 2 * time.Second
+		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
+			c.Store = slowGets{c.Store.(recordingStore), slow}
+		})
+		f.memory.Hold()
+		f.memory.Mute(true)
+		f.create(examplePod("a", "one"))
+		began := time.Now()
+		if o, err := f.resource.Get(t.Context(), Scope{Namespace: "a", Name: "one"}, ""); err != nil || o.Err() != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(began); waited != freshness+slow {
+			t.Errorf("waited %v", waited)
+		}
+	})
 }
 
 // TestGetWhileAMemberHangs checks that a consistent get whose read of the store hangs is answered once the cache has
@@ -229,12 +256,12 @@ func (hangingGets) Get(ctx context.Context, _ string) (kv.Item, bool, int64, err
 func TestGetWhileAMemberHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
-			c.Store = hangingGets{c.Store.(recordingStore)}
+			c.Store = slowGets{c.Store.(recordingStore), time.Hour}
 		})
 		f.memory.Hold()
 		f.memory.Mute(true)
 		f.create(examplePod("a", "one"))
-		const caughtUp = freshness + 2*readFirst
+		const caughtUp = freshness + 2*time.Second
 		time.AfterFunc(caughtUp, func() {
 			f.memory.Mute(false)
 			f.memory.Release()

@@ -111,12 +111,13 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 		revision = now
 	}
 	if initial {
+		least, err := uint64(max(revision, 0)), error(nil)
 		if r.await.uncached() {
-			if err := r.await.refuseFuture(ctx, uint64(max(revision, 0)), 1); err != nil {
-				return err
-			}
+			_, err = r.await.nowFrom(ctx, least, 1)
+		} else {
+			err = r.await.atHand(ctx, least)
 		}
-		if err := r.await.atHand(ctx, uint64(max(revision, 0))); err != nil {
+		if err != nil {
 			return err
 		}
 	}
