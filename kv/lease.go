@@ -15,8 +15,8 @@ const (
 	leaseReuseMax     = 60 // seconds, the default
 	leaseMaxObjects   = 1000
 
-	// A grant that takes longer than grantFirst is tried again, on another member: the first member may hang.
-	// The next one may take twice as long, up to slowTimeout. An unused lease expires by itself.
+	// A grant that takes longer than grantFirst is tried again, on another member if there is one: the first may hang.
+	// The next one may take twice as long, up to slowTimeout. If the first succeeds after all, its lease expires unused.
 	grantFirst = time.Second
 )
 
@@ -45,7 +45,7 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 		return lease, nil
 	}
 	window := l.window(ttl)
-	if window == 0 && l.longest > 0 { // the last lease may still be reused, this one not
+	if window == 0 && l.longest > 0 { // such a lease is for one key: it replaces no lease that others share
 		return grant(ctx, client, ttl)
 	}
 	select {

@@ -112,15 +112,15 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 }
 
 // shorten returns the revision >= past after which events are replayed.
-func (t *Tail) shorten(ctx context.Context, past, present int64) (shorter int64, err error) {
-	if t.recent == nil || past == present {
+func (t *Tail) shorten(ctx context.Context, past, present int64) (from int64, err error) {
+	if t.replayFrom == nil || past == present {
 		return past, nil
 	}
 	err = t.retry(ctx, func(ctx context.Context) error {
-		shorter, err = t.recent(ctx, past, present)
+		from, err = t.replayFrom(ctx, past, present)
 		return err
 	})
-	return shorter, err
+	return from, err
 }
 
 // rangeAt returns the keys below a prefix at a revision, without their values. ok is false if the revision was

@@ -58,9 +58,10 @@ type TailConfig struct {
 	// begins at the current revision.
 	Replay int64
 	Clock  Clock
-	// Recent makes a replay shorter: it returns the revision >= past after which events are replayed. It is for an etcd in
-	// this process, which reads all revisions that a watch has missed into memory at once. With nil it is past.
-	Recent func(ctx context.Context, past, present int64) (int64, error)
+	// ReplayFrom makes a replay shorter: it returns the revision >= past after which events are replayed. It is for an etcd
+	// in this process, which reads all revisions that a watch has missed into memory at once. If it is nil, events are
+	// replayed after past.
+	ReplayFrom func(ctx context.Context, past, present int64) (int64, error)
 	// Heartbeat is how long a watch may deliver nothing before it is compared with the store; 0 is a second.
 	Heartbeat time.Duration
 	Logger    *slog.Logger // nil discards
@@ -82,7 +83,7 @@ type Tail struct {
 	queueBytes int64
 	replay     int64
 	clock      Clock
-	recent     func(ctx context.Context, past, present int64) (int64, error)
+	replayFrom func(ctx context.Context, past, present int64) (int64, error)
 	heartbeat  time.Duration
 	logger     *slog.Logger
 
@@ -157,7 +158,7 @@ func NewTail(cfg TailConfig) *Tail {
 		queueBytes: cmp.Or(cfg.QueueBytes, defaultQueueBytes),
 		replay:     cfg.Replay,
 		clock:      cfg.Clock,
-		recent:     cfg.Recent,
+		replayFrom: cfg.ReplayFrom,
 		heartbeat:  cmp.Or(cfg.Heartbeat, heartbeatInterval),
 		logger:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		kick:       make(chan struct{}, 1),

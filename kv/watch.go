@@ -87,15 +87,15 @@ func (w *watches) remove(watch *watch) {
 	w.wait.Done()
 }
 
-// blame notes that a member has hung.
-func (w *watches) blame(member string) {
+// noteHung notes that a member has hung.
+func (w *watches) noteHung(member string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hung = member
 }
 
-// hasHung reports whether a member was the last to be blamed.
-func (w *watches) hasHung(member string) bool {
+// lastHung reports whether a member was the last to be blamed.
+func (w *watches) lastHung(member string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return member != "" && w.hung == member
@@ -164,7 +164,7 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 		defer e.watches.remove(watch)
 		defer cancel(nil)
 		defer close(out)
-		f := follower{etcd: e, watch: watch, prefix: prefix, delivered: after, out: out, patience: confirmFirst}
+		f := follower{etcd: e, watch: watch, prefix: prefix, delivered: after, out: out, confirmTimeout: confirmFirst}
 		err := f.follow(inner)
 		cause := context.Cause(inner)
 		if ctx.Err() != nil && !errors.Is(cause, errStalled) {
@@ -203,8 +203,8 @@ type follower struct {
 	wide  bool            // the stream watches the whole key space
 	sound atomic.Bool     // the reports of progress of the stream's member can be trusted
 
-	patience time.Duration // how long the next stream may take until its watch is confirmed
-	skips    int           // streams given up since the last confirmation
+	confirmTimeout time.Duration // how long the next stream may take until its watch is confirmed
+	skips          int           // streams given up since the last confirmation
 }
 
 // follow copies until ctx ends or the watch cannot continue, and returns why. A broken
@@ -224,8 +224,8 @@ func (f *follower) follow(ctx context.Context) error {
 		case errors.Is(err, errUnsound), errors.Is(err, errSkipped):
 			continue
 		case errors.Is(err, errUnconfirmed):
-			f.etcd.logger.Warn("etcd does not confirm a watch, opening another", "patience", f.patience, "error", err)
-			f.patience = min(2*f.patience, slowTimeout)
+			f.etcd.logger.Warn("etcd does not confirm a watch, opening another", "timeout", f.confirmTimeout, "error", err)
+			f.confirmTimeout = min(2*f.confirmTimeout, slowTimeout)
 			continue
 		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.Internal,
 			errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's client does not reopen such a stream either
@@ -255,11 +255,11 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	f.sound.Store(members == nil)
 	f.held = nil
 	member := memberOf(stream)
-	if f.skips < maxSkips && f.etcd.watches.hasHung(member) {
+	if f.skips < maxSkips && f.etcd.watches.lastHung(member) {
 		f.skips++
 		return errSkipped
 	}
-	unconfirmed := time.AfterFunc(f.patience, func() { cancel(errUnconfirmed) })
+	unconfirmed := time.AfterFunc(f.confirmTimeout, func() { cancel(errUnconfirmed) })
 	defer unconfirmed.Stop()
 	f.watch.attach(stream, f.request())
 	defer f.watch.attach(nil, nil)
@@ -270,14 +270,14 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 				err = context.Cause(ctx)
 			}
 			if member != "" && (errors.Is(err, errStalled) || errors.Is(err, errUnconfirmed)) {
-				f.etcd.watches.blame(member)
+				f.etcd.watches.noteHung(member)
 				err = fmt.Errorf("etcd at %s: %w", member, err)
 			}
 			return err
 		}
 		if resp.Created {
 			unconfirmed.Stop()
-			f.patience, f.skips = confirmFirst, 0
+			f.confirmTimeout, f.skips = confirmFirst, 0
 		}
 		if resp.Created && members != nil && !f.watch.internal {
 			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
@@ -407,7 +407,7 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 var errWatchEnded = errors.New("etcd ended the watch")
 
 // errSkipped ends a stream whose member has hung before.
-var errSkipped = errors.New("member has hung")
+var errSkipped = errors.New("the member of the last stalled watch is skipped")
 
 // errUnconfirmed ends a stream whose watch etcd has not confirmed in time.
 var errUnconfirmed = errors.New("watch not confirmed")

@@ -159,3 +159,12 @@ func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 		}
 	})
 }
+
+// TestMembersBehindAProxy checks that a stream whose connection has no address, as through a proxy, has a member without a
+// name.
+func TestMembersBehindAProxy(t *testing.T) {
+	ctx := peer.NewContext(t.Context(), &peer.Peer{})
+	if got := memberOf(&eventfulStream{ctx: ctx}); got != "" {
+		t.Errorf("member %q", got)
+	}
+}

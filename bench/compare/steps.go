@@ -157,7 +157,7 @@ func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) ste
 			Name: spec.ID, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
 		}
 		if a.encoding == "gzip" && kind != Limit {
-			other := map[string]string{Stock: Larder, Larder: Stock}[kind] // the change is not measured
+			other := map[string]string{Stock: Larder, Larder: Stock}[kind] // it makes a change before each request, which is not measured
 			read.Between = func(ctx context.Context, i int) error {
 				return c.servers[other].Target.Change(ctx, c.seed.PodPath(i%c.seed.Pods))
 			}

@@ -34,6 +34,13 @@ type crdVersions struct {
 	to      autoregister.AutoAPIServiceRegistration
 }
 
+// handlers returns the handlers of CRDs. An update may have removed a version that the CRD served before.
+func (d *crdVersions) handlers() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: d.changed, UpdateFunc: func(old, obj any) { d.changed(old); d.changed(obj) }, DeleteFunc: d.changed,
+	}
+}
+
 // changed checks each version of a CRD. The index is at least as new as the event, and decides.
 func (d *crdVersions) changed(obj any) {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {

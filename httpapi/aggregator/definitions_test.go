@@ -74,16 +74,15 @@ func TestServedVersionsOfCRDsAreSynced(t *testing.T) {
 			if random.IntN(2) == 0 {
 				gone = cache.DeletedFinalStateUnknown{Key: old.Name, Obj: old}
 			}
-			d.changed(gone)
+			d.handlers().OnDelete(gone)
 		case old != nil:
 			must(t, d.indexer.Update(next))
 			known[next.Name] = next
-			d.changed(old)
-			d.changed(next)
+			d.handlers().OnUpdate(old, next)
 		default:
 			must(t, d.indexer.Add(next))
 			known[next.Name] = next
-			d.changed(next)
+			d.handlers().OnAdd(next, false)
 		}
 		want := make(syncedVersions)
 		for _, k := range known {

@@ -51,9 +51,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	if crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"); a.config.Registry.Endpoint(crds, "") != nil {
 		informer := a.config.CRDs.Informer()
 		versions := &crdVersions{indexer: informer.GetIndexer(), to: registrar}
-		wished, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: versions.changed, UpdateFunc: func(old, obj any) { versions.changed(old); versions.changed(obj) }, DeleteFunc: versions.changed,
-		})
+		wished, err = informer.AddEventHandler(versions.handlers())
 		if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
 			return fmt.Errorf("aggregator: %w", err)
 		}

@@ -24,7 +24,7 @@ func Lines() bool { return klog.V(lineVerbosity).Enabled() }
 // to the code that sees the end. A nil line is not written.
 type Line struct {
 	began  time.Time
-	values []any  // with their names; the latency comes after two of them
+	values []any  // names and values; Write inserts the latency after the verb and the URI
 	info   string // at the end
 }
 

@@ -39,14 +39,14 @@ type Listener struct {
 	addresses map[netip.Prefix]int // guarded by mu: open connections of each address
 	closed    bool                 // guarded by mu: closing is closed
 
-	logs flowcontrol.PassiveRateLimiter // one message a minute about connections that the server did not accept
+	logLimiter flowcontrol.PassiveRateLimiter // one message a minute about connections that the server did not accept
 }
 
 func (s *Server) newListener(limits connLimits) *Listener {
 	return &Listener{
 		s: s, limits: limits, closing: make(chan struct{}),
 		open: make(map[*connection]bool), addresses: make(map[netip.Prefix]int),
-		logs: flowcontrol.NewTokenBucketPassiveRateLimiter(1.0/60, 1),
+		logLimiter: flowcontrol.NewTokenBucketPassiveRateLimiter(1.0/60, 1),
 	}
 }
 
@@ -91,7 +91,7 @@ func (l *Listener) accept(in net.Listener, config *tls.Config) error {
 		case l.isClosing(), l.s.isDraining() && errors.Is(err, net.ErrClosed):
 			return nil
 		case isTemporary(err):
-			if l.logs.TryAccept() {
+			if l.logLimiter.TryAccept() {
 				klog.ErrorS(err, "Connections cannot be accepted; trying again")
 			}
 			select {
@@ -251,7 +251,7 @@ func (l *Listener) remove(c *connection) {
 
 // logRefused logs that a connection from address was refused, at most once a minute.
 func (l *Listener) logRefused(address netip.Prefix) {
-	if !l.logs.TryAccept() {
+	if !l.logLimiter.TryAccept() {
 		return
 	}
 	l.mu.Lock()

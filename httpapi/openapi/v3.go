@@ -117,9 +117,9 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 			klog.ErrorS(err, "Omitting an API from the index of OpenAPI v3", "path", name)
 		}
 	}
-	for name, link := range linked {
+	for name, linkedTo := range linked {
 		if _, own := root.Paths[name]; !own {
-			root.Paths[name] = link
+			root.Paths[name] = linkedTo
 		}
 	}
 	index, err := json.Marshal(root)

@@ -107,7 +107,7 @@ func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// These let utilnet.CloseIdleConnectionsFor find the connections.
+// By WrappedRoundTripper, utilnet.CloseIdleConnectionsFor finds the connections.
 
 func (p *patient) WrappedRoundTripper() http.RoundTripper { return p.next }
 func (b begins) WrappedRoundTripper() http.RoundTripper   { return b.next }

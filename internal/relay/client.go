@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/kv"
 )
@@ -102,18 +103,20 @@ func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io
 	if err != nil {
 		return nil, cause(ctx, err)
 	}
-	if response.StatusCode == http.StatusOK {
-		if media, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err == nil && media == s.codec.mediaType() {
-			return response.Body, nil
-		}
+	media, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if response.StatusCode == http.StatusOK && err == nil && media == s.codec.mediaType() {
+		return response.Body, nil
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode == http.StatusOK {
-		text := fmt.Sprintf("upstream answers with %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
-		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: text}}
+	if response.StatusCode != http.StatusOK {
+		return nil, s.refusal(response)
 	}
-	return nil, s.refusal(response)
+	text := fmt.Sprintf("upstream answers with %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
+	if media != runtime.ContentTypeJSON && media != runtime.ContentTypeProtobuf {
+		return nil, errors.New(text) // the page of a proxy, which decides nothing
+	}
+	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: text}}
 }
 
 // refusal returns the error of an answer that is no success.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/internal/relay"
@@ -337,23 +338,32 @@ func TestRefused(t *testing.T) {
 				t.Errorf("refused %v after %v", !want, err)
 			}
 		}
-		answer := func(code int) {
+		send := func(code int, mediaType string) {
 			u.locked(func() {
 				u.answer = func(*http.Request) *http.Response {
-					return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("404 page not found"))}
+					return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {mediaType}}, Body: io.NopCloser(strings.NewReader("404 page not found"))}
 				}
 			})
 		}
+		answer := func(code int) { send(code, "text/plain") }
 		check(false)
 		answer(http.StatusServiceUnavailable)
 		check(false)
-		for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusOK} {
+		for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable} {
 			answer(code)
 			check(true)
 			answer(http.StatusTooManyRequests)
 			check(true)
 			u.locked(func() { u.answer = nil })
 			check(false)
+		}
+		for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf, "text/html"} {
+			if mediaType != u.mediaType() {
+				send(http.StatusOK, mediaType)
+				check(mediaType != "text/html")
+				u.locked(func() { u.answer = nil })
+				check(false)
+			}
 		}
 	})
 }

@@ -62,8 +62,8 @@ func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts
 	return out, err
 }
 
-// read runs f, and returns an error if f has not ended when ctx ends or the store closes. The caller must not
-// use what f sets then.
+// read runs f, and returns an error if f has not ended when ctx ends or the store closes. Then f may still
+// be running: the caller must not touch its variables.
 func (k *localKV) read(ctx context.Context, f func(context.Context)) error {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()

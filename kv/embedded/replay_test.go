@@ -34,7 +34,7 @@ func TestReplayIsBoundedByBytes(t *testing.T) {
 			defer store.Stop()
 			tail := kv.NewTail(kv.TailConfig{
 				Store: store, Prefix: "/registry", Replay: writes,
-				Recent: func(ctx context.Context, past, present int64) (int64, error) {
+				ReplayFrom: func(ctx context.Context, past, present int64) (int64, error) {
 					return store.Recent(ctx, past, present, c.most)
 				},
 			})

@@ -23,8 +23,8 @@ type Config struct {
 	Registry *registry.Registry
 
 	// Client connects to this server. New requests the informers that it needs, and the caller starts
-	// them. Those of Services and IPAddresses resync every RepairInterval: upstream's repair of addresses starts
-	// after them, and does no more often what it was not told of.
+	// them. Those of Services and IPAddresses resync every RepairInterval. Otherwise upstream's repair of addresses, whose
+	// handlers join after the start, would not be called again for unchanged objects.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
 

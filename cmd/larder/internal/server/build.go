@@ -127,7 +127,7 @@ func (s *Server) newTail(store *kv.Etcd) *kv.Tail {
 		// After a kill, a client resumes from its last bookmark, which is at most about 60 s old. Servers renew
 		// their Leases every 10 s: kubernetes pkg/controlplane/apiserver/server.go, IdentityLeaseRenewIntervalPeriod.
 		Clock: kv.Clock{Prefix: path.Join(prefix, "leases/kube-system") + "/apiserver-", Ticks: 8, Limit: 100_000},
-		Recent: func(ctx context.Context, past, present int64) (int64, error) {
+		ReplayFrom: func(ctx context.Context, past, present int64) (int64, error) {
 			return store.Recent(ctx, past, present, most)
 		},
 	})
