@@ -56,25 +56,20 @@ func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) 
 		return nil, err
 	}
 	reading, endRead := context.WithCancel(ctx)
-	waiting, endWait := context.WithCancel(ctx)
-	defer endWait()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer endWait()
-		o, err = r.getStored(reading, key, revision)
+	defer endRead()
+	caughtUp := make(chan bool, 1)
+	go func() { // it decodes nothing: a panic of a decoder is the caller's
+		err := error(nil)
+		for again := true; again; again = lags(err) && reading.Err() == nil {
+			_, err = r.await.nowFrom(reading, revision, 0)
+		}
+		if err == nil {
+			endRead()
+		}
+		caughtUp <- err == nil
 	}()
-	caughtUp := false
-	for again := true; again && waiting.Err() == nil; {
-		_, err := r.await.nowFrom(waiting, revision, 0)
-		caughtUp, again = err == nil, lags(err)
-	}
-	if caughtUp {
-		endRead()
-	}
-	<-done
-	endRead()
-	if caughtUp {
+	o, err = r.getStored(reading, key, revision)
+	if endRead(); <-caughtUp {
 		return nil, nil
 	}
 	return o, err

@@ -44,23 +44,8 @@ func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.AfterFunc(time.Second, f.memory.Release)
-		yes := true
-		w, err := f.resource.Watch(t.Context(), WatchRequest{ResourceVersion: "0", SendInitialEvents: &yes, Bookmarks: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		for end := int64(0); end == 0; {
-			deliveries, err := w.Next(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := deliveries[len(deliveries)-1]; d.Type == watch.InitialEnd {
-				end = d.Revision
-			}
-			if end != 0 && end < stored.Meta.Revision {
-				t.Errorf("the initial events end at %d, after a list at %d", end, stored.Meta.Revision)
-			}
+		if end := f.initialEnd(); end < stored.Meta.Revision {
+			t.Errorf("the initial events end at %d, after a list at %d", end, stored.Meta.Revision)
 		}
 		// After a restore, no list of the new history has been returned yet.
 		f.memory.Restore(stored.Meta.Revision-1, true)
@@ -106,21 +91,8 @@ func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
 		f.memory.Hold()
 		last := create("watched")
 		time.AfterFunc(time.Second, f.memory.Release)
-		yes := true
-		w, err := f.resource.Watch(t.Context(), WatchRequest{ResourceVersion: "0", SendInitialEvents: &yes, Bookmarks: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		for ended := false; !ended; {
-			deliveries, err := w.Next(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := deliveries[len(deliveries)-1]
-			if ended = d.Type == watch.InitialEnd; ended && fmt.Sprint(d.Revision) != last {
-				t.Errorf("the initial events end at %d, after a write at %s", d.Revision, last)
-			}
+		if end := f.initialEnd(); fmt.Sprint(end) != last {
+			t.Errorf("the initial events end at %d, after a write at %s", end, last)
 		}
 		f.memory.Hold()
 		f.memory.Mute(true)
@@ -129,6 +101,26 @@ func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
 			t.Errorf("list while the cache lags: %d objects, %v", len(listing.Objects), err)
 		}
 	})
+}
+
+// initialEnd returns the revision at which the initial events of a watch at resourceVersion=0 end.
+func (f *fixture) initialEnd() int64 {
+	f.t.Helper()
+	yes := true
+	w, err := f.resource.Watch(f.t.Context(), WatchRequest{ResourceVersion: "0", SendInitialEvents: &yes, Bookmarks: true})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer w.Close()
+	for {
+		deliveries, err := w.Next(f.t.Context(), nil)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if d := deliveries[len(deliveries)-1]; d.Type == watch.InitialEnd {
+			return d.Revision
+		}
+	}
 }
 
 // wholeListing is a listing of all objects, as List passes it on.
