@@ -322,7 +322,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		if b.converts && ctx.Err() != nil {
 			return apistorage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
 		}
-		item, err := b.source.Await(ctx, o)
+		item, err := b.source.Item(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -387,7 +387,7 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	for i := 0; i < len(b.objects); i += itemsAhead {
 		b.items = b.items[:0]
 		for _, o := range b.objects[i:min(i+itemsAhead, len(b.objects))] {
-			item, err := b.source.Item(o)
+			item, err := b.source.Item(context.Background(), o)
 			if err != nil {
 				return err
 			}

@@ -361,7 +361,7 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 		return negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
 	}
 	encoder := i.View.Encoder(f.Encoding(), f.Projection())
-	item, err := encoder.Await(ctx, o)
+	item, err := encoder.Item(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func stitchBoth(t *rapid.T, s *Stitcher, f *encoding.Encoder, meta wire.ListMeta
 	}
 	items := make([][]byte, len(objects))
 	for i, o := range objects {
-		if items[i], err = f.Item(o); err != nil {
+		if items[i], err = f.Item(t.Context(), o); err != nil {
 			t.Fatalf("item: %v", err)
 		}
 	}
@@ -304,7 +304,7 @@ func TestStitchedListsElsewhere(t *testing.T) {
 	var items [][]byte
 	for n := range 100 {
 		objects = append(objects, configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000))
-		item, err := f.Item(objects[n])
+		item, err := f.Item(t.Context(), objects[n])
 		if err != nil {
 			t.Fatal(err)
 		}

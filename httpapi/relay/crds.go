@@ -41,7 +41,7 @@ type crdVersion struct {
 
 // crdOf decodes a CRD.
 func crdOf(e *registry.Endpoint, o *cache.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
-	item, err := e.View.Encoder(encoding.JSON, encoding.Full).Item(o)
+	item, err := e.View.Encoder(encoding.JSON, encoding.Full).Item(context.Background(), o)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}

@@ -107,7 +107,7 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 		return false
 	}
 	encoder := view.Encoder(w.format.Encoding(), w.format.Projection())
-	item, err := encoder.Uncached().Item(o)
+	item, err := encoder.Uncached().Item(w.ctx, o)
 	if err != nil {
 		return false // upstream's encoder says why
 	}

@@ -148,7 +148,7 @@ func (s *store) list(namespace string, label labels.Selector) ([]any, error) {
 }
 
 func (s *store) object(o *larder.Object) (any, error) {
-	body, err := s.view.Encoder(encoding.Protobuf, encoding.Full).Item(o)
+	body, err := s.view.Encoder(encoding.Protobuf, encoding.Full).Item(context.Background(), o)
 	if err != nil {
 		return nil, s.failed(err)
 	}

@@ -287,7 +287,7 @@ func checkRead(t *testing.T, s *registrytest.Server, e *registry.Endpoint, creat
 func checkEncoding(t *testing.T, e *registry.Endpoint, media encoding.MediaType, cached *cache.Object, want []byte) {
 	t.Helper()
 	encoder := e.View.Encoder(media, encoding.Full)
-	item, err := encoder.Item(cached)
+	item, err := encoder.Item(t.Context(), cached)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package encoding_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -86,7 +87,7 @@ func BenchmarkFirstRead(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				o := registrytest.Object(v.Resource, "default/web", values[i%len(values)], 5)
-				if _, err := f.Item(o); err != nil {
+				if _, err := f.Item(b.Context(), o); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -110,7 +111,7 @@ func BenchmarkList(b *testing.B) {
 			for b.Loop() {
 				size := 0
 				for i, o := range objects {
-					item, err := f.Item(o)
+					item, err := f.Item(b.Context(), o)
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -244,7 +245,7 @@ func (w *benchWriter) answer(written *storage.Written, out runtime.Object) {
 		return
 	}
 	f := w.view.Encoder(w.media, encoding.Full)
-	item, err := f.Uncached().Item(written.For(out))
+	item, err := f.Uncached().Item(context.Background(), written.For(out))
 	if err != nil {
 		w.Fatal(err)
 	}

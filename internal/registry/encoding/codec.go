@@ -163,9 +163,9 @@ func (c *Codec) IsCustom() bool { return c.custom != nil }
 // change labels and fields.
 func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
 
-// DecodeObject decodes o as Decode, or Restore if exact is set, decodes its canonical bytes, unless a webhook
-// converts. Then it decodes the bytes that a GET returns, as plain JSON: the webhook was called once for all readers, and
-// nothing sets defaults in what it returned. DecodeObject ends with ctx as [Encoder.Await] does.
+// DecodeObject decodes o. Without a conversion webhook it decodes the canonical bytes as Decode does, or as Restore
+// does if exact is set. With one it decodes the JSON that a GET returns, so that all readers share one call to the
+// webhook, and sets no defaults in it. DecodeObject ends with ctx as [Encoder.Item] does.
 func (c *Codec) DecodeObject(ctx context.Context, o *cache.Object, into runtime.Object, exact bool) error {
 	if o.Err() != nil {
 		return o.Err()
@@ -173,7 +173,7 @@ func (c *Codec) DecodeObject(ctx context.Context, o *cache.Object, into runtime.
 	if !c.Converts() || c.custom.served == nil {
 		return c.decode(o.Body(), into, exact)
 	}
-	item, err := c.custom.served.Encoder(JSON, Full).Await(ctx, o)
+	item, err := c.custom.served.Encoder(JSON, Full).Item(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -323,7 +323,7 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 }
 
 // Internal decodes a cached object into a new object of the internal version. revision, if not 0,
-// replaces its resourceVersion. It ends with ctx as [Encoder.Await] does.
+// replaces its resourceVersion. It ends with ctx as [Encoder.Item] does.
 func (c *Codec) Internal(ctx context.Context, o *cache.Object, revision int64) (runtime.Object, error) {
 	obj := c.New()
 	if err := c.DecodeObject(ctx, o, obj, false); err != nil {
@@ -377,10 +377,7 @@ func (c *Codec) Records() bool { return c.New == nil }
 // marshaler and unmarshaler have the methods of generated protobuf types.
 type marshaler interface{ Marshal() ([]byte, error) }
 
-type unmarshaler interface {
-	Reset()
-	Unmarshal([]byte) error
-}
+type unmarshaler interface{ Unmarshal([]byte) error }
 
 // errNotProtobuf says that a kind has no protobuf encoding.
 var errNotProtobuf = errors.New("registry: kind has no protobuf form")

@@ -82,7 +82,7 @@ func TestReadersShareAConversion(t *testing.T) {
 					await := func(ctx context.Context) chan error {
 						ended := make(chan error, 1)
 						go func() {
-							_, err := e.Await(ctx, o)
+							_, err := e.Item(ctx, o)
 							ended <- err
 						}()
 						synctest.Wait()
@@ -105,7 +105,7 @@ func TestReadersShareAConversion(t *testing.T) {
 						}
 					}
 					if name == "success" {
-						if _, err := e.Item(o); err != nil { // it would wait for a conversion
+						if _, err := e.Item(t.Context(), o); err != nil { // it would wait for a conversion
 							t.Errorf("after a conversion: %v", err)
 						}
 						return
@@ -133,12 +133,12 @@ func TestConversionsAreLimited(t *testing.T) {
 		}
 		const most = 1000
 		for i := range most {
-			if _, err := e.Await(left, another(i)); !storage.IsRequestTimeout(err) {
+			if _, err := e.Item(left, another(i)); !storage.IsRequestTimeout(err) {
 				t.Fatalf("reader %d: %v", i, err)
 			}
 		}
 		synctest.Wait()
-		if _, err := e.Await(t.Context(), another(most)); !apierrors.IsTooManyRequests(err) {
+		if _, err := e.Item(t.Context(), another(most)); !apierrors.IsTooManyRequests(err) {
 			t.Errorf("one more: %v", err)
 		}
 		for range most {
@@ -146,7 +146,7 @@ func TestConversionsAreLimited(t *testing.T) {
 		}
 		synctest.Wait()
 		go func() { calls <- func() error { return nil } }()
-		if _, err := e.Await(t.Context(), another(most)); err != nil {
+		if _, err := e.Item(t.Context(), another(most)); err != nil {
 			t.Errorf("at last: %v", err)
 		}
 	})

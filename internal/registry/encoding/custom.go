@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -174,9 +175,7 @@ func (c *Custom) allAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		for name, value := range found {
-			selectable[name] = value
-		}
+		maps.Copy(selectable, found)
 		all = set
 	}
 	return all, selectable, nil
@@ -192,13 +191,12 @@ func (c *Custom) Empty() bool { return len(c.versions) == 0 }
 // no Go type: the canonical encoding is JSON, in the version that is stored, and is decoded
 // by the same code as a stored value.
 type customCodec struct {
-	// head is the start of stored or canonical bytes of an object of the Codec's version; nil
-	// in the Codec of the whole resource. Bytes that begin otherwise may have the version,
-	// too.
+	// head is how encoders begin the JSON of an object of the Codec's version. It is nil in the Codec of the
+	// whole resource. JSON that begins otherwise may still have this version.
 	head []byte
 
-	// storedIn says that objects are stored in the Codec's version, as an encoding by upstream's
-	// codec has shown.
+	// storedIn is set once upstream's codec has encoded an object in the Codec's version: that is the stored
+	// version.
 	storedIn atomic.Bool
 
 	// onlyVersion says that the CRD has no other version.
@@ -260,10 +258,10 @@ func (c *customCodec) decode(data []byte, into runtime.Object) bool {
 	return d != nil
 }
 
-// stores reports whether data, stored or canonical, has the version of the Codec. It may
-// report false for data that has: a conversion then changes nothing.
+// stores reports whether data, stored or canonical, has the version of the Codec. A wrong false is harmless: it
+// costs a conversion that changes nothing.
 func (c *customCodec) stores(data []byte) bool {
-	return len(c.head) > 0 && len(data) > len(c.head) && string(data[:len(c.head)]) == string(c.head)
+	return len(c.head) > 0 && bytes.HasPrefix(data, c.head)
 }
 
 // lazyCodec is upstream's codec of one version of a CRD, made when it is first used.

@@ -52,7 +52,7 @@ type bookmark struct {
 	item []byte
 }
 
-// Planned reports whether items are made without decoding objects.
+// Planned reports whether the Encoder makes items without decoding objects.
 func (e *Encoder) Planned() bool { return e.Sliced() || e.plan() != nil }
 
 // Sliced reports whether items are parts of the canonical bytes. Such items cost neither CPU nor memory.
@@ -66,12 +66,9 @@ func (e *Encoder) Sliced() bool {
 	return e.MediaType == Protobuf && !e.codec.splitMetadata
 }
 
-// Item returns the item of o. The bytes are shared.
-func (e *Encoder) Item(o *cache.Object) ([]byte, error) { return e.Await(context.Background(), o) }
-
-// Await is Item, but if a webhook makes the item, Await waits for it only until ctx ends, and then returns upstream's
-// timeout error.
-func (e *Encoder) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
+// Item returns the item of o. The bytes are shared. If a conversion webhook makes the item, Item waits for the webhook
+// until ctx ends, and then returns upstream's timeout error.
+func (e *Encoder) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
@@ -96,14 +93,14 @@ func (e *Encoder) converts(o *cache.Object) bool {
 	return c != nil && c.converts && !c.stores(o.Head())
 }
 
-// mostConversions limits the calls to a webhook that are under way. Flow control does not limit them, because they
-// outlive readers that leave. The limit is above the usual number of seats, so readers that stay do not reach it.
+// mostConversions limits the concurrent calls to one webhook. Flow control does not limit them, because a call
+// continues after its readers have left. The limit exceeds the usual number of seats, so readers that stay do not
+// reach it.
 const mostConversions = 1000
 
-// converted returns the result of encode for o, which calls a webhook. Callers that arrive meanwhile share the
-// result, even an error: if each tried again, a webhook that hangs would delay them one after the other. No caller
-// owns the attempt, so that it continues if the first one leaves; upstream's client of the webhook ends it after 30
-// s.
+// converted returns the result of encode for o, which calls a webhook. Concurrent callers share one call and its
+// result, even an error: if each of them retried, a webhook that hangs would delay them one after the other. The call
+// continues if its callers leave. Upstream's webhook client ends it after 30 s.
 func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*cache.Object) ([]byte, error)) ([]byte, error) {
 	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.ID), func() (item any, err error) {
 		defer e.codec.custom.converting.Add(-1)

@@ -211,7 +211,7 @@ func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream,
 	if err != nil {
 		t.Fatal(err)
 	}
-	item, err := f.Item(s.Object)
+	item, err := f.Item(t.Context(), s.Object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream,
 	}
 	equal(t, "event", frame, append([]byte("before"), f.AppendFrame(nil, "ADDED", item)...), len(frame))
 	decodes := v.Resource.Codec().Decodes()
-	if again, err := f.Item(s.Object); err != nil || !bytes.Equal(again, item) {
+	if again, err := f.Item(t.Context(), s.Object); err != nil || !bytes.Equal(again, item) {
 		t.Errorf("item changed: %v", err)
 	}
 	if v.Resource.Codec().Decodes() != decodes {
@@ -257,7 +257,7 @@ func testLists(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream, 
 			var items [][]byte
 			size := 0
 			for _, s := range samples[:n] {
-				item, err := f.Item(s.Object)
+				item, err := f.Item(t.Context(), s.Object)
 				if err != nil {
 					t.Fatal(err)
 				}

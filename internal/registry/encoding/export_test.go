@@ -86,7 +86,7 @@ func (c *Codec) FingerprintsKnown() int { return len(c.rules.rules) }
 // ItemAt returns o as an item with revision in place of its own, as a DELETED
 // event shows it. The bytes are shared only if the revisions are equal.
 func (e *Encoder) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
-	item, err := e.Item(o)
+	item, err := e.Item(context.Background(), o)
 	if err != nil || revision == o.Revision() {
 		return item, err
 	}

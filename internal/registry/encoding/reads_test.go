@@ -47,7 +47,7 @@ func planted(t *testing.T, s *registrytest.Server, v *registry.View, key, value 
 // jsonItem gives o as an item of a list in JSON.
 func jsonItem(t *testing.T, v *registry.View, o *cache.Object) string {
 	t.Helper()
-	item, err := v.Encoder(encoding.JSON, encoding.Full).Item(o)
+	item, err := v.Encoder(encoding.JSON, encoding.Full).Item(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestErrorsOfEncodingAreUpstreams(t *testing.T) {
 	_, want := json.Marshal(fields[0])
 	o := registrytest.Object(v.Resource, "default/old", value, 9)
 	for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial} {
-		if _, err := v.Encoder(encoding.JSON, projection).Item(o); err == nil || err.Error() != want.Error() {
+		if _, err := v.Encoder(encoding.JSON, projection).Item(t.Context(), o); err == nil || err.Error() != want.Error() {
 			t.Errorf("projection %d: %v, upstream %v", projection, err, want)
 		}
 	}
@@ -267,7 +267,7 @@ func TestItemsHaveNoKindAndObjectsDo(t *testing.T) {
 	contains(t, string(f.AppendObject(nil, []byte(jsonItem(t, v, o)))), `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"`)
 	contains(t, string(f.AppendFrame(nil, "ADDED", []byte(jsonItem(t, v, o)))), `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"`)
 	f = v.Encoder(encoding.Protobuf, encoding.Full)
-	item, err := f.Item(o)
+	item, err := f.Item(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +321,7 @@ func TestManagedFieldsAreInEveryRead(t *testing.T) {
 	}
 	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
 		for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
-			item, err := v.Encoder(media, projection).Item(o)
+			item, err := v.Encoder(media, projection).Item(t.Context(), o)
 			if err != nil {
 				t.Fatal(err)
 			}

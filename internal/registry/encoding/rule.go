@@ -94,7 +94,10 @@ func (rc *ruleCache) ruleOf(v *inspected, data []byte, key string) *rule {
 		if !body.make(made.Body, rc.kinds[0].layouts()) {
 			return nil
 		}
-		r.body = body.template(func(_ int, t token) (int, bool) { return marks.tokenOf(t.content) })
+		r.body = body.template(func(_ int, t token) (int, bool) {
+			number, ok := marks.tokens[string(t.content)]
+			return number, ok
+		})
 	}
 	got := cache.ObjectConfig{Revision: want.Revision}
 	if !r.make(v, &got) || !bytes.Equal(got.Body, want.Body) ||
@@ -148,18 +151,12 @@ func (m *marks) add(content []byte) {
 	m.contents = append(m.contents, content)
 }
 
-// tokenOf returns the token whose mark is content.
-func (m *marks) tokenOf(content []byte) (int, bool) {
-	token, ok := m.tokens[string(content)]
-	return token, ok
-}
-
 // attributesOf returns the attributes with these values.
 func attributesOf(values fields.Set, marks marks) []attribute {
 	all := make([]attribute, 0, len(values))
 	for name, value := range values {
 		a := attribute{name: name, token: constant}
-		if token, ok := marks.tokenOf([]byte(value)); ok {
+		if token, ok := marks.tokens[value]; ok {
 			a.token = token
 		} else {
 			a.value = value

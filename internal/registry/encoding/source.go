@@ -49,7 +49,7 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 		return nil, false
 	}
 	if s.Sliced() {
-		item, err := s.Encoder.Item(o)
+		item, err := s.Encoder.Item(context.Background(), o) // a part of the canonical bytes
 		return item, err == nil
 	}
 	if s.whole(o) {
@@ -58,13 +58,10 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 	return o.Kept(s.ID)
 }
 
-// Item returns the item of o: shared bytes or new ones. Do not write to them.
-func (s Source) Item(o *cache.Object) ([]byte, error) { return s.Await(context.Background(), o) }
-
-// Await is Item with the context of [Encoder.Await].
-func (s Source) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
+// Item returns the item of o: shared bytes or new ones. Do not write to them. It ends with ctx as [Encoder.Item] does.
+func (s Source) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if _, packed := s.PackedSize(o); packed || s.keeps(o) {
-		return s.Encoder.Await(ctx, o)
+		return s.Encoder.Item(ctx, o)
 	}
 	if item, ok := s.Kept(o); ok || o.Err() != nil {
 		return item, o.Err()
@@ -83,9 +80,9 @@ func (s Source) refuse() {
 	}
 }
 
-// Next returns the item of o as shared bytes. If it cannot, it appends the item to dst and returns that as grown;
-// shared is then nil. If the budget is too small for all items, it does not cache items that are copied from
-// templates: copying costs little more than reading a cached item (L21).
+// Next returns the item of o as shared bytes, or appends it to dst. Then shared is nil, and grown is dst with the
+// item. If the budget is too small for all items, Next does not cache items that are copied from templates: copying
+// costs little more than reading a cached item (L21).
 func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {
 		return nil, dst, o.Err()

@@ -48,7 +48,7 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 					if _, ok := from.Kept(o); !ok {
 						made++
 					}
-					b, err := from.Item(o)
+					b, err := from.Item(t.Context(), o)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -78,7 +78,7 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 				}
 			}
 			for i, o := range objects {
-				if b, err := f.Item(o); err != nil || !bytes.Equal(b, first[i]) {
+				if b, err := f.Item(t.Context(), o); err != nil || !bytes.Equal(b, first[i]) {
 					t.Fatalf("item %d is not what is kept: %v", i, err)
 				}
 			}

@@ -141,7 +141,7 @@ func (w *writer) check(what string, made *storage.Written, out runtime.Object) {
 	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
 		for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
 			f := w.view.Encoder(media, projection)
-			item, err := f.Uncached().Item(o)
+			item, err := f.Uncached().Item(w.Context(), o)
 			if err != nil {
 				w.Fatal(err)
 			}

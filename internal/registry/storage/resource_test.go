@@ -76,7 +76,7 @@ func TestReadsDoNotDecode(t *testing.T) {
 			t.Fatalf("%d objects, %v", len(listing.Objects), err)
 		}
 		for _, o := range listing.Objects {
-			if _, err := v.Encoder(media, projection).Item(o); err != nil {
+			if _, err := v.Encoder(media, projection).Item(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := v.Encoder(media, projection).AppendEventAt(nil, "DELETED", o, 12345); err != nil {
