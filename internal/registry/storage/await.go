@@ -27,20 +27,11 @@ type awaiter struct {
 	made   time.Time
 }
 
-// now waits until the cache has seen all writes before the call.
-func (w *awaiter) now(ctx context.Context) error {
-	_, err := w.nowTimed(ctx)
-	return err
-}
-
-// nowTimed is nowFrom without a least revision.
-func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) { return w.nowFrom(ctx, 0, 0) }
-
-// nowFrom is now, and reports whether it has waited for the cache. It fails, with a retry delay in seconds, if the store
-// has not reached the revision least. Lists of a cache that cannot keep up
-// wait; they are never sent to the store, which could not serve them all. If the store is replaced
-// meanwhile, nowTimed reads its revision again, because the first one belongs to another history.
-func (w *awaiter) nowFrom(ctx context.Context, least uint64, retry int) (waited bool, err error) {
+// now waits until the cache has seen all writes before the call, and reports whether it had to wait. It fails, with a
+// retry delay in seconds, if the store has not reached the revision least. Lists of a cache that cannot keep up wait;
+// they are never sent to the store, which could not serve them all. If the store is replaced meanwhile, now reads the
+// revision again, because the first one belongs to another history.
+func (w *awaiter) now(ctx context.Context, least uint64, retry int) (waited bool, err error) {
 	for {
 		history := w.store.Replacements()
 		began := time.Now()
@@ -63,9 +54,7 @@ func (w *awaiter) nowFrom(ctx context.Context, least uint64, retry int) (waited 
 	}
 }
 
-// revision waits until the cache shows the store's own history up to revision, which a client named. If
-// the store was replaced, it refuses revisions that the store has not reached: they may belong to the
-// lost history.
+// revision waits until the cache shows the store's own history up to a revision that a client requested.
 func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 	if !w.shows(revision) {
 		if err := w.current(ctx); err != nil {
@@ -83,25 +72,30 @@ func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// refuse fails if no read may wait for revision, because the store may never reach it.
+// refuse fails if the store has not reached revision and no read may wait for it: in a store that was replaced, the
+// revision may belong to the lost history, and reads of uncached resources never wait.
 func (w *awaiter) refuse(ctx context.Context, revision uint64) error {
-	if w.store.Replacements() > 0 {
-		if err := w.refuseUnreached(ctx, revision); err != nil {
-			return err
-		}
+	if w.store.Replacements() == 0 && !w.uncached() {
+		return nil
 	}
-	if w.uncached() {
-		return w.refuseFuture(ctx, revision)
+	current, err := w.store.Revision(ctx)
+	if err == nil && revision > uint64(current) {
+		return w.unreached(revision, uint64(current), 0)
 	}
-	return nil
+	return etcdError(err)
 }
 
-// unreached returns the error of a read at a revision that an uncached resource's store, at current, has not reached.
+// unreached returns the error of a read at a revision that the store, at current, has not reached.
 func (w *awaiter) unreached(revision, current uint64, retry int) error {
 	if w.store.Replacements() > 0 {
 		return lostRevision(revision, current)
 	}
 	return storage.NewTooLargeResourceVersionError(revision, current, retry)
+}
+
+// lostRevision returns the error of reads at a revision that may belong to a replaced history.
+func lostRevision(revision, current uint64) error {
+	return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
 }
 
 // shows reports whether the cache shows the store's own history, up to revision.
@@ -180,8 +174,8 @@ func (w *awaiter) current(ctx context.Context) error {
 	}
 }
 
-// atHand waits for a read that accepts any revision from that one on. Before the cache had loaded, the store
-// answered lists and may have been ahead of the cache. A later read must not show an older state.
+// atHand waits for a read that accepts revision or any later one. Before the cache had loaded, lists were answered
+// from the store, which may be ahead of the cache. A later read must not show an older state.
 func (w *awaiter) atHand(ctx context.Context, revision uint64) error {
 	listed := w.listed.Load()
 	if listed == nil || listed.replacements != w.store.Replacements() || uint64(listed.revision) <= revision {
@@ -206,30 +200,6 @@ func (w *awaiter) notReady() error {
 // resources, limits apply at any revision, no read waits for a future revision, and all reads without an exact
 // revision are linearizable.
 func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/events" }
-
-// refuseFuture fails if the store has not reached revision.
-func (w *awaiter) refuseFuture(ctx context.Context, revision uint64) error {
-	current, err := w.store.Revision(ctx)
-	if err == nil && revision > uint64(current) {
-		return storage.NewTooLargeResourceVersionError(revision, uint64(current), 0)
-	}
-	return etcdError(err)
-}
-
-// refuseUnreached fails if the store has not reached revision. No server can have sent such a revision,
-// unless it belongs to a replaced history.
-func (w *awaiter) refuseUnreached(ctx context.Context, revision uint64) error {
-	current, err := w.store.Revision(ctx)
-	if err == nil && revision > uint64(current) {
-		return lostRevision(revision, uint64(current))
-	}
-	return etcdError(err)
-}
-
-// lostRevision returns the error of reads at a revision that the store, at current, has not reached.
-func lostRevision(revision, current uint64) error {
-	return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
-}
 
 // gone returns the error of reads after the resource was retired, nil before.
 func (w *awaiter) gone() error {

@@ -47,12 +47,12 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	return o, nil
 }
 
-// getPresent waits until the cache shows all writes before the call, and returns nil, or it returns the object from the
-// store. It reads the store if the cache lags, and still waits for the cache: the read may have reached an etcd member that
-// hangs. The store must have reached revision.
+// getPresent waits until the cache shows all writes before the call, and then returns nil. If the cache lags, it also
+// reads the object from the store, and returns whatever comes first: the read may have reached an etcd member that
+// hangs. It fails if the store has not reached revision.
 func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) (o *cache.Object, err error) {
 	lags := func(err error) bool { return apierrors.IsTooManyRequests(err) && !r.await.mirror.Outdated() }
-	if _, err = r.await.nowFrom(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
+	if _, err = r.await.now(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
 		return nil, err
 	}
 	reading, endRead := context.WithCancel(ctx)
@@ -61,7 +61,7 @@ func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) 
 	go func() { // it decodes nothing: a panic of a decoder is the caller's
 		err := error(nil)
 		for again := true; again; again = lags(err) && reading.Err() == nil {
-			_, err = r.await.nowFrom(reading, revision, 0)
+			_, err = r.await.now(reading, revision, 0)
 		}
 		if err == nil {
 			endRead()
@@ -76,9 +76,12 @@ func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) 
 }
 
 // CatchUp waits until the cache has reached the store's current revision.
-func (r *Resource) CatchUp(ctx context.Context) error { return r.await.now(ctx) }
+func (r *Resource) CatchUp(ctx context.Context) error {
+	_, err := r.await.now(ctx, 0, 0)
+	return err
+}
 
-// Lags reports whether reads of r may be behind the store: upstream keeps a cache of it.
+// Lags reports whether reads of r may be behind the store, because upstream caches the resource.
 func (r *Resource) Lags() bool { return r.Cache != nil && !r.await.uncached() }
 
 // GetPast returns the object that scope names as it was at a revision that the cache's log reaches. It returns the

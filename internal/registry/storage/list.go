@@ -144,7 +144,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 	case r.await.uncached():
 		return r.snapshotPresent(ctx, read)
 	case read.q.ResourceVersion == "" || read.q.Continue != "":
-		waited, err := r.await.nowTimed(ctx)
+		waited, err := r.await.now(ctx, 0, 0)
 		if err != nil {
 			r.reads.newest(r.GroupResource, "false")
 			return cache.Snapshot{}, err
@@ -175,7 +175,7 @@ func (r *Resource) snapshotPresent(ctx context.Context, read listing) (cache.Sna
 	if err != nil {
 		return cache.Snapshot{}, err
 	}
-	_, err = r.await.nowFrom(ctx, revision, 0)
+	_, err = r.await.now(ctx, revision, 0)
 	switch {
 	case apierrors.IsTooManyRequests(err) && !r.await.mirror.Outdated():
 		return cache.Snapshot{}, errNotKept

@@ -113,7 +113,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	if initial {
 		least, err := uint64(max(revision, 0)), error(nil)
 		if r.await.uncached() {
-			_, err = r.await.nowFrom(ctx, least, 1)
+			_, err = r.await.now(ctx, least, 1)
 		} else {
 			err = r.await.atHand(ctx, least)
 		}
@@ -141,14 +141,18 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	return nil
 }
 
-// checkResume fails if a watch cannot resume after a revision. If the store has not reached the revision,
-// it belongs to a replaced history: the client would wait for a revision that comes with other contents,
-// if at all. The same holds for an ambiguous revision that this server has not issued. known is the
+// checkResume fails if a watch cannot resume after a revision. A revision that the store has not reached belongs to a
+// replaced history, because no server can have sent it otherwise: the client would wait for a revision that comes with
+// other contents, if at all. The same holds for an ambiguous revision that this server has not issued. known is the
 // revision that the cache has reached.
 func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
 	if revision > known {
-		if err := r.await.refuseUnreached(ctx, uint64(revision)); err != nil {
-			return err
+		current, err := r.store.Revision(ctx)
+		switch {
+		case err != nil:
+			return etcdError(err)
+		case revision > current:
+			return lostRevision(uint64(revision), uint64(current))
 		}
 	}
 	if r.issued.replaced(revision) {
