@@ -4,18 +4,19 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// mask selects fields of a message by number. A field with a nil mask is dropped, a field whose mask is
-// whole is kept unchanged.
+// mask selects fields of a protobuf message by number. A field with a nil mask is dropped, and a field whose mask is
+// whole is kept unchanged. Other masks apply to the message that the field holds.
 type mask [maxField + 1]*mask
 
 // maxField is the largest field number in newPodMask.
 const maxField = 39
 
-// newPodMask returns the mask of the fields of a pod that node.Graph.AddPod reads: its node, and the names
-// of the objects that it refers to. That is less than a tenth of most pods. whole marks a field that is kept
-// unchanged.
+// newPodMask returns the mask of the fields of a pod that node.Graph.AddPod reads: its node, and the names of the
+// objects that it refers to. They are less than a tenth of most pods.
 func newPodMask() (pod, whole *mask) {
 	whole = new(mask)
 	variable := &mask{3: whole}                // EnvVar: valueFrom
@@ -31,32 +32,23 @@ func newPodMask() (pod, whole *mask) {
 	}, whole
 }
 
-// appendMasked appends to dst the fields of message that keep names.
+// appendMasked appends to dst the fields of message that keep selects.
 func appendMasked(dst, message []byte, keep, whole *mask) ([]byte, error) {
-	for len(message) > 0 {
-		number, kind, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
-			return dst, fmt.Errorf("auth: malformed message: %w", protowire.ParseError(tag))
-		}
-		size := protowire.ConsumeFieldValue(number, kind, message[tag:])
-		if size < 0 {
-			return dst, fmt.Errorf("auth: malformed field %d: %w", number, protowire.ParseError(size))
-		}
-		field := message[:tag+size]
-		message = message[tag+size:]
-		if number > maxField || keep[number] == nil {
+	for f, err := range wire.Fields(message) {
+		switch {
+		case err != nil:
+			return dst, fmt.Errorf("auth: %w", err)
+		case f.Number > maxField || keep[f.Number] == nil:
+			continue
+		case keep[f.Number] == whole || f.Kind != protowire.BytesType:
+			dst = append(dst, message[f.Start:f.Stop]...)
 			continue
 		}
-		if keep[number] == whole || kind != protowire.BytesType {
-			dst = append(dst, field...)
-			continue
-		}
-		content, _ := protowire.ConsumeBytes(field[tag:])
-		inner, err := appendMasked(nil, content, keep[number], whole)
+		inner, err := appendMasked(nil, f.Content, keep[f.Number], whole)
 		if err != nil {
 			return dst, err
 		}
-		dst = protowire.AppendBytes(append(dst, field[:tag]...), inner)
+		dst = protowire.AppendBytes(protowire.AppendTag(dst, protowire.Number(f.Number), f.Kind), inner)
 	}
 	return dst, nil
 }

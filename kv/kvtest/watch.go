@@ -39,11 +39,7 @@ func (m *Memory) Watch(ctx context.Context, prefix string, after int64) <-chan k
 	}
 	w := &watcher{prefix: prefix, after: after, position: after, delivered: after, wake: make(chan struct{}, 1)}
 	m.watchers[w] = struct{}{}
-	m.watches.Add(1)
-	go func() {
-		defer m.watches.Done()
-		m.follow(ctx, w, out)
-	}()
+	m.watches.Go(func() { m.follow(ctx, w, out) })
 	return out
 }
 

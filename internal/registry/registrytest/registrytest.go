@@ -7,7 +7,6 @@
 package registrytest
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -47,8 +46,7 @@ type Server struct {
 	serving chan struct{} // closed when handler is set
 }
 
-// New builds a server over store, which it does not run. A nil store means a new
-// one. Requests wait until Start.
+// New builds a server over store; nil means a new store. Requests wait until Start.
 func New(t testing.TB, store *kvtest.Memory, change ...func(*registry.Config)) *Server {
 	t.Helper()
 	s := &Server{Store: store, serving: make(chan struct{})}
@@ -84,21 +82,12 @@ func New(t testing.TB, store *kvtest.Memory, change ...func(*registry.Config)) *
 	return s
 }
 
-// Start runs the registry and its informers until the test ends. Ask for further
-// informers before.
+// Start runs the registry and its informers until the test ends. The test requests its own informers before that.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Registry.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("registry: %v", err)
-		}
-		s.Informers.Shutdown()
-	})
-	if err := s.Registry.WaitReady(ctx); err != nil {
+	t.Cleanup(s.Informers.Shutdown)
+	kvtest.RunUntilEnd(t, s.Registry.Run)
+	if err := s.Registry.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	container, _, err := Install(s.Registry)
@@ -107,7 +96,7 @@ func (s *Server) Start(t testing.TB) {
 	}
 	s.handler = withContext(container)
 	close(s.serving)
-	s.Informers.Start(ctx.Done())
+	s.Informers.Start(t.Context().Done())
 }
 
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
