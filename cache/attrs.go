@@ -54,7 +54,7 @@ func lookupLabel(packed, key string) (value string, found bool) {
 }
 
 // packFields encodes the values of set in the schema's order, appending to dst.
-// The name and the namespace are left out where the key already says them.
+// It omits the name and the namespace if they equal those in the key.
 func packFields(dst []byte, set fields.Set, o *Object) []byte {
 	values := make([]string, 0, 16)
 	present := make([]bool, 0, 16)
@@ -112,14 +112,14 @@ var (
 // Has reports whether the object carries the label.
 func (l *objectLabels) Has(key string) bool { _, ok := (*Object)(l).label(key); return ok }
 
-// Get is the label's value, or "".
+// Get returns the label's value, or "".
 func (l *objectLabels) Get(key string) string { v, _ := (*Object)(l).label(key); return v }
 
-// Lookup is the label's value and whether it exists.
+// Lookup returns the label's value and whether it exists.
 func (l *objectLabels) Lookup(key string) (string, bool) { return (*Object)(l).label(key) }
 
 // Has reports whether the object has the field.
 func (f *objectFields) Has(name string) bool { _, ok := (*Object)(f).lookupField(name); return ok }
 
-// Get is the field's value, or "".
+// Get returns the field's value, or "".
 func (f *objectFields) Get(name string) string { return (*Object)(f).field(name) }

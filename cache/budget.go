@@ -27,10 +27,10 @@ type Budget struct {
 	shares   atomic.Int64  // total and logBytes of the shares of this Budget
 	bodies   atomic.Int64  // of the present objects of all caches
 	logs     sync.Map      // of *Log: the Logs that hold events
-	round    atomic.Uint32 // counts the times that as much as the limit was not kept
+	round    atomic.Uint32 // counts how often refused has reached the limit
 
-	mu      sync.Mutex // guards the order of what is kept, refused and additions to total
-	edge    stored     // in that order between the newest and the oldest
+	mu      sync.Mutex // guards the list of kept encodings and frames, refused, and additions to total
+	edge    stored     // the sentinel of that circular list: edge.newer is the oldest element, edge.older the newest
 	refused int64      // bytes not kept in this round
 }
 
@@ -50,8 +50,8 @@ func NewBudget(limit int64) *Budget {
 	return b
 }
 
-// NewShare returns a Budget with its own limit; 0 or less keeps nothing. If the limit of b does
-// not grow, the caches that use b directly have the rest.
+// NewShare returns a Budget with its own limit; 0 or less keeps nothing. If b has a fixed limit, the share is
+// a part of it, and the caches that use b directly have the rest.
 func (b *Budget) NewShare(limit int64) *Budget {
 	share := NewBudget(max(limit, 1))
 	if b.limit > 0 {
@@ -61,11 +61,11 @@ func (b *Budget) NewShare(limit int64) *Budget {
 }
 
 // Growth says how a Budget grows with the bodies (E5): encodings and frames may take half as
-// much as the bodies, and together with the past twice as much.
+// much as the bodies, and together with the Logs' past events twice as much.
 type Growth struct {
 	Encodings int64 // the least limit of encodings and frames
-	All       int64 // the least limit of these and the past
-	Most      int64 // the highest limit of all; greater than 0
+	All       int64 // the least limit of encodings, frames and past events
+	Most      int64 // the highest value of both limits; greater than 0
 }
 
 // NewGrowingBudget returns a Budget that grows and shrinks with the bodies.
@@ -75,14 +75,13 @@ func NewGrowingBudget(g Growth) *Budget {
 	return b
 }
 
-// Used is the number of bytes that encodings and frames take, including their
-// overhead.
+// Used returns the bytes that encodings and frames take, including their overhead.
 func (b *Budget) Used() int64 { return b.total.Load() }
 
-// LogBytes is the number of bytes that only the Logs still hold.
+// LogBytes returns the bytes that only the Logs still hold.
 func (b *Budget) LogBytes() int64 { return b.logBytes.Load() }
 
-// Limit is the number of bytes allowed for encodings and frames, 0 or less for no limit.
+// Limit returns the bytes allowed for encodings and frames, 0 or less for no limit.
 func (b *Budget) Limit() int64 {
 	if g := b.growth; g != nil {
 		return min(max(g.Encodings, b.bodies.Load()/2), g.Most)
@@ -90,7 +89,7 @@ func (b *Budget) Limit() int64 {
 	return b.rest()
 }
 
-// LimitOfAll is the number of bytes allowed for encodings, frames and the past, 0 or less for no limit.
+// LimitOfAll returns the bytes allowed for encodings, frames and the Logs' past events, 0 or less for no limit.
 func (b *Budget) LimitOfAll() int64 {
 	if g := b.growth; g != nil {
 		return min(max(g.All, 2*b.bodies.Load()), g.Most)
@@ -98,7 +97,7 @@ func (b *Budget) LimitOfAll() int64 {
 	return b.rest()
 }
 
-// rest is the part of a limit that does not grow which shares leave.
+// rest returns the part of a fixed limit that the shares do not use.
 func (b *Budget) rest() int64 {
 	if b.limit <= 0 {
 		return 0
@@ -114,8 +113,8 @@ func (b *Budget) count(sum *atomic.Int64, bytes int64) int64 {
 	return sum.Add(bytes)
 }
 
-// over returns by how much a limit is exceeded if more is added.
-func (b *Budget) over(more int64) int64 {
+// excess returns by how many bytes a limit is exceeded if more bytes are added.
+func (b *Budget) excess(more int64) int64 {
 	limit, all := b.Limit(), b.LimitOfAll()
 	if limit <= 0 {
 		return 0
@@ -133,14 +132,13 @@ func (b *Budget) used(s *stored) {
 
 // add publishes s in its cell if there is room, or room can be made.
 func (b *Budget) add(owner *cells, s *stored) {
-	if b.addHere(owner, s) && b.whole != nil {
-		b.whole.yield()
+	if b.insert(owner, s) && b.whole != nil {
+		b.whole.evictExcess()
 	}
 }
 
-// addHere is add without making room in the Budget that b is a share of. It reports whether s was
-// published.
-func (b *Budget) addHere(owner *cells, s *stored) bool {
+// insert is add without making room in b.whole. It reports whether s was published.
+func (b *Budget) insert(owner *cells, s *stored) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// retire sets the flag before it looks for bytes to drop, so either the flag is seen
@@ -164,7 +162,7 @@ func (b *Budget) addHere(owner *cells, s *stored) bool {
 // there is enough. If not, the caller should write the encoding straight to its response.
 func (b *Budget) MakeRoom(size int64) bool {
 	cost := size + storedOverhead
-	if b.over(cost) == 0 {
+	if b.excess(cost) == 0 {
 		return true
 	}
 	b.mu.Lock()
@@ -178,7 +176,7 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	if limit := b.Limit(); limit > 0 && cost > limit {
 		return false
 	}
-	for tries := 0; b.over(cost) > 0; tries++ {
+	for tries := 0; b.excess(cost) > 0; tries++ {
 		s := b.edge.newer
 		if s == &b.edge || tries >= maxTries && !urgent {
 			b.refuseLocked(cost)
@@ -195,7 +193,7 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	return true
 }
 
-// refuseLocked counts an encoding that is not kept. When they add up to the limit, a round is over.
+// refuseLocked counts an encoding that is not kept. When these add up to the limit, the next round begins.
 func (b *Budget) refuseLocked(cost int64) {
 	if b.refused += cost; b.refused >= b.Limit() {
 		b.refused = 0
@@ -210,20 +208,20 @@ func (b *Budget) addLogBytes(bytes int64) {
 	if bytes <= 0 {
 		return
 	}
-	b.yield()
+	b.evictExcess()
 	if b.whole != nil {
-		b.whole.yield()
+		b.whole.evictExcess()
 	}
 }
 
-// yield drops encodings, even those in use, until the limits hold or none is left.
-func (b *Budget) yield() {
-	if b.over(0) == 0 {
+// evictExcess drops encodings, even those in use, until the limits hold or none is left.
+func (b *Budget) evictExcess() {
+	if b.excess(0) == 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.edge.newer != &b.edge && b.over(0) > 0 {
+	for b.edge.newer != &b.edge && b.excess(0) > 0 {
 		b.evictLocked(b.edge.newer)
 	}
 }
@@ -236,8 +234,8 @@ func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 		case largest == nil:
 			return
 		case largest == own:
-			own.yield()
-		case !largest.tryYield():
+			own.dropOldest()
+		case !largest.tryDropOldest():
 			return
 		}
 	}

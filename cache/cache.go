@@ -234,7 +234,7 @@ func (c *Cache) apply(batch Batch) bool {
 	next := prev.apply(batch, c.log.clock(batch.Time))
 	c.checkpoints.keep(prev, next, c.log)
 	c.publish(next)
-	c.offers.applied(batch.Revision) // after publish: a key is never neither ahead nor in the state
+	c.offers.applied(batch.Revision) // after publish, so that Ahead or the state always shows a written object
 	return true
 }
 
@@ -256,11 +256,11 @@ func (c *Cache) publish(next *state) {
 	c.log.append(next.events)
 }
 
-// forget drops events from the log that are too old at the given time. Apply does so as well; forget is for a cache
-// without new batches.
-func (c *Cache) forget(now time.Time) {
+// discardOld drops events from the log that are too old at the given time. Apply does the same; discardOld is for a
+// cache without new batches.
+func (c *Cache) discardOld(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.log.forget(c.log.clock(now), 0, 0)
+	c.log.discardOld(c.log.clock(now), 0, 0)
 	c.checkpoints.trim(c.log)
 }

@@ -12,12 +12,12 @@ import (
 // revision.
 const recentStates = 8
 
-// checkpoints keeps enough to show any state that the log reaches: some of the published states
-// (checkpoints). The log's events lead from one to the next, and can be undone because they hold the
+// checkpoints keeps some of the published states, from which any state that the log reaches can be reconstructed.
+// The log's events lead from one checkpoint to the next, and can be undone because they hold the
 // objects that they replaced.
 //
-// A state holds several KiB of its own, so that not all are kept. Checkpoints are dense only near the
-// present, where continue tokens point, and have no indexes: lists of the past scan.
+// A state holds several KiB of its own, so not all states are kept. Checkpoints are dense only near the
+// present, where continue tokens point. They have no indexes, so lists of past states scan.
 type checkpoints struct {
 	// kept are in order of position. The slice is never changed in place.
 	// Invariant: all are of the present epoch, none is before the log's first event

@@ -69,9 +69,12 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 // the Log does.
 func TestRebuiltStatesKeepNoForgottenObjects(t *testing.T) {
 	for name, forget := range map[string]func(*Cache){
-		"with age":        func(c *Cache) { c.forget(time.Unix(1000, 0)) },
-		"in a new epoch":  func(c *Cache) { c.Reset(nil, 100); c.forget(time.Unix(1000, 0)) },
-		"with more of it": func(c *Cache) { c.Apply(Batch{Revision: 100, Time: time.Unix(1000, 0)}); c.forget(time.Unix(1000, 0)) },
+		"with age":       func(c *Cache) { c.discardOld(time.Unix(1000, 0)) },
+		"in a new epoch": func(c *Cache) { c.Reset(nil, 100); c.discardOld(time.Unix(1000, 0)) },
+		"with more of it": func(c *Cache) {
+			c.Apply(Batch{Revision: 100, Time: time.Unix(1000, 0)})
+			c.discardOld(time.Unix(1000, 0))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestCache(t, Config{Log: LogConfig{MinEvents: 1}})

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// An index is made when worthwhile times as many objects as the resource has were scanned in
-	// vain, which costs about as much as making the index.
-	worthwhile = 4
-	// An index helps if a query finds at most one in selective of the objects that it scans, and if
-	// a value of the label leads to at most one in selective of all objects on average.
-	selective = 8
-	// maxIdle is how many reviews an index may remain unused.
+	// scansPerIndex is how often queries must have scanned all objects in vain before an index is built. Building it
+	// costs about as much.
+	scansPerIndex = 4
+	// minSelectivity is the part of the objects that an index must rule out: a query may find one in minSelectivity of
+	// the objects that it scans, and a value of the label may have one in minSelectivity of all objects on average.
+	minSelectivity = 8
+	// maxIdle is the number of reviews after which an unused index is dropped.
 	maxIdle = 20
-	// maxCandidates bounds the label keys that are observed at once.
+	// maxCandidates limits the label keys that are observed at once.
 	maxCandidates = 64
 )
 
-// learnConfig bounds the indexes that a Cache makes by itself. Only tests change it.
+// learnConfig limits the indexes that a Cache learns. Only tests change it.
 type learnConfig struct {
-	maxIndexes int // a negative number forbids them
-	maxEntries int // the objects in all of them together, each about 40 bytes
-	minScan    int // how many objects a query must have scanned to count
+	maxIndexes int // a negative number disables learning
+	maxEntries int // objects in all learnt indexes together; each takes about 40 bytes
+	minScan    int // queries that scan fewer objects do not count
 }
 
 // learner counts the objects that queries scan in vain, and finds labels that are worth an
@@ -38,7 +38,7 @@ type learner struct {
 
 	mu sync.Mutex // a leaf; readers use TryLock
 	// candidates are the scores: objects scanned in vain, by the label key whose index would
-	// have avoided the scan. A negative score says that no index is made of the key for now.
+	// have avoided the scan. While a score is negative, no index of the key is built.
 	candidates map[string]int64
 }
 
@@ -59,7 +59,7 @@ func newLearner() *learner {
 // observe counts the cost of a query. It never waits: if another query is observed at the same time, this
 // one is not counted.
 func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
-	if l.config.maxIndexes < 0 || scanned < l.config.minScan || found*selective > scanned || !l.mu.TryLock() {
+	if l.config.maxIndexes < 0 || scanned < l.config.minScan || found*minSelectivity > scanned || !l.mu.TryLock() {
 		return
 	}
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
 	}
 }
 
-func (l *learner) threshold(s *state) int64 { return worthwhile * int64(s.objects.Len()) }
+func (l *learner) threshold(s *state) int64 { return scansPerIndex * int64(s.objects.Len()) }
 
 // take returns the keys that are worth an index, the one with the highest score first, and
 // deletes their scores.
@@ -104,15 +104,15 @@ func (l *learner) take(s *state) []string {
 	return keys
 }
 
-// refuse keeps a key from being tried again for a while.
+// refuse gives a key a negative score, so that it is not tried again soon.
 func (l *learner) refuse(key string, s *state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.candidates[key] = -worthwhile * l.threshold(s)
+	l.candidates[key] = -scansPerIndex * l.threshold(s)
 }
 
-// fade halves all scores.
-func (l *learner) fade() {
+// halveScores halves all scores and deletes those that become 0.
+func (l *learner) halveScores() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key, score := range l.candidates {
@@ -124,8 +124,8 @@ func (l *learner) fade() {
 	}
 }
 
-// learn makes the indexes that are worth it. It builds the trees from a published state while the writer continues,
-// and then brings them up to date under the writer's lock. One goroutine at a time calls it.
+// learn builds the indexes whose scores have reached the threshold. It builds the trees from a published state while
+// the writer continues, and then updates them under the writer's lock. One goroutine at a time calls it.
 func (c *Cache) learn() {
 	for _, key := range c.learner.take(c.current.Load()) {
 		base := c.current.Load()
@@ -144,7 +144,7 @@ func (c *Cache) learn() {
 func (s *state) buildIndex(key string) (ix index, ok bool) {
 	ix = index{Index: Index{Label: key}, tree: btree.NewG(degree, lessEntry), learnt: new(learnt)}
 	s.objects.Ascend(func(o *Object) bool {
-		ix.move(nil, o)
+		ix.replace(nil, o)
 		return true
 	})
 	values, last := 0, ""
@@ -155,10 +155,10 @@ func (s *state) buildIndex(key string) (ix index, ok bool) {
 		return true
 	})
 	perValue := ix.tree.Len() / max(values, 1)
-	return ix, perValue*selective <= s.objects.Len()
+	return ix, perValue*minSelectivity <= s.objects.Len()
 }
 
-// adopt brings an index of base up to date and publishes it. It returns false if
+// adopt updates an index of base to the present state and publishes it. It returns false if
 // that is not possible or there is no room for the index.
 func (c *Cache) adopt(base *state, ix index) bool {
 	c.mu.Lock()
@@ -174,7 +174,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 			return false
 		}
 		for _, e := range events {
-			ix.move(e.Prev, e.Object)
+			ix.replace(e.Prev, e.Object)
 			if e.Object != nil && e.Object.Err() != nil {
 				corrupt = append(corrupt, e.Object)
 			}
@@ -183,7 +183,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 	// showRepaired replaces a corrupt object without an event.
 	for _, o := range corrupt {
 		if present := now.get(o.Key()); present != nil {
-			ix.move(nil, present)
+			ix.replace(nil, present)
 		}
 	}
 	indexes, ok := c.makeRoom(now.indexes, ix)
@@ -194,8 +194,8 @@ func (c *Cache) adopt(base *state, ix index) bool {
 	return true
 }
 
-// makeRoom returns the indexes with one more. If that exceeds the bounds, the least used of
-// the learnt ones are dropped; it returns false if all of them are in use.
+// makeRoom returns the indexes with one more. If that exceeds the limits, it drops the least used
+// learnt indexes. It returns false if all of them are in use.
 func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 	indexes = append(slices.Clone(indexes), more)
 	for {
@@ -212,7 +212,7 @@ func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 		if count <= c.learner.config.maxIndexes && entries <= c.learner.config.maxEntries {
 			return indexes, true
 		}
-		if least < 0 || indexes[least].learnt.uses.Load() > worthwhile {
+		if least < 0 || indexes[least].learnt.uses.Load() > scansPerIndex {
 			return nil, false
 		}
 		indexes = slices.Delete(indexes, least, least+1)
@@ -229,7 +229,7 @@ func (c *Cache) publishIndexes(now *state, indexes []index) {
 // review halves the scores, and drops the learnt indexes that were not used for maxIdle
 // reviews.
 func (c *Cache) review() {
-	c.learner.fade()
+	c.learner.halveScores()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.current.Load()

@@ -58,8 +58,8 @@ func (e *Event) schema() *Schema { return e.Subject().schema }
 // object's struct, and its share of kept snapshots.
 const eventOverhead = 192
 
-// cost is the memory that forgetting the event gives back: the present state of
-// an object lives in the tree, so only its past counts.
+// cost returns the memory that dropping the event frees. Only the previous state counts, because
+// the tree also holds the present one.
 func (e *Event) cost() int64 {
 	if e.Prev == nil {
 		return eventOverhead
@@ -140,7 +140,7 @@ func (l *Log) Since() (time.Time, bool) {
 		var room [1]*Event
 		events, _, lapped := l.ring.Read(l.ring.First(), room[:0], 1)
 		switch {
-		case lapped: // it was forgotten at this moment
+		case lapped: // the event was dropped at this moment
 		case len(events) == 0:
 			return time.Time{}, false
 		default:
@@ -187,7 +187,7 @@ func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
 	return events, next, nil
 }
 
-// lost says why a position cannot be read.
+// lost returns the error of a read at a position that was dropped.
 func (l *Log) lost(from Position) error {
 	if uint64(from) < l.epoch.Load() {
 		return ErrReset
@@ -212,7 +212,7 @@ func (l *Log) After(revision int64) (Position, error) {
 	}
 }
 
-// search is a binary search; ok is false when the ring moved under it.
+// search is a binary search. ok is false if an event that it needed was dropped meanwhile.
 func (l *Log) search(low, high Position, revision int64) (at Position, ok bool) {
 	for low < high {
 		middle := low + (high-low)/2
@@ -238,7 +238,7 @@ func (l *Log) append(events []*Event) {
 	for _, e := range events {
 		cost += e.cost()
 	}
-	l.forget(events[0].time, len(events), cost)
+	l.discardOld(events[0].time, len(events), cost)
 	budget := events[0].schema().budget
 	budget.makeRoom(l, len(events), cost)
 	if l.bytes.Add(cost) == cost {
@@ -248,7 +248,7 @@ func (l *Log) append(events []*Event) {
 	l.ring.Append(events...)
 }
 
-// repair replaces the event that has brought a corrupt object, if it is still there. No reader has got past it.
+// repair replaces the event of a corrupt object, if the log still has it. No reader has passed that event.
 func (l *Log) repair(h repair) {
 	at, _ := l.search(l.ring.First(), l.ring.Next(), h.corrupt.Revision()-1)
 	for ; ; at++ {
@@ -264,9 +264,9 @@ func (l *Log) repair(h repair) {
 	}
 }
 
-// forget drops the oldest whole revisions until the other events, plus those about to be added, fit the log's own
-// bounds.
-func (l *Log) forget(now int64, adding int, cost int64) {
+// discardOld drops the oldest whole revisions until the other events, plus those about to be added, are within the
+// limits of the log's config.
+func (l *Log) discardOld(now int64, adding int, cost int64) {
 	first, next := l.ring.First(), l.ring.Next()
 	for first < next {
 		e := l.ring.at(first)
@@ -276,7 +276,7 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 		if !tooMany && !(old && length > l.config.MinEvents) {
 			return
 		}
-		first = l.forgetRevision(first)
+		first = l.dropRevision(first)
 	}
 }
 
@@ -287,16 +287,16 @@ func (l *Log) spare(adding int) bool {
 	return length > 0 && (length+adding > l.config.MinEvents || l.Bytes() > minBytes)
 }
 
-// yield drops the oldest revision because the Budget is exhausted, and counts that.
-func (l *Log) yield() {
+// dropOldest drops the oldest revision because the Budget is exhausted, and counts that.
+func (l *Log) dropOldest() {
 	first := l.ring.First()
 	schema := l.ring.at(first).schema()
-	schema.pressure.events.Add(int64(l.forgetRevision(first) - first))
+	schema.pressure.events.Add(int64(l.dropRevision(first) - first))
 }
 
-// tryYield is yield for a goroutine that does not hold writer. It reports false if another
+// tryDropOldest is dropOldest for a goroutine that does not hold writer. It reports false if another
 // does, or nothing can be dropped.
-func (l *Log) tryYield() bool {
+func (l *Log) tryDropOldest() bool {
 	if !l.writer.TryLock() {
 		return false
 	}
@@ -304,13 +304,13 @@ func (l *Log) tryYield() bool {
 	if !l.spare(0) {
 		return false
 	}
-	l.yield()
+	l.dropOldest()
 	return true
 }
 
-// forgetRevision drops the events of the oldest revision and returns the position
+// dropRevision drops the events of the oldest revision and returns the position
 // after them.
-func (l *Log) forgetRevision(first Position) Position {
+func (l *Log) dropRevision(first Position) Position {
 	var e *Event
 	for e == nil || !e.Last {
 		e = l.ring.at(first)
@@ -325,10 +325,10 @@ func (l *Log) forgetRevision(first Position) Position {
 		}
 		first++
 	}
-	// Oldest moves before the ring, and the ring in one step: After must not find
-	// the second half of a revision and take it for the whole.
+	// Set oldest first, and then drop the whole revision in one step: After must not find
+	// a part of a revision.
 	l.oldest.Store(e.Revision)
-	l.ring.Forget(first)
+	l.ring.Discard(first)
 	return first
 }
 
@@ -337,7 +337,7 @@ func (l *Log) restart(revision int64) {
 	// Epoch first: from here on every older position gets ErrReset.
 	l.epoch.Store(uint64(l.ring.Next()) + 1)
 	for first := l.ring.First(); first < l.ring.Next(); {
-		first = l.forgetRevision(first)
+		first = l.dropRevision(first)
 	}
 	l.ring.Skip()
 	l.oldest.Store(revision)

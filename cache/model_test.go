@@ -293,10 +293,10 @@ func (m *machine) progress(t *rapid.T) {
 	}
 }
 
-func (m *machine) forget(t *rapid.T) {
+func (m *machine) discardOld(t *rapid.T) {
 	m.clock = m.clock.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "idle")) * time.Second)
 	for _, s := range m.subjects {
-		s.cache.forget(m.clock)
+		s.cache.discardOld(m.clock)
 	}
 }
 
@@ -495,7 +495,7 @@ func TestCacheMatchesItsModel(t *testing.T) {
 			"apply3":   m.apply,
 			"stale":    m.stale,
 			"progress": m.progress,
-			"forget":   m.forget,
+			"forget":   m.discardOld,
 			"list":     m.list,
 			"list2":    m.list,
 			"follow":   m.follow,

@@ -134,7 +134,7 @@ func (r *Reflector) maintain(ctx context.Context) error {
 		case <-r.cache.learner.wanted:
 			r.cache.learn()
 		case now := <-tick.C:
-			r.cache.forget(now)
+			r.cache.discardOld(now)
 			r.cache.review()
 			r.retry(ctx)
 		}

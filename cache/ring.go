@@ -12,7 +12,7 @@ type Position uint64
 // ring is a queue with one writer and any number of readers, each of which keeps its own Position.
 // Readers take no lock. The writer does not wait for them: Read reports to a reader that it was lapped.
 //
-// Entries are shared from Append on and must not change. Append, Replace, Forget and Skip are for the writer.
+// Entries are shared from Append on and must not change. Append, Replace, Discard and Skip are for the writer.
 //
 // Implementation: a slice of atomic pointers, whose length is a power of two. The writer raises first
 // before it clears a slot. A reader loads slots, and then first: if first has passed what it loaded,
@@ -83,8 +83,8 @@ func (r *ring[T]) resize(room int) {
 	}
 }
 
-// Forget drops every entry before the position, at most all.
-func (r *ring[T]) Forget(before Position) {
+// Discard drops every entry before the position, at most all.
+func (r *ring[T]) Discard(before Position) {
 	first, to := r.first.Load(), min(uint64(before), r.next.Load())
 	if to <= first {
 		return
@@ -107,13 +107,13 @@ func (r *ring[T]) Replace(p Position, e *T) {
 
 // Skip drops every entry and leaves one position unused: all positions known so far become too old.
 func (r *ring[T]) Skip() {
-	r.Forget(r.Next())
+	r.Discard(r.Next())
 	r.first.Store(r.next.Load() + 1)
 	r.next.Store(r.first.Load())
 }
 
 // Read appends at most limit entries from a position on to dst, and returns the position after the
-// last one. Lapped reports that entries at the position were forgotten. Then dst is returned unchanged.
+// last one. lapped reports that entries at the position were dropped. Then Read returns dst unchanged.
 func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
 	// next before slots: a slice loaded later holds every entry before next that
 	// is still alive.

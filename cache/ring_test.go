@@ -28,7 +28,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 			},
 			"forget": func(t *rapid.T) {
 				to := rapid.IntRange(0, len(all)+2).Draw(t, "before")
-				r.Forget(Position(to))
+				r.Discard(Position(to))
 				first = max(first, min(to, len(all)))
 			},
 			"skip": func(*rapid.T) {
@@ -114,7 +114,7 @@ func TestRingReadersSeeConsecutiveEntries(t *testing.T) {
 		r.Append(batch...)
 		next += uint64(len(batch))
 		if keep := next % 1000; next > keep {
-			r.Forget(Position(next - keep))
+			r.Discard(Position(next - keep))
 		}
 	}
 	done.Store(true)

@@ -56,7 +56,7 @@ func (s *scenario) run(d *datadriven.TestData) {
 	case "progress":
 		s.source.fresh = number(s.t, d, "revision")
 	case "forget":
-		s.cache.forget(moment(s.t, d))
+		s.cache.discardOld(moment(s.t, d))
 	case "list":
 		s.list(d)
 	case "get":

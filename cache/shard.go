@@ -105,7 +105,7 @@ func (k ShardKey) Prefix(o *Object) uint8 {
 	return uint8(k.hash(o) >> 56)
 }
 
-// hash is the whole hash of o.
+// hash returns the 64-bit hash of o.
 func (k ShardKey) hash(o *Object) uint64 {
 	switch {
 	case k == ByNamespace:
@@ -126,8 +126,8 @@ func fnv1a[T string | []byte](text T) uint64 {
 	return hash
 }
 
-// The first bits of the hash of an object's identity stand in [cells.state], beside its flags:
-// nearly always they decide whether the object is in a Shard, and they take no room.
+// The first bits of the hash of an object's identity are stored in [cells.state], beside its flags. They
+// nearly always decide whether the object is in a Shard, and take no additional memory.
 const (
 	hashWidth = 30
 	hashShift = 32 - hashWidth
@@ -135,11 +135,11 @@ const (
 
 func (cs *cells) setHash(hash uint64) { cs.state.Or(uint32(hash>>(64-hashWidth)) << hashShift) }
 
-// hashBits is the smallest hash that begins with the bits that are kept.
+// hashBits returns the smallest hash that begins with the stored bits.
 func (cs *cells) hashBits() uint64 { return uint64(cs.state.Load()>>hashShift) << (64 - hashWidth) }
 
-// hashed is an object and the first bits of its hashes, each in the upper bits of its number:
-// of the objects that are not in a Shard, a List reads nothing else.
+// hashed is an object and the first bits of its hashes, each in the upper bits of a number. A List does not
+// read the objects of other Shards, but only these bits.
 type hashed struct {
 	object *Object
 	hashes [ShardKeys]uint32
@@ -147,8 +147,8 @@ type hashed struct {
 
 func lessHashed(a, b hashed) bool { return lessObject(a.object, b.object) }
 
-// fileHash puts next in the place of prev; either may be nil.
-func fileHash(tree *btree.BTreeG[hashed], prev, next *Object) {
+// reindexHash replaces prev by next in a tree of hashes; either may be nil.
+func reindexHash(tree *btree.BTreeG[hashed], prev, next *Object) {
 	switch {
 	case next == nil:
 		tree.Delete(hashed{object: prev})

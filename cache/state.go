@@ -43,22 +43,21 @@ type index struct {
 	learnt *learnt // nil if the schema declares it
 }
 
-// move replaces prev's entry by the entry of its successor, next; either may be nil. If both have the same value,
-// next's entry overwrites prev's.
-func (ix *index) move(prev, next *Object) {
+// replace replaces the entry of prev by the entry of next; either may be nil.
+func (ix *index) replace(prev, next *Object) {
 	var (
-		value string
-		filed bool
+		value   string
+		indexed bool // next is
 	)
 	if next != nil {
-		value, filed = ix.value(next)
+		value, indexed = ix.value(next)
 	}
 	if prev != nil {
-		if old, was := ix.value(prev); was && !(filed && value == old) {
+		if old, was := ix.value(prev); was && !(indexed && value == old) {
 			ix.tree.Delete(entry{old, prev})
 		}
 	}
-	if filed {
+	if indexed {
 		ix.tree.ReplaceOrInsert(entry{value, next})
 	}
 }
@@ -161,7 +160,7 @@ func (s *state) get(key string) *Object {
 // put inserts or replaces an object and returns the one it replaced.
 func (s *state) put(o *Object) *Object {
 	prev, _ := s.objects.ReplaceOrInsert(o)
-	s.file(prev, o)
+	s.reindex(prev, o)
 	if o.Err() != nil {
 		if s.corrupt == nil {
 			s.corrupt = btree.NewG(degree, lessObject)
@@ -180,18 +179,18 @@ func (s *state) remove(key string) *Object {
 		return nil
 	}
 	s.objects.Delete(o)
-	s.file(o, nil)
+	s.reindex(o, nil)
 	return o
 }
 
-// file updates the indexes when next replaces prev; either may be nil. It also subtracts prev from the
+// reindex updates the indexes when next replaces prev; either may be nil. It also subtracts prev from the
 // sums and the corrupt objects.
-func (s *state) file(prev, next *Object) {
+func (s *state) reindex(prev, next *Object) {
 	for i := range s.indexes {
-		s.indexes[i].move(prev, next)
+		s.indexes[i].replace(prev, next)
 	}
 	if s.hashes != nil {
-		fileHash(s.hashes, prev, next)
+		reindexHash(s.hashes, prev, next)
 	}
 	if prev == nil {
 		return
@@ -267,17 +266,16 @@ func (s *state) undo(events []*Event) {
 	}
 }
 
-// spotCheck is check for one of many states that follow each other. The more objects there are, the
-// fewer states it walks: the cost of a change must not grow with their number, or tests on busy
-// machines see caches that are seconds behind.
+// spotCheck calls check for some states. The more objects there are, the fewer states it checks, because
+// otherwise caches would lag by seconds in tests on busy machines.
 func (s *state) spotCheck() {
 	if s.revision%int64(1+s.objects.Len()/16) == 0 {
 		s.check()
 	}
 }
 
-// check asserts what must hold of every published state. It is for builds with
-// the invariants tag: it walks everything.
+// check asserts the invariants of a published state. It walks everything, and is for builds tagged
+// invariants.
 func (s *state) check() {
 	invariants.Assertf(s.exactTo >= s.revision, "cache: exact up to %d, changed at %d", s.exactTo, s.revision)
 	var last *Object
@@ -300,24 +298,24 @@ func (s *state) check() {
 		invariants.Assertf(s.hashes.Len() == s.objects.Len(), "cache: %d of %d objects with hashes", s.hashes.Len(), s.objects.Len())
 	}
 	for _, ix := range s.indexes {
-		filed := 0
+		entries := 0
 		ix.tree.Ascend(func(e entry) bool {
 			value, ok := ix.value(e.object)
 			invariants.Assertf(ok && value == e.value, "cache: %q filed under %q, has %q", e.object.Key(), e.value, value)
 			invariants.Assertf(s.get(e.object.Key()) == e.object, "cache: index %q holds an old %q", ix.Name(), e.object.Key())
-			filed++
+			entries++
 			return true
 		})
 		want := s.objects.Len()
 		if ix.Label != "" {
-			want = s.labelled(ix.Label)
+			want = s.countLabelled(ix.Label)
 		}
-		invariants.Assertf(filed == want, "cache: %d of %d objects in index %q", filed, want, ix.Name())
+		invariants.Assertf(entries == want, "cache: %d of %d objects in index %q", entries, want, ix.Name())
 	}
 }
 
-// labelled counts the objects with a label.
-func (s *state) labelled(key string) (n int) {
+// countLabelled counts the objects with a label.
+func (s *state) countLabelled(key string) (n int) {
 	s.objects.Ascend(func(o *Object) bool {
 		if _, ok := o.label(key); ok {
 			n++

@@ -235,7 +235,7 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 		if attempt > 1 || !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return result, err
 		}
-		e.leases.forget(lease) // revoked, or of a replaced store
+		e.leases.discard(lease) // revoked, or of a replaced store
 	}
 }
 
@@ -307,7 +307,7 @@ func (e *Etcd) Health(ctx context.Context) error {
 	return err
 }
 
-// Size returns the bytes of the database file, in a cluster of any one member.
+// Size returns the size of the database file in bytes. In a cluster it is the file of one of the members.
 func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("size", "", err)
@@ -320,7 +320,7 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 }
 
 // Recent returns the oldest revision >= past for which all later ones up to present have together at most that many
-// bytes. In a cluster it is past, because the cluster does not tell their size.
+// bytes. For a cluster it returns past, because a cluster does not report their size.
 func (e *Etcd) Recent(ctx context.Context, past, present, bytes int64) (int64, error) {
 	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("measure", "", err)

@@ -274,7 +274,7 @@ func TestLeasesAreReused(t *testing.T) {
 	if got := take(102); got != 3 {
 		t.Errorf("a TTL within the window got lease %d", got)
 	}
-	l.forget(3)
+	l.discard(3)
 	if got := take(100); got != 4 {
 		t.Errorf("after its lease was forgotten a key got lease %d", got)
 	}

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
 	// ErrCompacted says that the requested revision has been compacted.
 	ErrCompacted = errors.New("kv: required revision has been compacted")
@@ -61,7 +61,7 @@ type Item struct {
 	Lease          int64 // 0 when the key does not expire
 }
 
-// EventKind says what happened to a key.
+// EventKind is the kind of a change of a key.
 type EventKind uint8
 
 // The kinds of events.
@@ -111,14 +111,14 @@ func (b Batch) bytes() int64 {
 	return int64(n)
 }
 
-// RangeOptions says which keys a Range returns.
+// RangeOptions selects the keys that a Range returns.
 type RangeOptions struct {
 	Prefix    string
 	Start     string // the first key, inclusive; "" begins with the first under Prefix
 	Limit     int64  // of items; 0 is all
 	Revision  int64  // 0 is now, linearizable
-	KeysOnly  bool   // leaves the values out
-	CountOnly bool   // leaves the items out
+	KeysOnly  bool   // omits the values
+	CountOnly bool   // omits the items
 	// Borrow says that the caller calls Page.Release, so the store may put the values into
 	// reusable memory. A store may ignore it.
 	Borrow bool

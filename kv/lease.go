@@ -15,8 +15,9 @@ const (
 	leaseReuseMax     = 60 // seconds, the default
 	leaseMaxObjects   = 1000
 
-	// A grant that takes longer than grantFirst is tried again, on another member if there is one: the first may hang.
-	// The next one may take twice as long, up to slowTimeout. If the first succeeds after all, its lease expires unused.
+	// grantFirst is the timeout of the first attempt to get a lease. The next attempt goes to another member if there
+	// is one, because the first member may hang, and may take twice as long, up to slowTimeout. If the first attempt
+	// succeeds after all, its lease expires unused.
 	grantFirst = time.Second
 )
 
@@ -24,7 +25,7 @@ const (
 // a write. So a key lives up to the reuse window longer than asked, never shorter.
 type leaseManager struct {
 	retired  func(objects int64) // may be nil
-	longest  int64               // window, in seconds
+	longest  int64               // limit of the reuse window, in seconds
 	granting chan struct{}       // has an element while a lease is being granted
 
 	mu      sync.Mutex
@@ -102,8 +103,8 @@ func (l *leaseManager) reuse(ttl int64, history uint64) (clientv3.LeaseID, bool)
 	return l.last, true
 }
 
-// forget makes sure that the lease is not used again.
-func (l *leaseManager) forget(lease clientv3.LeaseID) {
+// discard ensures that the lease is not reused.
+func (l *leaseManager) discard(lease clientv3.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == lease {

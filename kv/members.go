@@ -90,7 +90,8 @@ func (m *members) version(ctx context.Context, member uint64, opened time.Time) 
 	return m.known(member, opened)
 }
 
-// ask asks one endpoint. Streams that open at the same time take turns, and share the first answer.
+// ask requests the version from one endpoint. Streams that open at the same time take turns, and share the first
+// answer.
 func (m *members) ask(ctx context.Context, endpoint string, member uint64, opened time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

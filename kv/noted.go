@@ -9,8 +9,8 @@ const (
 	notedDepth = 2
 )
 
-// receiversLocked returns the subscriptions that receive the change of a key. If there is none, it notes the
-// change for the prefixes of the key, because an owner may subscribe to one of them later.
+// receiversLocked returns the subscriptions that receive the change of a key. If there is none, it records the
+// revision for the prefixes of the key, because an owner may subscribe to one of them later.
 func (t *Tail) receiversLocked(key string, revision int64) []*Subscription {
 	subs := t.subscribedLocked(key)
 	if subs == nil && t.replay > 0 {
@@ -37,9 +37,9 @@ func (t *Tail) noteLocked(prefix string, revision int64) {
 	t.noted[strings.Clone(prefix)] = revision
 }
 
-// quietLocked reports whether it is known that nothing changed below the prefix of s between after and
-// s.since. The Tail must have followed the store since after. It is known only for a subscription that
-// is the only one of its prefix and has missed nothing since it was made. s.mu is held, too.
+// quietLocked reports whether the Tail knows that nothing changed below the prefix of s between after and s.since. The
+// Tail must have followed the store since after. It knows this only if s is the only subscription to its prefix, and
+// has missed nothing since it was made. s.mu is held, too.
 func (t *Tail) quietLocked(s *Subscription, after int64) bool {
 	depth := strings.Count(s.prefix[len(t.prefix):], "/")
 	return s.since == s.made && len(t.subs[s.prefix]) == 1 && 0 < depth && depth <= notedDepth &&

@@ -111,8 +111,9 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	return low, nil
 }
 
-// shorten returns the revision >= past after which events are replayed.
-func (t *Tail) shorten(ctx context.Context, past, present int64) (from int64, err error) {
+// replayStart returns the revision after which events are replayed: past, or a later one if TailConfig.ReplayFrom
+// returns one.
+func (t *Tail) replayStart(ctx context.Context, past, present int64) (from int64, err error) {
 	if t.replayFrom == nil || past == present {
 		return past, nil
 	}
@@ -164,7 +165,7 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 		}
 		past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present)
 		if err == nil && at.late && !at.quiet {
-			past, err = s.tail.shorten(ctx, past, at.present)
+			past, err = s.tail.replayStart(ctx, past, at.present)
 		}
 		if err != nil {
 			return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
@@ -244,7 +245,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 // fillTimeout bounds reading the past of one subscription.
 const fillTimeout = 10 * time.Second
 
-// errTooLong says that a past is too long to keep.
+// errTooLong says that the past events of a subscription exceed TailConfig.QueueBytes.
 var errTooLong = errors.New("kv: too much has happened")
 
 // fill reads the events after past up to at.present and puts them in front of the queue, which has all
@@ -315,22 +316,22 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 				return batches, nil
 			}
 		case <-silent:
-			if t.mayAskAll() {
+			if t.mayRequestProgress() {
 				t.requestProgress(ctx)
 			}
 		}
 	}
 }
 
-// mayAskAll reports whether no reader of the past has just requested progress. Each request goes to
-// all watches, so thousands of readers at the same time would otherwise cause millions of requests.
-func (t *Tail) mayAskAll() bool {
+// mayRequestProgress reports whether a reader of the past may request progress: not if another one has just done so.
+// Each request goes to all watches, so thousands of concurrent readers would cause millions of responses.
+func (t *Tail) mayRequestProgress() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	if now.Sub(t.asked) < progressMax/2 {
+	if now.Sub(t.progressRequested) < progressMax/2 {
 		return false
 	}
-	t.asked = now
+	t.progressRequested = now
 	return true
 }

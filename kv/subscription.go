@@ -160,7 +160,7 @@ func (s *Subscription) Applied(n int) {
 	if len(s.handed) == 0 {
 		clear(s.spare) // the values must not live until Next is called again
 	}
-	if s.promise() >= s.wanted {
+	if s.appliedRevision() >= s.wanted {
 		s.changedLocked()
 	}
 }
@@ -186,7 +186,7 @@ func (s *Subscription) Fresh() int64 {
 		generation := s.generation.Load()
 		fresh := s.kept.Load()
 		if generation&1 == 0 {
-			fresh = s.promise()
+			fresh = s.appliedRevision()
 		}
 		if s.generation.Load() != generation {
 			continue
@@ -204,19 +204,19 @@ func (s *Subscription) current() int64 {
 	if generation&1 == 1 {
 		return 0
 	}
-	fresh := s.promise()
+	fresh := s.appliedRevision()
 	if s.generation.Load() != generation || !s.tail.follows() {
 		return 0
 	}
 	return fresh
 }
 
-// promise returns the revision up to which an owner that has loaded has applied everything.
+// appliedRevision returns the revision up to which an owner that has loaded has applied everything.
 // It is valid only if the generation did not change meanwhile.
 //
 // It never decreases: if all batches were applied, it is what the Tail has seen, and a batch
 // that comes later has a higher revision, so that the revision before it is no lower.
-func (s *Subscription) promise() int64 {
+func (s *Subscription) appliedRevision() int64 {
 	seen := s.tail.seen.Load()
 	if invariants.Enabled {
 		runtime.Gosched() // widens the window in which a wrong order shows
@@ -364,10 +364,10 @@ func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 }
 
 // unloadLocked empties the queue and makes the generation odd, or changes an odd one. The
-// Tail's lock is held as well, so that promise does not change meanwhile.
+// Tail's lock is held as well, so that appliedRevision does not change meanwhile.
 func (s *Subscription) unloadLocked() {
 	if s.isLoaded() {
-		s.kept.Store(s.promise())
+		s.kept.Store(s.appliedRevision())
 		s.generation.Add(1)
 	} else {
 		s.generation.Add(2)

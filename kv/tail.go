@@ -116,7 +116,8 @@ type Tail struct {
 	// them. Changes before notedFrom are not recorded.
 	noted     map[string]int64
 	notedFrom int64
-	asked     time.Time // when progress was last requested to read the past
+	// progressRequested is when a reader of the past last requested progress.
+	progressRequested time.Time
 }
 
 // tailCounters count what a Tail has received.
@@ -258,7 +259,7 @@ func (t *Tail) followFrom(ctx context.Context, from place) error {
 	if err != nil {
 		return err
 	}
-	if past, err = t.shorten(ctx, past, from.present); err != nil {
+	if past, err = t.replayStart(ctx, past, from.present); err != nil {
 		return err
 	}
 	t.restart(past, reach, from)

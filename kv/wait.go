@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,9 +33,8 @@ func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error
 	case <-ctx.Done():
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		first, _ := slices.BinarySearchFunc(t.waiters, revision, func(w *waiter, r int64) int { return cmp.Compare(w.revision, r) })
-		if at := slices.Index(t.waiters[first:], w); at >= 0 {
-			t.waiters = slices.Delete(t.waiters, first+at, first+at+1)
+		if at := slices.Index(t.waiters, w); at >= 0 {
+			t.waiters = slices.Delete(t.waiters, at, at+1)
 		}
 		return fmt.Errorf("kv: wait for revision %d: %w", revision, ctx.Err())
 	}

@@ -34,12 +34,12 @@ const (
 	reopenFirst = time.Millisecond
 	reopenMax   = 100 * time.Millisecond
 
-	// A stream whose watch etcd does not confirm within confirmFirst is given up: its member may hang. The
-	// next one, on another member, gets twice as long, up to slowTimeout.
+	// confirmFirst is the timeout of etcd's confirmation of a watch: its member may hang. The next stream,
+	// on another member, gets twice as long, up to slowTimeout.
 	confirmFirst = time.Second
 
-	// maxSkips is how many streams in succession may be given up because their member has hung before. etcd's client takes
-	// its connections in turn, so the next stream usually has another member.
+	// maxSkips is how many streams in succession may be abandoned because their member has hung before. etcd's client
+	// takes its connections in turn, so the next stream usually has another member.
 	maxSkips = 3
 )
 
@@ -50,7 +50,7 @@ type watches struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*watch]struct{}
-	hung   string // address of the member that was last blamed for a watch without responses
+	hung   string // address of the member that last let a watch time out
 }
 
 // watch is one open watch. It has its own stream to etcd, so that a watch that is
@@ -87,14 +87,14 @@ func (w *watches) remove(watch *watch) {
 	w.wait.Done()
 }
 
-// noteHung notes that a member has hung.
+// noteHung records that a member has let a watch time out.
 func (w *watches) noteHung(member string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hung = member
 }
 
-// lastHung reports whether a member was the last to be blamed.
+// lastHung reports whether a member is the last that noteHung recorded.
 func (w *watches) lastHung(member string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

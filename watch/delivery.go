@@ -29,8 +29,8 @@ const (
 
 var typeNames = [...]string{"NONE", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "INITIAL-END", "CORRUPT"}
 
-// String names the type, for people. Added, Modified, Deleted and Bookmark have
-// the names that Kubernetes gives them on the wire.
+// String returns the name of the type. Added, Modified, Deleted and Bookmark have
+// the names of Kubernetes' watch protocol.
 func (t EventType) String() string {
 	if int(t) < len(typeNames) {
 		return typeNames[t]

@@ -18,7 +18,7 @@ type filter struct {
 	open bool
 }
 
-// identity is equal for filters that select the same.
+// identity is the key of a filter's group: filters with the same identity select the same objects.
 type identity struct {
 	namespace, name     string
 	label, field, shard string
@@ -92,8 +92,8 @@ func (f *filter) outside(e *cache.Event) (n uint64) {
 // transition returns the delivery of e, and whether there is one, by the rule of the
 // package's doc.
 func (f *filter) transition(e *cache.Event) (Delivery, bool) {
-	some := e.Subject()
-	if !f.covers(some) {
+	subject := e.Subject()
+	if !f.covers(subject) {
 		return Delivery{}, false
 	}
 	before, now := f.selects(e.Prev), f.selects(e.Object)
@@ -110,8 +110,8 @@ func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 	}
 	// Whether the selectors match an object that cannot be decoded is not known, so the
 	// watcher ends instead of delivering a deletion.
-	if some.Err() != nil {
-		d.Type, d.Object = corrupt, some
+	if subject.Err() != nil {
+		d.Type, d.Object = corrupt, subject
 	}
 	return d, true
 }

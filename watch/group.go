@@ -54,8 +54,8 @@ type node struct {
 	// Invariant: it lies between two revisions.
 	start cache.Position
 
-	// cut says that the chain ends here. The new chain begins at start or later, and a
-	// watcher gets there by way of the Log.
+	// cut says that the chain ends here. The new chain begins at start or later. A watcher
+	// reads the Log up to there.
 	cut bool
 
 	first Delivery // of type 0 in a node without deliveries
@@ -69,9 +69,9 @@ func newGroup(f filter, id identity, start cache.Position) *group {
 	return g
 }
 
-// offerLocked puts the delivery of e, if there is one, into the open node. It reports
-// whether it is the first in there. Hub.mu is held.
-func (g *group) offerLocked(e *cache.Event) bool {
+// appendLocked appends the delivery of e, if there is one, to the open node. It reports
+// whether that is the node's first delivery. Hub.mu is held.
+func (g *group) appendLocked(e *cache.Event) bool {
 	d, selected := g.transition(e)
 	if !selected {
 		return false
@@ -130,7 +130,7 @@ func (g *group) detach(w *Watcher) bool {
 	return last == 0
 }
 
-// stretch is how many watchers are visited before others get a chance to attach and detach.
+// stretch is how many watchers are visited before the lock is released, so that others can attach and detach.
 const stretch = 256
 
 // each calls visit for each watcher. It goes from the last to the first: detach moves only watchers

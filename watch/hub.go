@@ -30,8 +30,9 @@ const (
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
 	readLimit = 64
-	// Notify takes a step itself only if the last step examined at most littleEffort groups and watchers.
-	littleEffort = 256
+	// maxInlineEffort is how many groups and watchers the last step may have examined for Notify to take the next
+	// step itself.
+	maxInlineEffort = 256
 )
 
 // Config configures a Hub.
@@ -157,7 +158,7 @@ func New(config Config) (*Hub, error) {
 // caller must not hold a lock that readers of the Cache take.
 func (h *Hub) Notify() {
 	if h.stepMu.TryLock() {
-		done := h.running && h.effort <= littleEffort && !h.stepLocked()
+		done := h.running && h.effort <= maxInlineEffort && !h.stepLocked()
 		h.stepMu.Unlock()
 		if done {
 			return
@@ -290,7 +291,7 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 			if g.shard != nil {
 				h.counts.outside.Add(g.outside(e) * uint64(len(g.watchers)))
 			}
-			if g.offerLocked(e) {
+			if g.appendLocked(e) {
 				h.touched = append(h.touched, g)
 			}
 		})

@@ -71,7 +71,7 @@ func placeOf(f *filter) place {
 	return place{namespace: f.namespace, name: f.name}
 }
 
-// add lets g wait at its place.
+// add adds g at its place, or to a shardTable.
 func (r *router) add(g *group) {
 	at := placeOf(&g.filter)
 	// A group waits for hashes if nothing but the shard narrows it.
@@ -92,7 +92,7 @@ func (r *router) add(g *group) {
 	}
 }
 
-// remove takes g from its place.
+// remove removes g from its place.
 func (r *router) remove(g *group) {
 	if g.hashed {
 		t := r.shards[g.shard.Key()]
@@ -119,7 +119,7 @@ func (r *router) remove(g *group) {
 	}
 }
 
-// count adds more, which may be negative, to the number of watchers in groups of g's shard key.
+// count adds more, which may be negative, to the number of watchers in the groups of g's shardTable.
 func (r *router) count(g *group, more int) {
 	if g.hashed {
 		r.shards[g.shard.Key()].watchers += uint64(more)

@@ -251,7 +251,7 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 		case errors.Is(err, cache.ErrReset):
 			w.end(w.over())
 		case err != nil:
-			// Events up to delivered are not missed, even if the Log has forgotten them.
+			// The watcher does not need events up to delivered, even if the Log has dropped them.
 			if w.next, err = w.hub.log.After(w.delivered); err != nil {
 				w.end(w.lapped())
 			}

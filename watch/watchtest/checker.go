@@ -80,9 +80,9 @@ const (
 type Checker struct {
 	request Request
 	initial []Report // objects that exist
-	live    []Report // everything else but InitialEnd
+	live    []Report // all other reports, except InitialEnd
 	at      int64    // where the initial objects were taken, 0 if unknown
-	begun   bool     // the live part has
+	begun   bool     // the live part has begun
 	newest  int64    // revision of the live part, or the one it started after
 	marked  int64    // the newest bookmark's revision
 	last    int64    // revision of the last event of the batch before
@@ -92,10 +92,9 @@ type Checker struct {
 // NewChecker begins to check one watcher.
 func NewChecker(request Request) *Checker {
 	c := &Checker{request: request}
-	switch {
-	case request.Initial:
+	if request.Initial {
 		c.at, c.newest = request.At, request.At
-	default:
+	} else {
 		c.begun, c.newest = true, request.After
 	}
 	return c
@@ -188,9 +187,8 @@ func (c *Checker) event(r Report, first bool) {
 // Resume returns the revision after which a successor of this watcher can start.
 func (c *Checker) Resume() int64 { return max(c.newest, c.marked) }
 
-// Verify compares the deliveries with the history, given that the watcher had time to
-// deliver everything up to a revision; with 0 it only must have no gaps. It returns
-// everything that was broken.
+// Verify compares the deliveries with the history. The watcher must have delivered everything up to the
+// revision upTo; if that is 0, its deliveries must only have no gaps. Verify returns all broken guarantees.
 func (c *Checker) Verify(h *History, upTo int64) error {
 	start := c.request.After
 	if c.request.Initial {

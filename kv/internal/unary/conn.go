@@ -69,19 +69,19 @@ const (
 	// are read, for a call and for all.
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20
-	// pongAfter is how many calls may go before a ping is answered. gRPC's servers ping whenever
-	// data comes and no ping is under way: answered at once, each would be followed by another.
+	// pongAfter is how many calls may begin before a ping is answered. gRPC's servers ping whenever
+	// data comes and no ping is unanswered. If pings were answered at once, each call would cause one.
 	pongAfter = 64
 	// maxPings is how many pings may wait for their answers.
 	maxPings = 4
 	// maxHeaders bounds the bytes of an answer's headers, and of its trailers.
 	maxHeaders = 256 << 10
-	// keepAfter is for how many ticks a peer may be silent before it is asked whether it lives,
-	// silentAfter for how many it may be at all, while calls are under way.
+	// While calls are under way, a peer that is silent for keepAfter ticks gets a ping, and the connection to one
+	// that is silent for silentAfter ticks ends.
 	keepAfter, silentAfter = 10, 15
-	// stuckAfter is how many ticks a write may take.
+	// stuckAfter is the number of ticks that a write may take.
 	stuckAfter = 3
-	// maxFlushes is how often a caller writes other callers' frames.
+	// maxFlushes is how often one caller writes the frames of other callers.
 	maxFlushes = 4
 )
 
@@ -103,24 +103,24 @@ type Conn struct {
 	encoder *hpack.Encoder
 	decoder *hpack.Decoder // of headers
 	headers headers
-	block   bytes.Buffer // which encoder writes to
+	block   bytes.Buffer // the output of encoder
 	head    []hpack.HeaderField
 
 	underWay map[uint32]*call // by stream
 	next     uint32           // stream of the next call
-	given    uint32           // streams before it were given to conn, maybe in part
+	given    uint32           // the requests of earlier streams were written to conn, maybe in part
 	limit    uint32           // of calls under way
 	window   int64            // bytes that the peer takes now
-	opening  int64            // bytes that it takes of a new call
+	opening  int64            // bytes that the peer takes of a new call
 	received uint32           // bytes of answers since the last window update
 	pings    [][8]byte        // that are not answered
-	pongIn   int              // calls until they are answered
+	pongIn   int              // calls until pings are answered
 	frames   uint64           // counts read frames
 	retired  bool             // says that ended is closed
 	err      error            // why the connection cannot be used any more
 }
 
-// call is one that is under way. While it is in Conn.underWay, Conn.mu guards it.
+// call is a call that is under way. While it is in Conn.underWay, Conn.mu guards it.
 type call struct {
 	done    chan struct{} // has an element once the call is over
 	answer  []byte
@@ -158,7 +158,7 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	c.decoder = hpack.NewDecoder(4<<10, c.fieldLocked)
 	c.decoder.SetMaxStringLength(maxHeaders)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	err := c.greet()
+	err := c.handshake()
 	if !stop() {
 		err = ctx.Err()
 	}
@@ -169,8 +169,8 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	return c, nil
 }
 
-// greet sends the preface and reads the peer's settings. It fails if the peer speaks another protocol.
-func (c *Conn) greet() error {
+// handshake sends the preface and reads the peer's settings. It fails if the peer speaks another protocol.
+func (c *Conn) handshake() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, err := c.conn.Write(c.out.Bytes()); err != nil {
@@ -235,7 +235,7 @@ func (c *Conn) fail(err error) {
 	c.failLocked(err)
 }
 
-// endLocked ends a call, which belongs to its caller then.
+// endLocked ends a call. From then on the call belongs to its caller.
 func (c *Conn) endLocked(stream uint32, k *call, err error) {
 	delete(c.underWay, stream)
 	k.err = err
@@ -248,7 +248,7 @@ func (c *Conn) endLocked(stream uint32, k *call, err error) {
 func (c *Conn) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
-	group.Go(func() { c.tend(ctx) })
+	group.Go(func() { c.runChecks(ctx) })
 	group.Go(func() { c.runFlushes(ctx) })
 	var err error
 	for err == nil {
@@ -262,14 +262,14 @@ func (c *Conn) Run(ctx context.Context) error {
 	return c.err
 }
 
-// tend checks the connection at each tick until ctx ends, and then ends the connection.
-func (c *Conn) tend(ctx context.Context) {
+// runChecks checks the connection at each tick until ctx ends, and then ends the connection.
+func (c *Conn) runChecks(ctx context.Context) {
 	var last tick
 	for ticks := time.Tick(c.tick); ; {
 		select {
 		case <-ticks:
-			c.look(&last)
-			c.soon()
+			c.checkPeer(&last)
+			c.scheduleFlush()
 		case <-ctx.Done():
 			c.fail(status.Error(codes.Canceled, "unary: the connection is closing"))
 			return
@@ -277,7 +277,7 @@ func (c *Conn) tend(ctx context.Context) {
 	}
 }
 
-// runFlushes writes what no caller does, until ctx ends.
+// runFlushes writes bytes that no caller writes, until ctx ends.
 func (c *Conn) runFlushes(ctx context.Context) {
 	for {
 		select {
@@ -296,8 +296,8 @@ type tick struct {
 	silent, stuck   int // ticks
 }
 
-// look ends a connection whose peer is silent or takes nothing in, and retires one that has a slow call.
-func (c *Conn) look(last *tick) {
+// checkPeer ends the connection if the peer sends or reads nothing, and retires it if a call is slow.
+func (c *Conn) checkPeer(last *tick) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pongLocked()

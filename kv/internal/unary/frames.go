@@ -48,7 +48,7 @@ func (c *Conn) take(frame http2.Frame) error {
 		}
 		c.retireLocked()
 		c.pongLocked() // the peer may wait for it before it says which calls it has seen
-		c.soon()
+		c.scheduleFlush()
 	case *http2.PushPromiseFrame:
 		return fmt.Errorf("%v", frame.Header())
 	}
@@ -71,7 +71,7 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 	if c.received += frame.Length; c.received >= connectionWindow/4 {
 		_ = c.framer.WriteWindowUpdate(0, c.received)
 		c.received = 0
-		c.soon()
+		c.scheduleFlush()
 	}
 	if k == nil {
 		return nil
@@ -87,7 +87,7 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 	if k.unacked += frame.Length; k.unacked >= streamWindow/4 {
 		_ = c.framer.WriteWindowUpdate(frame.StreamID, k.unacked)
 		k.unacked = 0
-		c.soon()
+		c.scheduleFlush()
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (c *Conn) settingsLocked(frame *http2.SettingsFrame) error {
 		}
 	}
 	_ = c.framer.WriteSettingsAck()
-	c.soon()
+	c.scheduleFlush()
 	return nil
 }
 
@@ -178,7 +178,7 @@ func (c *Conn) pingLocked(data [8]byte) {
 	}
 	if c.pings = append(c.pings, data); len(c.pings) == maxPings || c.retired {
 		c.pongLocked()
-		c.soon()
+		c.scheduleFlush()
 	}
 }
 
@@ -189,8 +189,8 @@ func (c *Conn) pongLocked() {
 	c.pings = c.pings[:0]
 }
 
-// soon makes runFlushes write the bytes in out.
-func (c *Conn) soon() {
+// scheduleFlush makes runFlushes write the bytes in out.
+func (c *Conn) scheduleFlush() {
 	select {
 	case c.kick <- struct{}{}:
 	default:

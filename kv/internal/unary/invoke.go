@@ -19,10 +19,10 @@ import (
 
 const (
 	prefix = 5 // bytes before each message: whether it is compressed, and its length
-	// maxKept is up to how many bytes buffers are kept.
+	// maxKept is the capacity in bytes up to which buffers are reused.
 	maxKept = 256 << 10
-	// maxRequest is how many bytes a request may have. It is also the limit of etcd's client, which gets
-	// larger requests and refuses them with its own error.
+	// maxRequest limits the bytes of a request. etcd's client has the same limit. It gets larger requests, and
+	// refuses them with its own error.
 	maxRequest = 2 << 20
 )
 
@@ -35,7 +35,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 	select {
 	case <-k.done:
 	case <-ctx.Done():
-		if c.giveUp(stream, k) {
+		if c.abandon(stream, k) {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 		<-k.done // it is over already
@@ -44,8 +44,8 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 }
 
 // InvokeInline is Invoke for a connection that [Conn.RunInline] runs: it reads the answer on the
-// caller's goroutine, which spares two switches between goroutines. The end of ctx, and a peer
-// that does not answer within a Tick, end the connection.
+// caller's goroutine, which saves two switches between goroutines. If ctx ends, or the peer does
+// not answer within a Tick, the connection ends.
 func (c *Conn) InvokeInline(ctx context.Context, method string, request, answer proto.Message) error {
 	defer context.AfterFunc(ctx, func() { c.fail(status.FromContextError(ctx.Err()).Err()) })()
 	if err := c.conn.SetDeadline(time.Now().Add(c.tick)); err != nil {
@@ -96,7 +96,7 @@ func (c *Conn) finish(k *call, answer proto.Message) error {
 	return err
 }
 
-// begin sends a request, which is copied.
+// begin copies a request to the output and sends it.
 func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,12 +172,12 @@ func (c *Conn) writeLocked() {
 	}
 	c.writing = false
 	if c.out.Len() > 0 && c.err == nil {
-		c.soon()
+		c.scheduleFlush()
 	}
 }
 
-// giveUp cancels a call and notifies the peer. It reports false if the call is over already.
-func (c *Conn) giveUp(stream uint32, k *call) bool {
+// abandon cancels a call and notifies the peer. It reports false if the call is over already.
+func (c *Conn) abandon(stream uint32, k *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.underWay[stream] != k {
@@ -185,7 +185,7 @@ func (c *Conn) giveUp(stream uint32, k *call) bool {
 	}
 	delete(c.underWay, stream)
 	_ = c.framer.WriteRSTStream(stream, http2.ErrCodeCancel)
-	c.soon()
+	c.scheduleFlush()
 	c.endIfIdleLocked()
 	return true
 }
