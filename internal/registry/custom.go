@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -165,19 +166,28 @@ func (c *CustomResource) Run(ctx context.Context) error {
 // customs is the set of resources of CRDs that have a cache now. Two states of one CRD may have caches
 // for a while.
 type customs struct {
-	mu   sync.Mutex
-	list []*storage.Resource // in the order in which they began
+	mu     sync.Mutex
+	byName map[schema.GroupResource][]*storage.Resource // the newest last; no empty slices
 }
 
 // begin adds r until end is called.
 func (c *customs) begin(r *storage.Resource) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.list = append(c.list, r)
+	if c.byName == nil {
+		c.byName = make(map[schema.GroupResource][]*storage.Resource)
+	}
+	gr := r.GroupResource
+	c.byName[gr] = append(c.byName[gr], r)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.list = slices.DeleteFunc(c.list, func(other *storage.Resource) bool { return other == r })
+		states := c.byName[gr]
+		if i := slices.Index(states, r); len(states) > 1 {
+			c.byName[gr] = slices.Delete(states, i, i+1)
+		} else {
+			delete(c.byName, gr)
+		}
 	}
 }
 
@@ -185,14 +195,27 @@ func (c *customs) begin(r *storage.Resource) (end func()) {
 func (c *customs) all() []*storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.list)
+	return slices.Concat(slices.Collect(maps.Values(c.byName))...)
 }
 
-// newest returns the newest states of all resources, by name.
-func (c *customs) newest() map[schema.GroupResource]*storage.Resource {
-	newest := make(map[schema.GroupResource]*storage.Resource)
-	for _, r := range c.all() {
-		newest[r.GroupResource] = r
+// newest returns the newest state of a resource, nil if there is none.
+func (c *customs) newest(gr schema.GroupResource) *storage.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	states := c.byName[gr]
+	if len(states) == 0 {
+		return nil
 	}
-	return newest
+	return states[len(states)-1]
+}
+
+// allNewest lists the newest states of all resources.
+func (c *customs) allNewest() []*storage.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]*storage.Resource, 0, len(c.byName))
+	for _, states := range c.byName {
+		list = append(list, states[len(states)-1])
+	}
+	return list
 }

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -227,10 +226,10 @@ func (r *Registry) ReadMetrics() *storage.ReadMetrics { return r.options.reads }
 
 // CustomResource returns the newest state of a custom resource that has a cache, nil if there is none.
 func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {
-	return r.customs.newest()[gr]
+	return r.customs.newest(gr)
 }
 
 // CustomResources lists the newest states of the custom resources that have caches.
 func (r *Registry) CustomResources() []*storage.Resource {
-	return slices.Collect(maps.Values(r.customs.newest()))
+	return r.customs.allNewest()
 }
