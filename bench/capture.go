@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// Capture returns the body of one answer.
+// Capture sends one GET request and returns the body of the response.
 func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]byte, error) {
 	var body bytes.Buffer
 	_, err := t.Once(ctx, Request{Path: path, Accept: accept, Encoding: encoding}, &body)
 	return body.Bytes(), err
 }
 
-// CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.
+// CaptureWatchList returns the initial events of one watch as WatchList reads them, framed.
 func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
 	return t.captureEvents(ctx, Request{Path: WatchListPath(path), Accept: accept}, nil, func(frame []byte) (keep, last bool) {
 		return true, endsInitial(frame)
 	})
 }
 
-// captureEvents opens a watch and calls opened, if it is not nil. It returns the events to keep up to
-// the last one, with their frames.
+// captureEvents opens a watch, calls opened unless it is nil, and passes each event to which. It returns the
+// events to keep, framed, up to the last one.
 func (t *Target) captureEvents(ctx context.Context, watch Request, opened func() error, which func(frame []byte) (keep, last bool)) (all []byte, err error) {
 	c := t.conn(ctx)
 	defer c.close()
@@ -52,8 +52,8 @@ func (t *Target) captureEvents(ctx context.Context, watch Request, opened func()
 	}
 }
 
-// CaptureChange changes an object of a watched collection as Watch does, and returns the event with its frame. Remark
-// turns it into the event of another change.
+// CaptureChange changes an object of a watched collection as Watch does, and returns the framed event. CopyMark
+// turns the event into that of another change.
 func (t *Target) CaptureChange(ctx context.Context, collection, object, accept string) ([]byte, error) {
 	revision, err := t.revision(ctx, collection)
 	if err != nil {
@@ -71,9 +71,8 @@ func (t *Target) Change(ctx context.Context, object string) error {
 	return t.once(ctx, markPatch(object, newRun(), 0))
 }
 
-// Remark writes the number of patch's change into a captured event, in place. It reports false if the event
-// or the patch has no mark.
-func Remark(event, patch []byte) bool {
+// CopyMark overwrites the mark of a captured event with the mark of patch. It reports false if either has none.
+func CopyMark(event, patch []byte) bool {
 	run, i, ok := marked(patch)
 	at := bytes.Index(event, []byte(mark))
 	if !ok || at < 0 {
@@ -83,7 +82,7 @@ func Remark(event, patch []byte) bool {
 	return true
 }
 
-// appendFrame frames an event as a stream has it.
+// appendFrame appends an event to dst, framed as in a watch of that media type.
 func appendFrame(dst, frame []byte, accept string) []byte {
 	if strings.HasPrefix(accept, Protobuf) {
 		dst = binary.BigEndian.AppendUint32(dst, uint32(len(frame)))

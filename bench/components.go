@@ -12,27 +12,26 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ComponentsConfig is a workload of the writes that the components of a cluster send: the
-// same objects, sizes, verbs and media types, one kind after the other.
+// ComponentsConfig is a workload of the writes that the components of a cluster send, with their
+// objects, sizes, verbs and media types. It sends one kind after the other.
 type ComponentsConfig struct {
-	// Namespace holds the objects. It is created when it does not exist.
+	// Namespace holds the objects. It is created if it does not exist.
 	Namespace string
-	// Nodes is the number of nodes.
-	Nodes int
-	// Load is the load of each kind of write, and has as many pods as operations. A plan is open. There is no
+	Nodes     int
+	// Load is the load of each kind of write. Each operation has its own pod. A plan must be open. There is no
 	// warm-up.
 	Load
 
-	run      int64             // in the names of objects: no other run has it
-	versions map[string]string // of Leases, by name; updates of Leases always have a version
+	run      int64             // makes the names of objects unique to this run
+	versions map[string]string // resourceVersions of Leases by name; updates of Leases always have one
 }
 
-// componentWrites are the kinds in the order in which they are sent: later ones write what
-// earlier ones made.
+// componentWrites lists the kinds in the order in which they are sent. Later writes change objects that earlier
+// writes created.
 var componentWrites = []struct {
 	name  string
 	call  func(c *ComponentsConfig, i int) Request
-	looks bool // whether the versions of the Leases are read before
+	reads bool // whether to read the versions of the Leases first
 }{
 	{"node creation", func(c *ComponentsConfig, i int) Request { return post("/api/v1/nodes", Node(c.node(i))) }, false},
 	{"node status, strategic merge patch", (*ComponentsConfig).patchNodeStatus, false},
@@ -83,7 +82,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*
 		}
 	}
 	for _, w := range componentWrites {
-		if w.looks {
+		if w.reads {
 			if c.versions, err = t.revisions(ctx, leases); err != nil {
 				return results, err
 			}
@@ -91,7 +90,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*
 		if err := t.once(ctx, w.call(&c, c.Operations)); err != nil {
 			return results, err
 		}
-		calls := list(c.Operations, func(i int) Request { return w.call(&c, i) }) // encoded before the clock runs
+		calls := list(c.Operations, func(i int) Request { return w.call(&c, i) }) // encoded before the measurement starts
 		result, err := l.measure(ctx, t, w.name, "request", nil, send(func(i int) Request { return calls[i] }))
 		if err != nil {
 			return results, err
@@ -106,7 +105,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*
 
 const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 
-// path is the path of a collection of the core group.
+// path returns the path of a collection of the core group.
 func (c *ComponentsConfig) path(resource string) string {
 	return "/api/v1/namespaces/" + c.Namespace + "/" + resource
 }
@@ -117,20 +116,20 @@ func (c *ComponentsConfig) podName(i int) string {
 	return fmt.Sprintf("web-%d-%06d", c.run, i)
 }
 
-// node is the name of the i-th node. Each write has a node of its own, so that concurrent writes do not
-// conflict more often than in a cluster.
+// node returns the name of the i-th node. Each write has its own node, so concurrent writes conflict no more
+// often than in a cluster.
 func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.run, i) }
 
-// patchNodeStatus is the patch that a kubelet sends every few minutes and when something changes. Its time
-// is some minutes later than the node's, because a patch in the same second would change nothing and would
-// not be stored.
+// patchNodeStatus returns the patch that a kubelet sends every few minutes and when something changes. Its
+// heartbeat is some minutes after the node's creation: a patch in the same second would change nothing, and the
+// server would not store it.
 func (c *ComponentsConfig) patchNodeStatus(i int) Request {
 	const later = 5 * time.Minute
 	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
 }
 
 func (c *ComponentsConfig) pod(i int) *corev1.Pod {
-	pod := seededPod(i, SeedConfig{Namespaces: 1, Nodes: 1})
+	pod := WebPod(i)
 	pod.Name, pod.Namespace, pod.Spec.NodeName = c.podName(i), c.Namespace, ""
 	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: pod.Name})
 	return pod
@@ -143,8 +142,8 @@ func (c *ComponentsConfig) bind(i int) Request {
 	})
 }
 
-// updatePod is the update of a controller that has the whole pod. It has no resourceVersion, so that no reads
-// are necessary between the writes.
+// updatePod returns a controller's update of the whole pod. The update has no resourceVersion, so the workload
+// needs no reads between writes.
 func (c *ComponentsConfig) updatePod(i int) Request {
 	pod := c.pod(i)
 	pod.Spec.NodeName = c.node(i % c.Nodes)
@@ -197,7 +196,7 @@ func put(path string, obj runtime.Object) Request {
 	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
-// strategic is a strategic merge patch. Its Accept header is the one that typed clients send.
+// strategic returns a strategic merge patch with the Accept header of client-go's typed clients.
 func strategic(path string, patch any) Request {
 	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
 }

@@ -30,26 +30,26 @@ const (
 	smallBuffer = 4 << 10
 )
 
-// protocols are the names of the protocols, by major version.
+// protocols holds the names of the protocols by major version.
 var protocols = [...]string{1: "HTTP/1.1", 2: "HTTP/2"}
 
-// conn sends one request after the other, over an HTTP/1.1 connection of its own or a shared HTTP/2 connection.
-// It connects when it has no connection: at first, after an error, and when the server said it would close.
+// conn sends one request after the other, over its own HTTP/1.1 connection or a shared HTTP/2 connection. It
+// connects before the first request, after an error, and after the server has announced that it closes.
 type conn struct {
 	t     *Target
-	ctx   context.Context // ends the conn
-	stuck bool            // its answers are not read
-	chunk []byte          // for draining bodies
+	ctx   context.Context // its end closes the conn
+	stuck bool            // whether the client leaves response bodies unread
+	chunk []byte          // buffer of drain
 
-	transport http.RoundTripper // with the credentials of the kubeconfig's user; nil without a connection
-	connected context.Context   // ends the connection, or by HTTP/2 the requests
+	transport http.RoundTripper // sends the credentials of the kubeconfig's user; nil without a connection
+	connected context.Context   // its end closes the connection or, over HTTP/2, cancels the requests
 	end       context.CancelFunc
-	shared    *sharedTransport // nil by HTTP/1.1
+	shared    *sharedTransport // nil over HTTP/1.1
 	timer     *time.Timer      // see limit
-	late      atomic.Bool      // the time of a request was over
+	late      atomic.Bool      // whether a request has timed out
 }
 
-// conn returns a conn, which ends when ctx does.
+// conn returns a conn that closes when ctx ends.
 func (t *Target) conn(ctx context.Context) *conn { return &conn{t: t, ctx: ctx} }
 
 // close ends the current request and the connection.
@@ -58,15 +58,15 @@ func (c *conn) close() {
 		c.end()
 	}
 	if c.shared != nil {
-		c.t.shared.leave(c.shared)
+		c.t.shared.release(c.shared)
 	}
 	c.transport, c.shared = nil, nil
 }
 
-// connect makes the transport.
+// connect sets the transport.
 func (c *conn) connect() (err error) {
 	var plain http.RoundTripper
-	if c.shared = c.t.shared.take(c.t); c.shared != nil {
+	if c.shared = c.t.shared.acquire(c.t); c.shared != nil {
 		plain = c.shared
 	} else {
 		opened, err := dial(c.connected, c.t.host, c.t.tls)
@@ -74,9 +74,9 @@ func (c *conn) connect() (err error) {
 			return err
 		}
 		if tcp, ok := underTLS(opened).(*net.TCPConn); ok && c.stuck {
-			_ = tcp.SetReadBuffer(smallBuffer) // the kernel buffers few of the bytes that are left unread
+			_ = tcp.SetReadBuffer(smallBuffer) // so that the kernel buffers few unread bytes
 		}
-		plain = &lone{opened, bufio.NewReader(opened), bufio.NewWriterSize(opened, 2*smallBuffer)}
+		plain = &singleTransport{opened, bufio.NewReader(opened), bufio.NewWriterSize(opened, 2*smallBuffer)}
 	}
 	if c.transport, err = rest.HTTPWrappersForConfig(c.t.config, plain); err != nil {
 		return fmt.Errorf("bench: kubeconfig: %w", err)
@@ -87,8 +87,7 @@ func (c *conn) connect() (err error) {
 // ErrTimeout is wrapped by the errors of requests that took longer than Target.Timeout.
 var ErrTimeout = errors.New("bench: timeout")
 
-// limit makes the current request, or the next one, fail after some time; 0 leaves the time
-// unlimited. After a timeout the connection cannot be used again.
+// limit makes the current or next request fail after d; 0 sets no limit. A connection is unusable after a timeout.
 func (c *conn) limit(d time.Duration) {
 	if d > 0 {
 		end := c.end
@@ -115,8 +114,8 @@ func (c *conn) explain(err error) error {
 	return fmt.Errorf("%w after %v: %w", ErrTimeout, c.t.Timeout, err)
 }
 
-// send sends a request and reads the head of the answer, within the Target's Timeout, which keeps running until
-// unlimit. An answer other than 2xx is returned with an error.
+// send sends a request and reads the response header. It starts the Target's Timeout, which runs until the caller
+// calls unlimit. A response other than 2xx is returned with an error.
 func (c *conn) send(r Request) (*http.Response, error) {
 	if c.transport == nil {
 		c.connected, c.end = context.WithCancel(c.ctx)
@@ -134,12 +133,12 @@ func (c *conn) send(r Request) (*http.Response, error) {
 	}
 	resp, err := Send(c.connected, c.transport, c.t.origin, agent, &r)
 	if resp != nil {
-		c.t.spoken.Store(protocols[resp.ProtoMajor%len(protocols)])
+		c.t.protocol.Store(protocols[resp.ProtoMajor%len(protocols)])
 	}
 	return resp, err
 }
 
-// drain writes the body of an answer to w and returns its length.
+// drain writes the body of a response to w and returns its length.
 func (c *conn) drain(resp *http.Response, w io.Writer) (n int64, err error) {
 	if c.chunk == nil {
 		c.chunk = make([]byte, largeBuffer)
@@ -147,8 +146,8 @@ func (c *conn) drain(resp *http.Response, w io.Writer) (n int64, err error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, resp.Body, c.chunk) // io.Discard's own buffer is small
 }
 
-// retryAfter returns how long the client must wait before it retries, -1 if the answer has no Retry-After
-// header. API servers send seconds.
+// retryAfter returns how long the client must wait before a retry, or -1 without a Retry-After header. API servers
+// send it in seconds.
 func retryAfter(resp *http.Response) time.Duration {
 	const most = 600
 	if n, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil && n <= most {
@@ -157,8 +156,7 @@ func retryAfter(resp *http.Response) time.Duration {
 	return -1
 }
 
-// do sends a request and reads the answer. If the Target says so, it retries a request that was answered
-// 429.
+// do sends a request and reads the response. With Target.RetryAfter, it retries a request that was answered 429.
 func (c *conn) do(r Request) (outcome, error) {
 	const most = 10 // times
 	var o outcome
@@ -174,11 +172,11 @@ func (c *conn) do(r Request) (outcome, error) {
 	}
 }
 
-// reconnectDelay is how long a conn waits after a request without an answer, so that the client is not busy while the
+// reconnectDelay is the delay after a request without a response. It keeps the client from spinning while the
 // server is down.
 const reconnectDelay = 10 * time.Millisecond
 
-// try sends a request once and writes the answer's body to w. after is the server's Retry-After, -1 without one.
+// try sends a request once and writes the response body to w. after is as for retryAfter.
 func (c *conn) try(r Request, o *outcome, w io.Writer) (after time.Duration, err error) {
 	o.bytes, o.status = 0, 0
 	resp, err := c.send(r)

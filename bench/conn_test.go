@@ -109,7 +109,7 @@ func TestMarks(t *testing.T) {
 			t.Fatalf("%q: %d, %d, %v; want %d, %d", frame, gotRun, got, ok, run, i)
 		}
 		event := []byte("x" + markText(1, 2) + "y")
-		if !Remark(event, []byte(frame)) || string(event) != "x"+markText(run, i)+"y" {
+		if !CopyMark(event, []byte(frame)) || string(event) != "x"+markText(run, i)+"y" {
 			t.Fatalf("remarked %q", event)
 		}
 	})
@@ -117,7 +117,7 @@ func TestMarks(t *testing.T) {
 		if _, _, ok := marked([]byte(frame)); ok {
 			t.Errorf("%q has no mark", frame)
 		}
-		if Remark([]byte(markText(1, 1)), []byte(frame)) || Remark([]byte(frame), nil) {
+		if CopyMark([]byte(markText(1, 1)), []byte(frame)) || CopyMark([]byte(frame), nil) {
 			t.Errorf("%q was remarked", frame)
 		}
 	}

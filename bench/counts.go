@@ -10,34 +10,34 @@ import (
 
 // Counts counts operations by how they ended.
 type Counts struct {
-	// Ops counts all operations. Each failure is counted once in Timeouts (longer than Target.Timeout),
-	// Refused (answered 429, Too Many Requests) or Errors (all others).
+	// Ops counts all operations. Each failure is counted once: in Timeouts if it took longer than
+	// Target.Timeout, in Refused if it was answered 429 (Too Many Requests), otherwise in Errors.
 	Ops      int `json:"ops"`
 	Errors   int `json:"errors"`
 	Timeouts int `json:"timeouts"`
 	Refused  int `json:"refused"`
-	// Latency holds the time of each successful operation in microseconds. Failures are left out: their time depends
-	// on the client's timeout and not on the server's work.
+	// Latency holds the duration of each successful operation in microseconds. It excludes failures, whose duration
+	// depends on the client's timeout.
 	Latency *hdrhistogram.Histogram `json:"-"`
 }
 
-// Significant digits of histograms. A long run has one histogram for each second: more digits would fill the memory.
+// Significant digits of histograms. A long run has one histogram per second, so these have fewer digits to save memory.
 const (
 	latencyDigits = 3
 	secondDigits  = 2
 )
 
-// newHistogram takes microseconds up to ten minutes.
+// newHistogram returns a histogram of microseconds, up to ten minutes.
 func newHistogram(digits int) *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, (10 * time.Minute).Microseconds(), digits)
 }
 
-// record counts one operation. status is the status of its answer, 0 if there was none.
+// record counts one operation. status is the status of its response, 0 without a response.
 func (c *Counts) record(took time.Duration, status int, err error) {
 	c.Ops++
 	switch {
 	case err == nil:
-		// Out of range cannot happen: an operation that takes ten minutes has failed.
+		// The value is in range, because an operation that takes ten minutes fails.
 		_ = c.Latency.RecordValue(max(1, took.Microseconds()))
 	case errors.Is(err, ErrTimeout):
 		c.Timeouts++
@@ -59,13 +59,13 @@ func (c *Counts) merge(other *Counts) {
 	}
 }
 
-// Failures counts the operations that failed, of all kinds.
+// Failures returns the number of operations that failed.
 func (c *Counts) Failures() int { return c.Errors + c.Timeouts + c.Refused }
 
-// Succeeded counts the operations that did not fail.
+// Succeeded returns the number of operations that did not fail.
 func (c *Counts) Succeeded() int { return c.Ops - c.Failures() }
 
-// Quantile returns the latency that q percent of the operations did not exceed, 0 if none has succeeded.
+// Quantile returns the q-th percentile of the latency, 0 if no operation has succeeded.
 func (c *Counts) Quantile(q float64) time.Duration {
 	if c.Latency == nil || c.Latency.TotalCount() == 0 {
 		return 0

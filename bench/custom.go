@@ -23,10 +23,10 @@ type CustomConfig struct {
 	Changes int
 	// Clients is the number of concurrent requests.
 	Clients int
-	// Bytes is about the size of a report.
+	// Bytes is the approximate size of a report.
 	Bytes int
 
-	run int64 // in the changes, so that each run's differ
+	run int64 // part of each change, so that repeated runs change the objects again
 }
 
 // customResource is a custom resource of the workload.
@@ -34,14 +34,14 @@ type customResource struct {
 	kind    string
 	schema  string // JSON of the only version's schema
 	columns string // JSON of the additional columns
-	manager string // of all fields except the applied ones
+	manager string // field manager of writes other than apply
 	object  func(c *CustomConfig, i int) map[string]any
-	path    []string                         // of the text that writes change
-	part    func(text string) map[string]any // the applied part of an object
-	whole   bool                             // whole objects are applied, too
+	path    []string                         // path of the text that writes change
+	part    func(text string) map[string]any // the part of an object that customApply sends
+	whole   bool                             // whether whole objects are applied too
 }
 
-// customResources are all resources, in the order of CustomResources.
+// customResources returns all resources, in the order of CustomResources.
 func customResources() []*customResource {
 	return []*customResource{{
 		kind: "Worker", schema: customSchema, manager: "workers-controller", object: (*CustomConfig).worker,
@@ -61,14 +61,14 @@ func customResources() []*customResource {
 	}}
 }
 
-// CustomResources are the names of the resources: workers of 5 KB, which have defaults and are
-// pruned, and reports of an image scanner.
+// CustomResources names the resources: workers of 5 KB, which are defaulted and pruned, and the reports of an
+// image scanner.
 var CustomResources = []string{"workers", "reports"}
 
-// CustomPath is the path of all objects of a resource.
+// CustomPath returns the path of all objects of a resource.
 func CustomPath(resource string) string { return "/apis/bench.example.com/v1/" + resource }
 
-// Kinds of writes of Custom, in their order.
+// Kinds of writes, in the order in which Custom sends them.
 const (
 	customCreate = "create"
 	customUpdate = "update"
@@ -77,8 +77,8 @@ const (
 	customWhole  = "apply whole"
 )
 
-// check returns the resource.
-func (c *CustomConfig) check() (*customResource, error) {
+// resource validates the configuration and returns its resource.
+func (c *CustomConfig) resource() (*customResource, error) {
 	if c.Objects < 1 || c.Namespaces < 1 || c.Changes > c.Objects {
 		return nil, fmt.Errorf("bench: want at least one object and one namespace, and no more changes than objects, got %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
 	}
@@ -102,7 +102,7 @@ func (c *CustomConfig) kinds(r *customResource) []string {
 
 // Kinds returns the names of the results of Custom.
 func (c *CustomConfig) Kinds() (names []string, err error) {
-	r, err := c.check()
+	r, err := c.resource()
 	if err != nil {
 		return nil, err
 	}
@@ -112,10 +112,10 @@ func (c *CustomConfig) Kinds() (names []string, err error) {
 	return names, nil
 }
 
-// Custom creates a CRD and objects of it, and updates, patches and applies them. It leaves objects that exist.
+// Custom creates a CRD and its objects, and then updates, patches and applies them. It keeps existing objects.
 // It ends at the first write that fails.
 func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, err error) {
-	r, err := c.check()
+	r, err := c.resource()
 	if err != nil {
 		return nil, err
 	}
@@ -135,18 +135,18 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, 
 	return results, nil
 }
 
-// DefineWorkers creates the CRD and the first of the workers of [Custom], and leaves what exists.
+// DefineWorkers creates the CRD of the workers of [Custom], and the first worker, unless they exist.
 func DefineWorkers(ctx context.Context, t *Target) error {
 	_, err := Custom(ctx, t, CustomConfig{Resource: CustomResources[0], Objects: 1, Namespaces: 1, Clients: 1})
 	return err
 }
 
-// collection is the path of the collection of the i-th object.
+// collection returns the path of the collection that holds the i-th object.
 func (c *CustomConfig) collection(i int) string {
 	return "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Namespaces) + "/" + c.Resource
 }
 
-// name is the name of the i-th object.
+// name returns the name of the i-th object.
 func (c *CustomConfig) name(i int) string {
 	return fmt.Sprintf("%s-%d", strings.TrimSuffix(c.Resource, "s"), i)
 }
@@ -171,7 +171,7 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 	result, err := l.measure(ctx, t, name, "object", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		o, err := own.do(c.request(r, kind, i, revisions))
 		if kind == customCreate && o.status == http.StatusConflict {
-			err = nil // it exists
+			err = nil // the object exists
 		}
 		return o, err
 	})
@@ -181,7 +181,7 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 	return result, nil
 }
 
-// request is the i-th write of a kind.
+// request returns the i-th write of a kind.
 func (c *CustomConfig) request(r *customResource, kind string, i int, revisions map[string]string) Request {
 	text := fmt.Sprintf("%d-%d-%s", c.run, i, strings.ReplaceAll(kind, " ", "-"))
 	write := Request{Method: http.MethodPatch, Path: c.collection(i) + "/" + c.name(i), Accept: JSON, Kind: string(types.ApplyYAMLPatchType)}
@@ -204,13 +204,13 @@ func (c *CustomConfig) request(r *customResource, kind string, i int, revisions 
 		object["apiVersion"], object["kind"] = "bench.example.com/v1", r.kind
 		_ = unstructured.SetNestedField(object, c.name(i), "metadata", "name")
 	} else if kind != customCreate {
-		_ = unstructured.SetNestedField(object, text, r.path...) // all of the path are maps
+		_ = unstructured.SetNestedField(object, text, r.path...) // cannot fail: every element of the path is a map
 	}
 	write.Path, write.Body = write.Path+"?fieldManager="+manager, EncodeJSON(object)
 	return write
 }
 
-// define creates the namespaces and the CRD, and waits until the resource is served.
+// define creates the namespaces and the CRD, and waits until the server serves the resource.
 func (c *CustomConfig) define(ctx context.Context, t *Target, r *customResource) error {
 	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return err
@@ -248,11 +248,11 @@ func CRD(group, plural, kind string, schema, columns any) map[string]any {
 	}
 }
 
-// EncodeJSON encodes an object of Kubernetes, or a value of maps, lists, strings and numbers.
+// EncodeJSON encodes a Kubernetes object, or a value made of maps, lists, strings and numbers.
 func EncodeJSON(v any) []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // these can always be encoded
+		panic(err) // cannot happen for these types
 	}
 	return body
 }
@@ -272,10 +272,9 @@ const customSchema = `{"type":"object","properties":{
 
 // worker makes the i-th worker, of the size of a pod template.
 func (c *CustomConfig) worker(i int) map[string]any {
-	pod := seededPod(0, SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1})
-	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(WebPod(0))
 	if err != nil {
-		panic(err) // a pod is an object
+		panic(err) // cannot happen for a pod
 	}
 	delete(template, "metadata")
 	return map[string]any{

@@ -12,12 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Tenants is the group of users who are not administrators. They may read, and flow control limits them,
-// after [Target.AllowTenants] has been called.
+// Tenants is a group of users who are not administrators. [Target.AllowTenants] lets them read.
 const Tenants = "bench-tenants"
 
-// AllowTenants lets [Tenants] read pods, and creates a priority level with few seats for them. It waits until
-// the server lets tenant, one of these users, read. It does not change existing objects.
+// AllowTenants lets [Tenants] read pods, and creates a priority level with few seats for their requests. It waits
+// until the server lets tenant, one of these users, read. It does not change existing objects.
 func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	const flowcontrol, rbac = "/apis/flowcontrol.apiserver.k8s.io/v1/", "/apis/rbac.authorization.k8s.io/v1/"
 	for _, object := range [][2]string{
@@ -25,11 +24,11 @@ func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 		{rbac + "clusterrolebindings", `{"metadata":{"name":"bench-tenants"},
 			"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"bench-tenants"}],
 			"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bench-tenants"}}`},
-		// It has five seats of the 600 that servers have by default, and lends and borrows none.
+		// The level has five of the 600 seats that servers have by default, and lends and borrows none.
 		{flowcontrol + "prioritylevelconfigurations", `{"metadata":{"name":"bench-tenants"},"spec":{"type":"Limited","limited":{
 			"nominalConcurrencyShares":2,"lendablePercent":0,"borrowingLimitPercent":0,
 			"limitResponse":{"type":"Queue","queuing":{"queues":128,"handSize":6,"queueLengthLimit":50}}}}}`},
-		// It puts the requests of each user into queues of its own.
+		// The schema gives each user separate queues.
 		{flowcontrol + "flowschemas", `{"metadata":{"name":"bench-tenants"},"spec":{"priorityLevelConfiguration":{"name":"bench-tenants"},
 			"matchingPrecedence":900,"distinguisherMethod":{"type":"ByUser"},"rules":[{
 				"subjects":[{"kind":"Group","group":{"name":"bench-tenants"}}],
@@ -48,17 +47,17 @@ func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	return err
 }
 
-// FloodConfig is a workload of one user's reads, alone and beside another user that sends
-// as many requests as the server answers.
+// FloodConfig is a workload of one user's reads, first alone and then while another user sends as many requests
+// as the server answers.
 type FloodConfig struct {
-	// Quiet is the workload that is measured. Flood's Target sends its requests.
+	// Quiet is the measured workload. Flood's Target sends its requests.
 	Quiet ReadConfig
-	// By requests Path repeatedly, from Clients clients at once. An answer of 429 (Too Many Requests) is
+	// By requests Path repeatedly, from Clients clients at once. A response of 429 (Too Many Requests) is
 	// not an error.
 	By           *Target
 	Path, Accept string
 	Clients      int
-	// Repeats is how often Quiet is run alone and then beside the flood.
+	// Repeats is how often Quiet runs alone and then during the flood.
 	Repeats int
 }
 
@@ -68,10 +67,10 @@ const (
 	Slowdown = "p99 beside the flood, of that alone"
 )
 
-// Flood runs the workload. It returns the Result of Quiet beside the flood.
+// Flood runs the workload. It returns the Result of Quiet during the flood.
 func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 	if c.Repeats < 1 || c.Clients < 1 {
-		return nil, fmt.Errorf("bench: want at least one turn and one client, got %d and %d", c.Repeats, c.Clients)
+		return nil, fmt.Errorf("bench: want at least one repeat and one client, got %d and %d", c.Repeats, c.Clients)
 	}
 	var alone, beside []*Result
 	flood := &recorder{result: NewResult("flood", "request")}
@@ -100,8 +99,8 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 	return b, nil
 }
 
-// start begins the flood and records how its requests end. It returns once one has been answered. The
-// function that it returns ends the flood.
+// start starts the flood and records how its requests end. It returns after the first response. The function
+// that it returns ends the flood.
 func (c *FloodConfig) start(ctx context.Context, rec *recorder) (stop func()) {
 	const pause = 50 * time.Millisecond // after a 429: shorter than Retry-After
 	ctx, cancel := context.WithCancel(ctx)
@@ -116,7 +115,7 @@ func (c *FloodConfig) start(ctx context.Context, rec *recorder) (stop func()) {
 				o, err := own.do(Request{Path: c.Path, Accept: c.Accept})
 				switch {
 				case err != nil && ctx.Err() != nil:
-				case StatusOf(err) == http.StatusTooManyRequests: // no failure
+				case StatusOf(err) == http.StatusTooManyRequests: // not a failure
 					rec.set(func(r *Result) { r.Ops, r.Refused = r.Ops+1, r.Refused+1 })
 				default:
 					rec.record(0, o, err)

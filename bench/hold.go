@@ -5,22 +5,21 @@ import (
 	"time"
 )
 
-// MemoryPerWatch names the resident memory that Hold saw each watch add.
+// MemoryPerWatch names the Value of Hold with the resident memory that each watch adds.
 const MemoryPerWatch = "memory per watch"
 
-// HoldConfig is a workload of watches that are opened and then get no events.
+// HoldConfig is a workload of watches that receive no events.
 type HoldConfig struct {
 	// Name is the name of the result.
 	Name string
 	// Path is the collection to watch, Accept the media type of the events.
 	Path, Accept string
-	// Watchers is the number of watches.
-	Watchers int
-	// Idle is how long Hold keeps the open watches before it reads the server's memory.
+	Watchers     int
+	// Idle is how long Hold keeps the watches open before it reads the server's memory.
 	Idle time.Duration
 }
 
-// Hold opens watches. It records how long each took, including its TLS handshake, the server's CPU time, and the
+// Hold opens watches. It records the time of each, including its TLS handshake, the server's CPU time, and the
 // growth of the server's memory.
 func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	return c.measure(ctx, t, func(rec *recorder, w *watchers) error {
@@ -33,7 +32,7 @@ func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	})
 }
 
-// measure calls do with watches to open, and closes them.
+// measure passes unopened watches to do, and closes them afterwards.
 func (c *HoldConfig) measure(ctx context.Context, t *Target, do func(*recorder, *watchers) error) (*Result, error) {
 	if err := (Load{Operations: c.Watchers, Clients: 1}).check(); err != nil {
 		return nil, err
@@ -51,7 +50,7 @@ func (c *HoldConfig) measure(ctx context.Context, t *Target, do func(*recorder, 
 	})
 }
 
-// idle waits, and adds the memory of the open watches.
+// idle waits, and then records the memory of the open watches.
 func (c *HoldConfig) idle(ctx context.Context, t *Target, rec *recorder) error {
 	idle, end := context.WithTimeout(ctx, c.Idle)
 	defer end()
@@ -75,14 +74,14 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, rec *recorder) error {
 	return nil
 }
 
-// Storm opens watches, closes all of them at once and opens them again at the revision where they began. It
-// records the time from the close until the server has accepted each again, and the server's cost in that time.
+// Storm opens watches, closes them all at once and reopens them at their first revision. It records the time from
+// the close until the server has accepted each again, and the server's cost in that time.
 func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	return c.measure(ctx, t, func(rec *recorder, w *watchers) error {
 		if err := w.open(ctx, c.Watchers, false); err != nil {
 			return err
 		}
-		rec.phase("coming back")
+		rec.phase("reconnecting")
 		return rec.measured(func() error {
 			w.close()
 			w.closing.Store(false)

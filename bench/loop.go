@@ -15,14 +15,14 @@ import (
 
 // Load sets the number of operations of a workload, and their rate.
 type Load struct {
-	// Operations is their number, Clients how many are sent at a time.
+	// Operations is the number of operations, Clients the number of concurrent ones.
 	Operations, Clients int
-	// Rate is operations per second of all clients; 0 sends the next when one is answered.
+	// Rate is the rate of all clients together, in operations per second. With 0, each client sends its next
+	// operation when the last has ended.
 	Rate float64
-	// Plan, unless it is zero, takes the place of Operations, of Rate and, if it is closed, of
-	// Clients.
+	// Plan, unless it is zero, replaces Operations and Rate and, if it is closed, Clients.
 	Plan stages.Plan
-	// Warmup is how long the load runs at its initial level before anything is measured.
+	// Warmup is how long the load runs at its initial level before measurement starts.
 	Warmup time.Duration
 }
 
@@ -32,17 +32,15 @@ const (
 	ClosedLoop = "closed"
 )
 
-// loop runs operations. With a rate or an open plan the loop is open: each operation is due at a certain
-// time, and its latency counts from then, so a stall of the server counts for every operation that it
-// delays. Otherwise the loop is closed: each client begins its next operation when the last has ended.
+// loop runs operations, in an open or closed loop as the package documentation defines them.
 type loop struct {
 	Load
 
-	// between is called before each operation, nil for nothing. Its time is in no latency.
+	// between, unless nil, is called before each operation. No latency includes its time.
 	between func(ctx context.Context, i int) error
-	// through is the Target that the requests are sent to, nil for the one that is measured.
+	// through is the Target that receives the requests, nil for the measured one.
 	through *Target
-	// strict ends the loop at the first operation that fails, with its error.
+	// strict ends the loop with the error of the first operation that fails.
 	strict bool
 }
 
@@ -64,7 +62,7 @@ func (l Load) check() error {
 	return nil
 }
 
-// bounded is check for workloads whose number of operations must be known.
+// bounded is check for workloads that need to know the number of operations.
 func (l Load) bounded() error {
 	if !l.Plan.IsZero() && !l.Plan.Open {
 		return errors.New("bench: this workload must know how many operations there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
@@ -72,7 +70,7 @@ func (l Load) bounded() error {
 	return l.check()
 }
 
-// total is the number of operations, 0 if only time ends the load.
+// total returns the number of operations, 0 if only time ends the load.
 func (l Load) total() int {
 	switch {
 	case l.Plan.IsZero():
@@ -83,10 +81,10 @@ func (l Load) total() int {
 	return 0
 }
 
-// open reports whether each operation has a time at which it is due.
+// open reports whether each operation has a due time.
 func (l Load) open() bool { return l.Rate > 0 || l.Plan.Open }
 
-// kind is OpenLoop or ClosedLoop.
+// kind returns OpenLoop or ClosedLoop.
 func (l Load) kind() string {
 	if l.open() {
 		return OpenLoop
@@ -94,17 +92,17 @@ func (l Load) kind() string {
 	return ClosedLoop
 }
 
-// operation is number i of a loop. due is when it should have begun.
+// operation runs operation i of a loop, which was due to begin at due.
 type operation func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error)
 
 // outcome describes an operation, whether it failed or not.
 type outcome struct {
 	bytes   int64
-	status  int // of the last answer, 0 if there was none
-	retries int // answers of 429 before it, after which the request was sent again
+	status  int // of the last response, 0 without one
+	retries int // responses of 429 that caused a retry
 }
 
-// warm runs the load at its initial level, and records nothing.
+// warm runs the load at its initial level without recording it.
 func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) error {
 	if l.Warmup == 0 {
 		return nil
@@ -122,8 +120,8 @@ func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) 
 	return first.run(ctx, t, &recorder{result: NewResult("", "")}, op)
 }
 
-// run runs and records the operations, including failed ones. It ends early, with an error, when ctx ends,
-// and without one after Target.Stop.
+// run runs and records the operations, including failed ones. It returns early with an error when ctx ends, and
+// early without an error after Target.Stop.
 func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) error {
 	within, cut := t.graceful(ctx)
 	defer cut()
@@ -155,8 +153,8 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	return err
 }
 
-// measure runs the loop as a measured part of the named workload. warm, if not nil, is the loop that runs
-// during the warm-up.
+// measure runs op in the loop as the measured part of the named workload. warm, unless nil, is the operation of
+// the warm-up.
 func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, op operation) (*Result, error) {
 	return t.recorded(name, unit, l.total(), func(rec *recorder) error {
 		if warm != nil {
@@ -168,7 +166,7 @@ func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, o
 	})
 }
 
-// send is an operation that sends one request of its own.
+// send returns an operation that sends one request.
 func send(request func(i int) Request) operation {
 	return func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		return own.do(request(i))
@@ -212,11 +210,11 @@ func (r *running) client(ctx context.Context, own *conn, client int, op operatio
 	}
 }
 
-// turnInterval is how often a client looks whether a plan has work for it.
-const turnInterval = 10 * time.Millisecond
+// planInterval is how often an idle client checks whether the plan needs it.
+const planInterval = 10 * time.Millisecond
 
-// claim takes the next operation and returns when it is due. It returns errStopped if none is left or the
-// loop must end.
+// claim takes the next operation and returns its due time. It returns errStopped if no operation is left or the
+// workload must stop.
 func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, err error) {
 	select {
 	case <-r.stop:
@@ -228,7 +226,7 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 			if time.Since(r.start) >= plan.Length() {
 				return 0, due, errStopped
 			}
-			if err := r.await(ctx, turnInterval); err != nil {
+			if err := r.await(ctx, planInterval); err != nil {
 				return 0, due, err
 			}
 		}
@@ -246,7 +244,7 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 }
 
 // prepare calls between and waits until the operation is due. It does not wait if the operation is overdue
-// or has no due time. It returns the time from which the latency counts, which excludes the time of between.
+// or has no due time. It returns the time from which the latency counts. The latency excludes the time of between.
 func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time, error) {
 	late := !due.IsZero() && time.Since(due) > time.Millisecond
 	if late {
@@ -271,10 +269,10 @@ func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time,
 	return due, r.await(ctx, time.Until(due))
 }
 
-// errStopped says that there is no further operation, or that the workload must end before it.
+// errStopped means that no operation is left, or that the workload must stop.
 var errStopped = errors.New("bench: stopped")
 
-// await waits for d. It returns errStopped if the workload must end meanwhile.
+// await waits for d. It returns errStopped if the workload must stop meanwhile.
 func (r *running) await(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -289,7 +287,7 @@ func (r *running) await(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Sleep waits. It returns an error if ctx ends before.
+// Sleep waits for d. It returns an error if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

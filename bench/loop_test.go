@@ -25,7 +25,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // newTarget returns a Target of loops that send no requests.
 func newTarget(t *testing.T) *Target {
-	target := &Target{spoken: new(atomic.Value)}
+	target := &Target{protocol: new(atomic.Value)}
 	target.stopping, target.stop = context.WithCancel(t.Context())
 	return target
 }

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// MixedConfig is a workload of the requests that a cluster sends to its server: mostly small
-// reads, some lists, some writes, in fixed proportions.
+// MixedConfig is a workload of the requests that a cluster sends to its API server: mostly small reads, some lists,
+// some writes, in fixed proportions.
 type MixedConfig struct {
 	// Seed describes the pods to read.
 	Seed SeedConfig
 	Load
 }
 
-// Names of the Results of all that Mixed sends, and of its small requests.
+// Names of Results of Mixed: of all requests, and of the small ones.
 const (
 	MixedName = "mixed load"
 	GetPod    = "get pod"
@@ -31,7 +31,7 @@ type share struct {
 	call   func(c *MixedConfig, i int, n uint64) Request
 }
 
-// mixedRequests adds up to 100.
+// mixedRequests lists the kinds of requests. Their weights are percentages.
 var mixedRequests = []share{
 	{GetPod, 50, func(c *MixedConfig, _ int, n uint64) Request { return Request{Path: c.pod(n), Accept: Protobuf} }},
 	{ListNode, 20, func(c *MixedConfig, _ int, n uint64) Request {
@@ -46,7 +46,7 @@ var mixedRequests = []share{
 	{"patch pod", 20, func(c *MixedConfig, i int, n uint64) Request { return markPatch(c.pod(n), newRun(), i) }},
 }
 
-// MixedKinds are the names of the Results of the kinds of request that Mixed sends.
+// MixedKinds returns the names of the Results of the kinds of requests that Mixed sends.
 func MixedKinds() []string {
 	return list(len(mixedRequests), func(i int) string { return mixedRequests[i].name })
 }
@@ -56,15 +56,14 @@ func (c *MixedConfig) pod(n uint64) string { return c.Seed.PodPath(below(n, c.Se
 // below maps a random number to one below most.
 func below(n uint64, most int) int { return int(n % uint64(most)) }
 
-// drawn returns the random number of request i. It is the same in each run, and independent of the request's
-// kind.
+// drawn returns the random number of request i, which is the same in each run and independent of the request's kind.
 func drawn(i int) uint64 {
 	const run = 0x6c6172646572 // any number: it names the sequence
 	return rand.NewPCG(run, uint64(i)).Uint64()
 }
 
-// mixedOrder returns the kinds of each hundred requests, in a fixed random order. Each kind is in it
-// as often as its weight says.
+// mixedOrder returns the kinds of each hundred requests in a fixed random order. Each kind occurs as often as its
+// weight.
 func mixedOrder() []int {
 	var order []int
 	for kind, s := range mixedRequests {
@@ -74,9 +73,8 @@ func mixedOrder() []int {
 	return order
 }
 
-// Mixed sends the mixedRequests. It returns one Result of all requests, which has the server's cost, and then
-// one of each kind, which is a Part of it. Pods, nodes and namespaces are chosen at random, all with the
-// same probability.
+// Mixed sends mixedRequests for random pods, nodes and namespaces. It returns one Result of all requests, which has
+// the server's cost, and then one Part for each kind.
 func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {
@@ -121,7 +119,7 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	return results, nil
 }
 
-// ready reads the last pod: without the pods of Seed most requests would fail.
+// ready checks that the last pod exists. Without the pods of Seed most requests would fail.
 func (c *MixedConfig) ready(ctx context.Context, t *Target) error {
 	err := t.once(ctx, Request{Path: c.Seed.PodPath(c.Seed.Pods - 1), Accept: Protobuf})
 	if StatusOf(err) == http.StatusNotFound {

@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// WebPod is a web server as a Deployment makes them: the i-th of many that differ.
+// WebPod returns the i-th of many different pods of web servers, as Deployments create them.
 func WebPod(i int) *corev1.Pod { return seededPod(i, SeedConfig{Namespaces: 1, Nodes: 1}) }
 
-// Lease is the Lease of a node or of a component with leader election.
+// Lease returns the Lease of a node, or of a component with leader election.
 func Lease(namespace, name, version string) *coordinationv1.Lease {
 	duration, now := int32(40), metav1.NewMicroTime(time.Now())
 	lease := &coordinationv1.Lease{
@@ -31,7 +31,7 @@ func Lease(namespace, name, version string) *coordinationv1.Lease {
 	return lease
 }
 
-// PodEvent is an event of a component about a pod.
+// PodEvent returns an Event that a component reports about a pod.
 func PodEvent(name, namespace, pod, reason, component string) *corev1.Event {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	return &corev1.Event{
@@ -43,7 +43,7 @@ func PodEvent(name, namespace, pod, reason, component string) *corev1.Event {
 	}
 }
 
-// Deployment has pods like pod.
+// Deployment returns a Deployment with pod as its template. It changes pod's labels.
 func Deployment(name string, pod *corev1.Pod, replicas int32) *appsv1.Deployment {
 	labels := map[string]string{"app.kubernetes.io/name": name}
 	pod.Labels["app.kubernetes.io/name"] = name
@@ -56,8 +56,7 @@ func Deployment(name string, pod *corev1.Pod, replicas int32) *appsv1.Deployment
 	}
 }
 
-// NodeHeartbeat is the patch of a node's status that a kubelet sends when nothing has changed for
-// long.
+// NodeHeartbeat returns the patch that a kubelet sends when a node's status has not changed for some time.
 func NodeHeartbeat(at time.Time) map[string]any {
 	type condition struct {
 		Type              corev1.NodeConditionType `json:"type"`
@@ -74,11 +73,11 @@ func NodeHeartbeat(at time.Time) map[string]any {
 	}
 }
 
-// EncodeProtobuf encodes an object of one of Kubernetes' own types as clients send it.
+// EncodeProtobuf encodes an object of a built-in type as clients send it.
 func EncodeProtobuf(obj runtime.Object) []byte {
 	kinds, _, err := scheme.Scheme.ObjectKinds(obj)
 	if err != nil {
-		panic(err) // obj's type is in client-go's scheme
+		panic(err) // cannot happen for types in client-go's scheme
 	}
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), Protobuf)
 	body, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, schema.GroupVersion{Group: kinds[0].Group, Version: kinds[0].Version}), obj)
@@ -88,7 +87,7 @@ func EncodeProtobuf(obj runtime.Object) []byte {
 	return body
 }
 
-// Node is a node as its kubelet and the cloud's controller leave it.
+// Node returns a node whose kubelet and cloud controller have set all fields.
 func Node(name string) *corev1.Node {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	resources := corev1.ResourceList{
@@ -135,7 +134,7 @@ func nodeConditions(now metav1.Time) []corev1.NodeCondition {
 	return conditions
 }
 
-// seededPod is the i-th pod: a web server, as a Deployment makes them.
+// seededPod returns the i-th pod, in its namespace and on its node.
 func seededPod(i int, c SeedConfig) *corev1.Pod {
 	app := appName(i)
 	return &corev1.Pod{
@@ -202,7 +201,7 @@ func webContainer(name string, port int32) corev1.Container {
 	}
 }
 
-// RunningStatus is the status that a kubelet reports for a running pod.
+// RunningStatus returns the status that a kubelet reports for a running pod.
 func RunningStatus(pod *corev1.Pod) corev1.PodStatus {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	status := corev1.PodStatus{

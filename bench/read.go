@@ -2,8 +2,7 @@ package bench
 
 import "context"
 
-// ReadConfig is a workload of GET requests for one path, which may be a single
-// object, a collection or a selection.
+// ReadConfig is a workload of GET requests for one object, collection or selection.
 type ReadConfig struct {
 	// Name is the name of the result.
 	Name string
@@ -14,14 +13,12 @@ type ReadConfig struct {
 	// Encoding is the Accept-Encoding header, "" for none.
 	Encoding string
 	Load
-	// Between is called before each request if it is not nil. It may change an object, so that the server
-	// cannot repeat its last answer. No latency includes its time, even if it delays a request of an open
-	// loop.
+	// Between, unless nil, is called before each request. It may change an object, so that the server cannot
+	// repeat its last response. No latency includes its time, even if it delays a request of an open loop.
 	Between func(ctx context.Context, request int) error
 }
 
-// Read runs the workload. It first sends one unmeasured request, because servers build some things on
-// first use.
+// Read runs the workload. It first sends one unmeasured request, because servers initialize parts on first use.
 func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
 	l := loop{Load: c.Load, between: c.Between}
 	if err := l.check(); err != nil {

@@ -23,7 +23,7 @@ func (t *Target) Ready(ctx context.Context) error {
 	}
 }
 
-// Once sends one request over a connection of its own, writes the body of the answer to w and returns its size.
+// Once sends one request over a new connection, writes the body of the response to w and returns its size.
 func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error) {
 	ctx, cut := t.graceful(ctx)
 	defer cut()
@@ -34,7 +34,7 @@ func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error
 	return o.bytes, err
 }
 
-// once is Once for requests whose answers do not matter.
+// once sends one request and discards the body of the response.
 func (t *Target) once(ctx context.Context, r Request) error {
 	_, err := t.Once(ctx, r, io.Discard)
 	return err

@@ -10,23 +10,22 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// recorder collects the results of concurrent workers and the cost of the processes. Cost counts only between
-// resume and pause, so a workload can prepare itself outside of them. The lock of a part is taken before that of
-// the whole.
+// recorder collects the results of concurrent workers and the cost of processes. Cost counts only between resume
+// and pause, which excludes the workload's preparation. A part's lock is taken before that of its parent.
 type recorder struct {
 	target *Target
 	total  int
 	began  time.Time
-	series bool      // whether Result.Series is wanted
-	whole  *recorder // of which this is a part, nil for none
+	series bool      // whether to fill Result.Series
+	parent *recorder // nil unless the recorder is a part
 
 	mu      sync.Mutex
 	result  *Result
-	name    string  // with the phase, for people
-	resumed reading // the zero value after pause
+	name    string  // name and phase, for Progress
+	resumed reading // zero after pause
 }
 
-// reading is the state of the clocks at one time.
+// reading holds the clock and the usage of the processes at one time.
 type reading struct {
 	at     time.Time
 	server process.Usage
@@ -34,8 +33,8 @@ type reading struct {
 	beside []time.Duration
 }
 
-// recorded does the work of a workload of total operations, 0 if that is not known, and returns the Result.
-// Progress shows it until then.
+// recorded runs work, a workload of total operations (0 if unknown), and returns the Result. Meanwhile Progress
+// reports the workload.
 func (t *Target) recorded(name, unit string, total int, work func(*recorder) error) (*Result, error) {
 	before, err := t.Process.Usage()
 	if err != nil {
@@ -51,7 +50,7 @@ func (t *Target) recorded(name, unit string, total int, work func(*recorder) err
 	return rec.finish(), nil
 }
 
-// set changes the result.
+// set calls change with the lock held.
 func (r *recorder) set(change func(*Result)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +59,7 @@ func (r *recorder) set(change func(*Result)) {
 
 // part returns a recorder for some of the operations of the same run. It records no cost.
 func (r *recorder) part(name, unit string) *recorder {
-	p := &recorder{target: r.target, series: r.series, whole: r, result: NewResult(name, unit)}
+	p := &recorder{target: r.target, series: r.series, parent: r, result: NewResult(name, unit)}
 	p.result.Part = true
 	return p
 }
@@ -106,9 +105,9 @@ func (r *recorder) resume() error {
 // pause ends a measured part.
 func (r *recorder) pause() error {
 	end, err := r.read()
-	if err != nil { // return the results so far
+	if err != nil { // keep the results so far
 		end.server, end.beside = r.resumed.server, r.resumed.beside
-		r.fail(fmt.Errorf("bench: the server's process, or one beside it, has ended: %w", err))
+		r.fail(fmt.Errorf("bench: the server, or another measured process, has ended: %w", err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,27 +146,27 @@ func (r *recorder) finish() *Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.Interrupted = r.result.Interrupted || r.target.stopped()
-	r.result.Protocol, _ = r.target.spoken.Load().(string) // none if there was no connection
+	r.result.Protocol, _ = r.target.protocol.Load().(string) // "" if there was no connection
 	if passed := r.passedLocked(); r.series && passed > 0 {
-		r.secondLocked(passed - 1) // nothing may have ended in the last seconds
+		r.secondLocked(passed - 1) // adds the last seconds, in which no operation may have ended
 	}
 	return r.result
 }
 
-// passedLocked is how much measured time has passed.
+// passedLocked returns how much measured time has passed.
 func (r *recorder) passedLocked() time.Duration {
 	switch {
-	case r.whole != nil:
-		r.whole.mu.Lock()
-		defer r.whole.mu.Unlock()
-		return r.whole.passedLocked()
+	case r.parent != nil:
+		r.parent.mu.Lock()
+		defer r.parent.mu.Unlock()
+		return r.parent.passedLocked()
 	case r.resumed.at.IsZero():
 		return r.result.Wall
 	}
 	return r.result.Wall + time.Since(r.resumed.at)
 }
 
-// secondLocked returns the counts of a second of the measured time.
+// secondLocked returns the counts of the second that contains time at.
 func (r *recorder) secondLocked(at time.Duration) *Counts {
 	n := int(at / time.Second)
 	for len(r.result.Series) <= n {
@@ -200,10 +199,10 @@ func (r *recorder) progress() Progress {
 	return Progress{Name: r.name, Done: r.result.Ops, Errors: r.result.Failures(), Total: r.total, Elapsed: time.Since(r.began)}
 }
 
-// Meter measures the server while other code sends the requests. One goroutine uses it.
+// Meter measures the server while other code sends the requests. It is not safe for concurrent use.
 type Meter struct{ rec *recorder }
 
-// Meter returns a Meter that begins to measure.
+// Meter starts to measure and returns the Meter.
 func (t *Target) Meter() (*Meter, error) {
 	m := &Meter{rec: &recorder{target: t, result: NewResult("", "")}}
 	err := m.rec.resume()
@@ -214,14 +213,14 @@ func (t *Target) Meter() (*Meter, error) {
 // End ends the measurement.
 func (m *Meter) End() error { return m.rec.pause() }
 
-// Replace continues with a server that took the place of one. The old server has ended and has
-// used so much CPU time in all.
+// Replace continues the measurement with next, which replaces the measured server. That server has ended and used
+// the given CPU time in total.
 func (m *Meter) Replace(used time.Duration, next *Target) {
 	m.rec.result.ServerCPU += used - m.rec.resumed.server.CPU
 	m.rec.resumed.server, m.rec.target = process.Usage{}, next
 }
 
-// Charge adds to a Result the cost that was measured, and sets its time.
+// Charge adds the measured cost to a Result, and sets its times.
 func (m *Meter) Charge(r *Result) {
 	own := m.rec.result
 	r.Wall, r.ServerCPU, r.Reads, r.Writes = own.Wall, own.ServerCPU, own.Reads, own.Writes

@@ -18,14 +18,12 @@ type Result struct {
 	Name string `json:"name"`
 	// Unit is the unit of Ops and of costs: request, delivery, event, watch, list, start.
 	Unit string `json:"unit"`
-	// Part means that this Result has one kind of the operations of another Result, which has the
-	// server's cost.
+	// Part means that this Result holds one kind of the operations of another Result, which holds the server's cost.
 	Part bool `json:"part,omitempty"`
-	// Round is which of several runs of the workload this is, from 1 on; 0 for the only one.
+	// Round numbers several runs of a workload from 1; 0 for a single run.
 	Round int `json:"round,omitempty"`
-	// Loop is OpenLoop or ClosedLoop, "" where there is no loop. Late counts the operations
-	// of an open loop that began late because no client was free: their latency has the
-	// waiting.
+	// Loop is OpenLoop or ClosedLoop, or "" without a loop. Late counts the operations of an open loop that began
+	// late because no client was free. Their latency includes the wait.
 	Loop string `json:"loop,omitempty"`
 	Late int    `json:"late,omitempty"`
 	// Protocol is the protocol between client and server.
@@ -33,53 +31,51 @@ type Result struct {
 	// Interrupted means that the workload was stopped before its end.
 	Interrupted bool `json:"interrupted,omitempty"`
 	Counts
-	// Retries counts answers of 429 after which the request was sent again: they are no
-	// failures.
+	// Retries counts responses of 429 that caused a retry. They are not failures.
 	Retries int `json:"retries,omitempty"`
-	// Statuses counts answers by their status.
+	// Statuses counts responses by status.
 	Statuses map[int]int `json:"statuses,omitempty"`
-	// FirstError is the text of the first failure of any kind, "" for none.
+	// FirstError is the text of the first failure, "" without failures.
 	FirstError string `json:"firstError,omitempty"`
-	// Bytes counts bodies as they came, compressed if they were.
+	// Bytes is the size of the bodies as transferred, possibly compressed.
 	Bytes int64 `json:"bytes"`
-	// Wall is the time of the measured part.
+	// Wall is the duration of the measured part.
 	Wall time.Duration `json:"wallNanoseconds"`
 	// ServerCPU is the CPU time of the server during the run; 0 without a Process.
 	ServerCPU time.Duration `json:"serverCPUNanoseconds"`
 	// ClientCPU is the CPU time of this process. On a shared machine it must be small compared with the
 	// server's.
 	ClientCPU time.Duration `json:"clientCPUNanoseconds"`
-	// Before and Server are the server's state before and after the run. Reads and Writes are the differences
-	// of their counts.
+	// Before and Server are the server's usage before and after the run.
 	Before process.Usage `json:"serverBefore"`
 	Server process.Usage `json:"serverAfter"`
-	// Reads and Writes are the server's system calls of these kinds during the run.
+	// Reads and Writes count the server's read and write system calls during the run.
 	Reads  int64 `json:"serverReadCalls"`
 	Writes int64 `json:"serverWriteCalls"`
 	// Beside is the CPU time that the target's other processes used.
 	Beside []Cost `json:"beside,omitempty"`
-	// Values are figures that only this workload has.
+	// Values are figures that are specific to the workload.
 	Values []Value `json:"values,omitempty"`
-	// Series has each second of the measured time, if Target.Series is set. An operation counts in the
-	// second in which it ended.
+	// Series has the counts of each second of the measured time, if Target.Series is set. An operation counts in
+	// the second in which it ended.
 	Series []Counts `json:"-"`
 }
 
-// NewResult returns a Result that has counted nothing yet.
+// NewResult returns an empty Result.
 func NewResult(name, unit string) *Result {
 	return &Result{Name: name, Unit: unit, Counts: Counts{Latency: newHistogram(latencyDigits)}}
 }
 
-// MarshalJSON implements json.Marshaler. Times are in nanoseconds. The rate and the CPU time of an operation are
-// derived from other fields, for other programs.
+// MarshalJSON implements json.Marshaler. Times are in nanoseconds. For other programs, it adds the rate and the CPU
+// time of an operation, which it derives from other fields.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	type fields Result // without its methods
 	out := struct {
 		*fields
 		Rate     float64       `json:"opsPerSecond"`
 		CPUPerOp time.Duration `json:"serverCPUPerOpNanoseconds"`
-		// Latency has the mean and quantiles, and in hdr the whole histogram, of microseconds, as
-		// HdrHistogram's tools read it.
+		// Latency has the mean and percentiles. Its hdr is the whole histogram of microseconds, in the format of
+		// HdrHistogram's tools.
 		Latency map[string]any `json:"latency,omitempty"`
 	}{fields: (*fields)(r), Rate: r.Rate(), CPUPerOp: r.CPUPerOp()}
 	if r.Latency != nil && r.Latency.TotalCount() > 0 {
@@ -95,7 +91,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes.
+// UnmarshalJSON implements json.Unmarshaler.
 func (r *Result) UnmarshalJSON(text []byte) error {
 	type fields Result // without its methods
 	*r = *NewResult("", "")
@@ -116,7 +112,7 @@ func (r *Result) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Record counts one operation. status is the status of its answer, 0 if there was none.
+// Record counts one operation. status is the status of its response, 0 without a response.
 func (r *Result) Record(took time.Duration, status int, err error) {
 	r.Counts.record(took, status, err)
 	if status != 0 {
@@ -140,7 +136,7 @@ type Cost struct {
 	CPU  time.Duration `json:"cpuNanoseconds"`
 }
 
-// Value is one more figure of a Result.
+// Value is a named figure of a Result.
 type Value struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
@@ -148,7 +144,7 @@ type Value struct {
 	Unit string `json:"unit"`
 }
 
-// String formats the figure for people.
+// String formats the figure with its unit.
 func (v Value) String() string {
 	switch v.Unit {
 	case "B":
@@ -159,7 +155,7 @@ func (v Value) String() string {
 	return fmt.Sprintf("%.4g%s", v.Value, v.Unit)
 }
 
-// Value returns the named figure, 0 if the Result has none of the name.
+// Value returns the named figure, 0 if the Result does not have it.
 func (r *Result) Value(name string) float64 {
 	for _, v := range r.Values {
 		if v.Name == name {
@@ -174,7 +170,7 @@ func (r *Result) Add(name string, value float64, unit string) {
 	r.Values = append(r.Values, Value{name, value, unit})
 }
 
-// Figures returns all figures of the result that are known, for tables.
+// Figures returns all known figures of the result, for tables.
 func (r *Result) Figures() []Value {
 	var all []Value
 	add := func(name string, value float64, unit string) {
@@ -202,12 +198,12 @@ func (r *Result) Figures() []Value {
 	return append(all, r.Values...)
 }
 
-// CPUPerOp is the server's CPU time per operation that succeeded.
+// CPUPerOp returns the server's CPU time per successful operation.
 func (r *Result) CPUPerOp() time.Duration {
 	return time.Duration(r.perOp(float64(r.ServerCPU)))
 }
 
-// BytesPerOp is the size of one operation's body.
+// BytesPerOp returns the average size of a body.
 func (r *Result) BytesPerOp() int64 { return int64(r.perOp(float64(r.Bytes))) }
 
 func (r *Result) perOp(total float64) float64 {
@@ -217,7 +213,7 @@ func (r *Result) perOp(total float64) float64 {
 	return 0
 }
 
-// Rate is the number of successful operations per second.
+// Rate returns the number of successful operations per second.
 func (r *Result) Rate() float64 {
 	if r.Wall <= 0 {
 		return 0
@@ -225,15 +221,20 @@ func (r *Result) Rate() float64 {
 	return float64(r.Succeeded()) / r.Wall.Seconds()
 }
 
-// Merge adds up the runs of one workload that ran one after the other. It takes the memory from the last run, and
-// joins the series.
+// Merge adds up consecutive runs of one workload. It takes the memory from the last run and the Values from the
+// first, and concatenates the series.
 func Merge(runs ...*Result) *Result {
 	if len(runs) == 0 {
 		return nil
 	}
 	sum := runs[0].bare()
-	for _, r := range runs {
+	for n, r := range runs {
 		sum.include(r)
+		for i := range sum.Beside {
+			if n > 0 && i < len(r.Beside) {
+				sum.Beside[i].CPU += r.Beside[i].CPU
+			}
+		}
 		sum.Wall += r.Wall
 		sum.ServerCPU += r.ServerCPU
 		sum.Reads += r.Reads
@@ -244,8 +245,8 @@ func Merge(runs ...*Result) *Result {
 	return sum
 }
 
-// MergeParallel adds up Results, at least one, of workloads that ran at the same time. It leaves out the server's
-// usage, because each Result has the same.
+// MergeParallel adds up the Results of concurrent workloads, of which there must be at least one. It omits the
+// server's usage, which is the same in all of them.
 func MergeParallel(shares ...*Result) *Result {
 	sum := shares[0].bare()
 	sum.Values = nil
@@ -262,7 +263,7 @@ func MergeParallel(shares ...*Result) *Result {
 	return sum
 }
 
-// bare copies the fields that all runs of a workload have in common.
+// bare copies the fields that are common to all runs of a workload.
 func (r *Result) bare() *Result {
 	return &Result{
 		Name: r.Name, Unit: r.Unit, Part: r.Part, Loop: r.Loop, Protocol: r.Protocol,
@@ -270,7 +271,7 @@ func (r *Result) bare() *Result {
 	}
 }
 
-// include adds the counts and latencies of one of them.
+// include adds the counts and latencies of another run.
 func (r *Result) include(other *Result) {
 	r.Counts.merge(&other.Counts)
 	r.Retries += other.Retries
@@ -284,7 +285,7 @@ func (r *Result) include(other *Result) {
 	}
 }
 
-// Duration formats d with three digits, as people write it.
+// Duration formats d with three digits.
 func Duration(d time.Duration) string {
 	switch abs := d.Abs(); {
 	case abs >= 10*time.Second:
@@ -299,7 +300,7 @@ func Duration(d time.Duration) string {
 	return digits(float64(d)/1e3) + " µs"
 }
 
-// Bytes formats a size with three digits, in powers of ten.
+// Bytes formats a size with three digits and a decimal unit.
 func Bytes(n int64) string {
 	switch v := float64(n); {
 	case n >= 1e9 || n <= -1e9:

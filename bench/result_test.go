@@ -45,7 +45,11 @@ func TestResultArithmetic(t *testing.T) {
 func TestMergeAddsUp(t *testing.T) {
 	a, b := some(100, 0), some(50, 10)
 	b.FirstError = "failure"
+	a.Beside, b.Beside = []bench.Cost{{Name: "etcd", CPU: 2}}, []bench.Cost{{Name: "etcd", CPU: 3}}
 	sum := bench.Merge(a, b)
+	if len(sum.Beside) != 1 || sum.Beside[0].CPU != 5 || a.Beside[0].CPU != 2 {
+		t.Errorf("the other processes used %v, want the sum; the first run has %v", sum.Beside, a.Beside)
+	}
 	if sum.Ops != 150 || sum.Errors != 10 || sum.Wall != 150*time.Millisecond || sum.ServerCPU != 140*300*time.Microsecond || sum.FirstError != "failure" {
 		t.Errorf("got %+v", sum)
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// SeedConfig says how many pods to create and how they are spread. Without nodes they are not scheduled.
+// SeedConfig is the number of pods to create and their distribution. Without nodes the pods are not scheduled.
 type SeedConfig struct {
 	Pods, Namespaces, Nodes int
 	// Clients is the number of concurrent requests.
@@ -25,16 +25,9 @@ type SeedConfig struct {
 // namespaceFormat makes the names of the namespaces of the pods that Seed creates.
 const namespaceFormat = "bench-%d"
 
-// Managers of the fields of the pods that Seed creates.
-const (
-	controllerManager = "kube-controller-manager"
-	kubeletManager    = "kubelet"
-)
-
 // Seed creates namespaces and pods like the components of a cluster: one field manager creates a pod and
-// another writes its status. So each pod has two managedFields entries, and about 5 KB in protobuf. It does
-// not change existing pods. It ends at the first pod that cannot be created, and retries after an answer of
-// 429 as the server asks.
+// another writes its status. Each pod has two managedFields entries, and about 5 KB in protobuf. Seed does
+// not change existing pods. It ends at the first pod that it cannot create, and honors Retry-After of 429 responses.
 func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 	l := loop{Load: Load{Operations: c.Pods, Clients: c.Clients}, strict: true}
 	if err := l.check(); err != nil {
@@ -59,7 +52,7 @@ func (t *Target) retrying() *Target {
 	return other
 }
 
-// PodPaths are the paths of the first n pods that Seed creates.
+// PodPaths returns the paths of the first n pods that Seed creates.
 func (c SeedConfig) PodPaths(n int) []string {
 	return list(n, c.PodPath)
 }
@@ -73,17 +66,17 @@ func list[T any](n int, item func(i int) T) []T {
 	return all
 }
 
-// PodPath is the path of the i-th pod.
+// PodPath returns the path of the i-th pod.
 func (c SeedConfig) PodPath(i int) string {
 	return fmt.Sprintf("/api/v1/namespaces/%s/pods/%s", fmt.Sprintf(namespaceFormat, i%c.Namespaces), podName(i))
 }
 
-// NodeSelection is the path of all pods of the i-th node.
+// NodeSelection returns the path that lists all pods of the i-th node.
 func (c SeedConfig) NodeSelection(i int) string {
 	return "/api/v1/pods?fieldSelector=spec.nodeName%3D" + c.nodeName(i)
 }
 
-// nodeName is the name of the i-th pod's node.
+// nodeName returns the name of the i-th pod's node.
 func (c SeedConfig) nodeName(i int) string {
 	if c.Nodes == 0 {
 		return ""
@@ -91,8 +84,8 @@ func (c SeedConfig) nodeName(i int) string {
 	return fmt.Sprintf("node-%d", i%c.Nodes)
 }
 
-// Deliveries is how many events watchers see when each selects one node, the first
-// again after the last, and changes are made to the first objects in turn.
+// Deliveries returns how many events all watchers receive together. Watcher i selects node i modulo Nodes. The
+// changes apply to the first objects in turn.
 func (c SeedConfig) Deliveries(watchers, objects, changes int) int {
 	n := 0
 	for i := range changes {
@@ -102,13 +95,12 @@ func (c SeedConfig) Deliveries(watchers, objects, changes int) int {
 	return n
 }
 
-// NodeSelections are the paths of all pods of each of the first n nodes.
+// NodeSelections returns the NodeSelection of each of the first n nodes.
 func (c SeedConfig) NodeSelections(n int) []string {
 	return list(n, c.NodeSelection)
 }
 
-// Client returns a client of client-go for requests that are not measured. Its writes have manager
-// as field manager.
+// Client returns a client-go client for unmeasured requests, whose field manager is manager.
 func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 	config := rest.CopyConfig(t.config)
 	config.UserAgent, config.Timeout, config.ContentType = manager, t.Timeout, runtime.ContentTypeProtobuf
@@ -120,7 +112,7 @@ func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// ensure creates an object in a collection. It may exist.
+// ensure creates an object in a collection unless it exists.
 func (t *Target) ensure(ctx context.Context, collection string, object any) error {
 	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, Kind: JSON, Body: EncodeJSON(object)})
 	if StatusOf(err) == http.StatusConflict {
@@ -139,8 +131,7 @@ func (t *Target) ensureNamespaces(ctx context.Context, n int) error {
 	return nil
 }
 
-// ensureNamespace creates a namespace and the service account of its pods, which a controller
-// would create.
+// ensureNamespace creates a namespace and its default service account, which normally a controller creates.
 func (t *Target) ensureNamespace(ctx context.Context, name string) error {
 	if err := t.ensure(ctx, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 		return err
@@ -167,10 +158,9 @@ func (t *Target) revisions(ctx context.Context, path string) (map[string]string,
 
 // seedPod creates a pod and then writes its status.
 func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outcome, error) {
-	status := RunningStatus(pod)
 	collection := path[:strings.LastIndexByte(path, '/')]
 	o, err := own.do(Request{
-		Method: http.MethodPost, Path: collection + "?fieldManager=" + controllerManager, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
+		Method: http.MethodPost, Path: collection + "?fieldManager=kube-controller-manager", Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
 	})
 	if o.status == http.StatusConflict {
 		return o, nil
@@ -178,9 +168,9 @@ func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outc
 	if err != nil {
 		return o, err
 	}
-	pod.Status = status
+	pod.Status = RunningStatus(pod)
 	return own.do(Request{
-		Method: http.MethodPut, Path: path + "/status?fieldManager=" + kubeletManager, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
+		Method: http.MethodPut, Path: path + "/status?fieldManager=kubelet", Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
 	})
 }
 

@@ -17,7 +17,7 @@ type SlowConfig struct {
 	Name string
 	// Path is the path and query of all requests.
 	Path string
-	// Accepts are media types. Client i requests the one at i modulo their number.
+	// Accepts are the media types, which the clients use in turn.
 	Accepts []string
 	// Clients is the number of clients. Each reads at most BytesPerSecond.
 	Clients, BytesPerSecond int
@@ -90,7 +90,7 @@ func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r Request) (n in
 	conn := t.conn(ctx)
 	defer conn.close()
 	resp, err := conn.send(r)
-	conn.unlimit() // no timeout while it reads slowly
+	conn.unlimit() // the body has no timeout, because reading is slow on purpose
 	if err != nil {
 		return 0, conn.explain(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// errStream says that a watch sent something other than events.
+// errStream means that a watch sent something other than events.
 var errStream = errors.New("malformed watch stream")
 
 // longestFrame limits the size of an event.
@@ -24,13 +24,13 @@ const longestFrame = 64 << 20
 // stream reads the events of an open watch.
 type stream struct {
 	conn  *conn
-	lines *bufio.Reader // of JSON; nil for protobuf
-	buf   []byte        // of lines
+	lines *bufio.Reader // for JSON; nil for protobuf
+	buf   []byte        // for lines longer than the buffer of lines
 	Frames
 }
 
-// watch opens a watch on a connection: it returns once the server has accepted it, which it
-// must within the Target's Timeout.
+// watch opens a watch on a connection. It returns when the server has accepted the watch, or after the Target's
+// Timeout.
 func (c *conn) watch(r Request) (*stream, error) {
 	resp, err := c.send(r)
 	c.unlimit()
@@ -44,8 +44,7 @@ func (c *conn) watch(r Request) (*stream, error) {
 	return s, nil
 }
 
-// next returns the next event as it came, io.EOF at the end of the watch. The bytes
-// are the stream's and change with the next call.
+// next returns the next encoded event, io.EOF at the end of the watch. The bytes are valid until the next call.
 func (s *stream) next() ([]byte, error) {
 	if s.lines != nil {
 		return s.line()
@@ -53,7 +52,7 @@ func (s *stream) next() ([]byte, error) {
 	return s.Next()
 }
 
-// Frames reads the events of a watch in protobuf. The length of each event precedes it.
+// Frames reads the events of a watch in protobuf, each of which has a length prefix.
 type Frames struct {
 	From io.Reader
 
@@ -61,8 +60,7 @@ type Frames struct {
 	frame  []byte
 }
 
-// Next returns the next event, io.EOF at the end of the watch. The bytes change with the next
-// call.
+// Next returns the next event, io.EOF at the end of the watch. The bytes are valid until the next call.
 func (f *Frames) Next() ([]byte, error) {
 	const least = 512
 	if _, err := io.ReadFull(f.From, f.prefix[:]); err != nil {
@@ -102,8 +100,8 @@ func (s *stream) line() ([]byte, error) {
 	}
 }
 
-// typeOf reads the type at the beginning of an event, where both encodings have it. It returns Modified for all
-// events of objects.
+// typeOf reads the type of an event, which both encodings have at the beginning. It returns Modified for all events
+// other than bookmarks and errors.
 func typeOf(frame []byte) watch.EventType {
 	head := frame[:min(len(frame), 64)]
 	switch {
@@ -120,8 +118,7 @@ func endsInitial(frame []byte) bool {
 	return typeOf(frame) == watch.Bookmark && bytes.Contains(frame, []byte(metav1.InitialEventsAnnotationKey))
 }
 
-// readInitial reads events up to the bookmark that ends the initial ones, and
-// returns how many objects and bytes came.
+// readInitial reads the initial events up to the bookmark that ends them, and returns their number and size.
 func (s *stream) readInitial() (objects int, size int64, err error) {
 	for {
 		frame, err := s.next()
@@ -146,7 +143,7 @@ func (t *Target) revision(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The list's own metadata comes first in every server's answer.
+	// The list's own metadata comes first in the response of every server.
 	const key = `"resourceVersion":"`
 	_, rest, found := bytes.Cut(body, []byte(key))
 	text, _, closed := bytes.Cut(rest, []byte(`"`))

@@ -15,33 +15,32 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// Target is one API server under load. Its methods may be called concurrently;
-// its fields are set before the first call.
+// Target is an API server under load. Its methods may be called concurrently. Its fields must be set before the
+// first call.
 type Target struct {
-	// Process is the server's process, zero when it runs elsewhere.
+	// Process is the server's process, zero if it runs on another machine.
 	Process process.Process
-	// Beside are processes that work for the server, its etcd for instance: their
-	// usage is reported apart.
+	// Beside are processes that work for the server, such as its etcd. Their usage is reported separately.
 	Beside []process.Process
-	// Timeout limits a request until the end of its answer, a watch until its acceptance, and a watch that begins
-	// with all objects until the bookmark that ends them. It also limits the opening of a connection. 0 sets no
-	// limit. Requests that take longer are cancelled and counted as Timeouts.
+	// Timeout limits a request, including the body of its response. It limits a watch until the server accepts it,
+	// and a watch with initial events until the bookmark that ends these. It also limits the opening of a
+	// connection. 0 sets no limit. Requests that take longer are canceled and counted as Timeouts.
 	Timeout time.Duration
 	// RetryAfter makes workloads retry a request that is answered 429 (Too Many Requests), after the time in
 	// its Retry-After header. The latency includes the wait.
 	RetryAfter bool
-	// Series makes Results have a Series.
+	// Series fills Result.Series.
 	Series bool
-	// BeforeMeasuring, if it is not nil, is called before each measured part, which begins when it returns.
-	// Workloads that run at the same time use it to begin together.
+	// BeforeMeasuring, unless nil, is called before each measured part, which begins when it returns. Concurrent
+	// workloads use it to begin together.
 	BeforeMeasuring func()
 
-	config *rest.Config
-	tls    *tls.Config       // nil for plain HTTP
-	host   string            // host:port
-	origin string            // scheme, host and the path that all paths are below
-	shared *sharedTransports // nil by HTTP/1.1
-	spoken *atomic.Value     // the protocol of the last connection, a string
+	config   *rest.Config
+	tls      *tls.Config       // nil for plain HTTP
+	host     string            // host:port
+	origin   string            // scheme, host and path prefix of all requests
+	shared   *sharedTransports // nil over HTTP/1.1
+	protocol *atomic.Value     // protocol of the last response, a string
 
 	stopping context.Context // ends with Stop
 	stop     context.CancelFunc
@@ -51,8 +50,8 @@ type Target struct {
 // grace is how long operations in flight may take after Stop.
 const grace = 5 * time.Second
 
-// Stop ends the running workload and all later ones: they begin no more operations, allow those in flight a few
-// seconds, and return the results so far, with Interrupted set. It may be called at any time, more than once.
+// Stop ends the running workload and all later ones. They start no more operations, allow those in flight a few
+// seconds, and return the results so far, with Interrupted set. Stop may be called at any time, more than once.
 func (t *Target) Stop() { t.stop() }
 
 // Stopping is closed by Stop.
@@ -60,15 +59,14 @@ func (t *Target) Stopping() <-chan struct{} { return t.stopping.Done() }
 
 func (t *Target) stopped() bool { return t.stopping.Err() != nil }
 
-// graceful returns a context that ends with ctx, and some time after Stop.
+// graceful returns a context that ends when ctx ends, or some time after Stop.
 func (t *Target) graceful(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	off := context.AfterFunc(t.stopping, func() { time.AfterFunc(grace, cancel) })
 	return ctx, func() { off(); cancel() }
 }
 
-// NewTarget returns the server that the current context of a kubeconfig file
-// names. It does no I/O beyond reading the file.
+// NewTarget returns the server of the current context of a kubeconfig file. It does no I/O beyond reading the file.
 func NewTarget(kubeconfig string) (*Target, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -79,7 +77,7 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: server: %w", err)
 	}
-	t := &Target{config: config, host: server.Host, spoken: &atomic.Value{}}
+	t := &Target{config: config, host: server.Host, protocol: &atomic.Value{}}
 	t.stopping, t.stop = context.WithCancel(context.Background())
 	port := "443"
 	switch server.Scheme {
@@ -93,7 +91,7 @@ func NewTarget(kubeconfig string) (*Target, error) {
 			t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
 		t.tls.NextProtos = nil
-		t.config.NextProtos = []string{"http/1.1"} // of client-go, until UseHTTP2
+		t.config.NextProtos = []string{"http/1.1"} // for client-go; UseHTTP2 resets it
 		if t.tls.ServerName == "" {
 			t.tls.ServerName = server.Hostname()
 		}
@@ -107,15 +105,15 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	return t, nil
 }
 
-// Address is the server's host and port.
+// Address returns the server's host and port.
 func (t *Target) Address() string { return t.host }
 
-// Clone returns a Target of the same server that runs workloads of its own, over connections
-// of its own. It reports no cost: the cost of the server belongs to t. Stop stops both.
+// Clone returns a Target of the same server, with separate workloads and connections. The clone does not report the
+// server's cost. Stop stops both.
 func (t *Target) Clone() *Target {
 	other := &Target{
 		Timeout: t.Timeout, RetryAfter: t.RetryAfter, Series: t.Series,
-		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, spoken: t.spoken, stopping: t.stopping, stop: t.stop,
+		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, protocol: t.protocol, stopping: t.stopping, stop: t.stop,
 	}
 	if t.shared != nil {
 		other.shared = &sharedTransports{streams: t.shared.streams}
@@ -123,7 +121,7 @@ func (t *Target) Clone() *Target {
 	return other
 }
 
-// As returns a Clone that accounts for the same processes and sends another bearer token.
+// As returns a Clone that reports the cost of the same processes and sends another bearer token.
 func (t *Target) As(token string) *Target {
 	other := t.Clone()
 	other.Process, other.Beside = t.Process, t.Beside
@@ -131,8 +129,7 @@ func (t *Target) As(token string) *Target {
 	return other
 }
 
-// Impersonating returns a Clone whose requests are another user's: the kubeconfig's user must
-// be allowed to impersonate it.
+// Impersonating returns a Clone that impersonates another user. The kubeconfig's user needs the permission.
 func (t *Target) Impersonating(user string, groups ...string) *Target {
 	other := t.Clone()
 	other.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
@@ -141,15 +138,15 @@ func (t *Target) Impersonating(user string, groups ...string) *Target {
 
 // Progress is the progress of the running workload.
 type Progress struct {
-	// Name is the workload's name and its current step; "" when no workload runs.
+	// Name is the workload's name and its current phase, "" when no workload runs.
 	Name string
-	// Done and Errors count operations, Total is how many there will be, 0 if unknown.
+	// Done and Errors count operations. Total is the expected number, 0 if unknown.
 	Done, Errors, Total int
 	// Elapsed is the time since the workload began.
 	Elapsed time.Duration
 }
 
-// Progress may be called at any time.
+// Progress returns the progress of the running workload. It may be called at any time.
 func (t *Target) Progress() Progress {
 	if rec := t.running.Load(); rec != nil {
 		return rec.progress()

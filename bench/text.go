@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// WriteText prints results as an aligned table, one row for all rounds of each, and below it
-// what only some of them have to say.
+// WriteText prints an aligned table with one row for all rounds of each workload, and notes below it.
 func WriteText(w io.Writer, results ...*Result) error {
 	rounds := Rounds(results)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -45,23 +44,23 @@ func WriteText(w io.Writer, results ...*Result) error {
 		fmt.Fprintf(w, "Protocol: %s.\n", strings.Join(slices.Sorted(maps.Keys(protocols)), ", "))
 	}
 	if loops[OpenLoop] {
-		fmt.Fprintln(w, "Open loop: latency counts from when an operation was due, so that a stall counts for all that it held up (no coordinated omission).")
+		fmt.Fprintln(w, "Open loop: latency counts from when an operation was due, so a stall counts for every operation that it delayed (no coordinated omission).")
 	}
 	if loops[ClosedLoop] {
-		fmt.Fprintln(w, "Closed loop: latency counts from each request, so that a stall counts once and not for what it held up (coordinated omission).")
+		fmt.Fprintln(w, "Closed loop: latency counts from each request, so a stall counts only once (coordinated omission).")
 	}
 	return nil
 }
 
-// MarkdownRow is a row of a table in Markdown.
+// MarkdownRow returns a row of a Markdown table.
 func MarkdownRow(cells ...string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
 
-// MarkdownHead is the head of a table in Markdown.
+// MarkdownHead returns the head of a Markdown table.
 func MarkdownHead(cells ...string) string {
 	return MarkdownRow(cells...) + strings.Repeat("|---", len(cells)) + "|\n"
 }
 
-// Rounds groups results by their names, in the order in which these first appear.
+// Rounds groups results by name, in the order in which names first appear.
 func Rounds(results []*Result) [][]*Result {
 	var groups [][]*Result
 	at := make(map[string]int)
@@ -77,17 +76,17 @@ func Rounds(results []*Result) [][]*Result {
 	return groups
 }
 
-// Endings says how operations ended, "" if all succeeded at once and in time.
+// Endings describes failures, retries and late operations, "" if there are none.
 func (r *Result) Endings() string {
 	var parts []string
 	if r.Interrupted {
-		parts = append(parts, "interrupted: the figures are of what was done")
+		parts = append(parts, "interrupted: the figures cover the completed operations")
 	}
 	if r.Late > 0 {
-		parts = append(parts, fmt.Sprintf("%d began late because no client was free: more clients would keep the rate", r.Late))
+		parts = append(parts, fmt.Sprintf("%d began late because no client was free: add clients to keep the rate", r.Late))
 	}
 	if r.Failures() > 0 {
-		parts = append(parts, fmt.Sprintf("%d errors, %d timeouts, %d refused (429), which latencies leave out", r.Errors, r.Timeouts, r.Refused))
+		parts = append(parts, fmt.Sprintf("%d errors, %d timeouts, %d refused (429), which latencies exclude", r.Errors, r.Timeouts, r.Refused))
 	}
 	if r.Retries > 0 {
 		parts = append(parts, fmt.Sprintf("%d sent again after Retry-After", r.Retries))
@@ -104,7 +103,7 @@ func (r *Result) Endings() string {
 	return strings.Join(parts, "; ")
 }
 
-// Spread says how far the rounds of a workload are apart, "" for a single one.
+// Spread describes how the rounds of a workload differ, "" for a single round.
 func Spread(rounds []*Result) string {
 	if len(rounds) < 2 {
 		return ""
@@ -130,13 +129,13 @@ func Spread(rounds []*Result) string {
 	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
 }
 
-// Median returns the median of at least one value.
+// Median returns the median of values, which must not be empty.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// Counted is the number of operations with their unit.
+// Counted returns the number of operations with their unit.
 func (r *Result) Counted() string {
 	if r.Ops == 1 {
 		return "1 " + r.Unit
@@ -144,8 +143,7 @@ func (r *Result) Counted() string {
 	return fmt.Sprintf("%d %s", r.Ops, strings.NewReplacer("ys", "ies", "chs", "ches").Replace(r.Unit+"s"))
 }
 
-// known returns the text of a figure, or "-" if the figure is 0: without the server's process it is
-// not known.
+// known returns text, or "-" if figure is 0. Figures of the server are unknown without its process.
 func known[N int64 | time.Duration](figure N, text string) string {
 	if figure == 0 {
 		return "-"
@@ -153,7 +151,7 @@ func known[N int64 | time.Duration](figure N, text string) string {
 	return text
 }
 
-// Details are the figures that have no column.
+// Details returns the figures that have no column.
 func (r *Result) Details() string {
 	var parts []string
 	for _, v := range r.Values {
@@ -165,7 +163,7 @@ func (r *Result) Details() string {
 	return strings.Join(parts, ", ")
 }
 
-// String is one line for people.
+// String returns the progress in one line.
 func (p Progress) String() string {
 	elapsed := p.Elapsed.Round(time.Second)
 	switch {

@@ -25,28 +25,27 @@ import (
 // Request is one request.
 type Request struct {
 	Method   string // "" means GET
-	Path     string // with its query
+	Path     string // includes the query
 	Accept   string
 	Encoding string // Accept-Encoding, "" for none
-	Kind     string // Content-Type of Body
+	Kind     string // Content-Type, if Body is set
 	Body     []byte
 }
 
 // dialTimeout bounds the opening of a connection, as client-go's transport does.
 const dialTimeout = 30 * time.Second
 
-// errHTTP1Alone says that a server does not speak HTTP/2.
-var errHTTP1Alone = errors.New("bench: the server speaks no HTTP/2")
+var errNoHTTP2 = errors.New("bench: the server does not support HTTP/2")
 
-// NewTransport returns a transport that dials with config. Its connections are closed when ctx ends. By HTTP/2 all
-// requests share one, as long as the server lets them. By HTTP/1.1 requests under way have one each.
+// NewTransport returns a transport that dials with config. Its connections close when ctx ends. Over HTTP/2 all
+// requests share one connection, up to the server's limit. Over HTTP/1.1 each concurrent request has its own.
 func NewTransport(ctx context.Context, config *tls.Config, byHTTP2 bool) http.RoundTripper {
 	if byHTTP2 {
 		return &http2.Transport{DisableCompression: true, TLSClientConfig: config, DialTLSContext: func(_ context.Context, _, address string, config *tls.Config) (net.Conn, error) {
 			conn, err := dial(ctx, address, config)
 			if err == nil && conn.(*tls.Conn).ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
 				conn.Close()
-				return nil, errHTTP1Alone
+				return nil, errNoHTTP2
 			}
 			return conn, err
 		}}
@@ -57,7 +56,7 @@ func NewTransport(ctx context.Context, config *tls.Config, byHTTP2 bool) http.Ro
 	}}
 }
 
-// dial opens a connection with config, nil for plain HTTP. It is closed when ctx ends.
+// dial opens a connection that closes when ctx ends. A nil config means plain HTTP.
 func dial(ctx context.Context, address string, config *tls.Config) (conn net.Conn, err error) {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	if config == nil {
@@ -68,28 +67,28 @@ func dial(ctx context.Context, address string, config *tls.Config) (conn net.Con
 	if err != nil {
 		return nil, err
 	}
-	// TLS would tell the server first, and what that answers might still be read.
+	// Closing the TLS connection would first send an alert, and the client might still read the server's reply.
 	context.AfterFunc(ctx, func() { underTLS(conn).Close() })
 	return conn, nil
 }
 
-// lone is a transport of one HTTP/1.1 connection, for one request after the other. net/http's Transport needs two
-// goroutines for each connection, and client and server share the machine.
-type lone struct {
+// singleTransport sends one request after the other over one HTTP/1.1 connection. net/http's Transport needs two
+// goroutines for each connection, which would take CPU time from a server on the same machine.
+type singleTransport struct {
 	net.Conn
 	r *bufio.Reader
 	w *bufio.Writer
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l *lone) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l *singleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := errors.Join(req.Write(l.w), l.w.Flush()); err != nil {
 		return nil, err
 	}
 	return http.ReadResponse(l.r, req)
 }
 
-// underTLS returns the connection that carries conn.
+// underTLS returns the TCP connection below conn.
 func underTLS(conn net.Conn) net.Conn {
 	if secured, ok := conn.(*tls.Conn); ok {
 		return secured.NetConn()
@@ -97,8 +96,8 @@ func underTLS(conn net.Conn) net.Conn {
 	return conn
 }
 
-// Send sends a request to the origin, such as https://127.0.0.1:6443, and reads the head of the answer. An answer
-// other than 2xx is returned with an error that StatusOf knows, and its body was read.
+// Send sends a request to the origin, such as https://127.0.0.1:6443, and reads the response header. For a response
+// other than 2xx it also reads the body, and returns an error that StatusOf understands.
 func Send(ctx context.Context, transport http.RoundTripper, origin, agent string, r *Request) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, origin+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
@@ -121,14 +120,14 @@ func Send(ctx context.Context, transport http.RoundTripper, origin, agent string
 	}
 	const most = 1 << 20
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, most)) // so that the connection can be used again
+	body, err := io.ReadAll(io.LimitReader(resp.Body, most)) // makes the connection reusable
 	if err != nil {
 		return nil, fmt.Errorf("bench: body of %s: %w", r.Path, err)
 	}
 	return resp, &statusError{resp.StatusCode, fmt.Sprintf("bench: %s %s: %d %s: %s", req.Method, r.Path, resp.StatusCode, http.StatusText(resp.StatusCode), message(body))}
 }
 
-// statusError is an answer other than 2xx.
+// statusError is a response other than 2xx.
 type statusError struct {
 	status int
 	text   string
@@ -136,7 +135,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
-// StatusOf returns the status of the answer that an error is about: 200 without an error, 0 if there was no answer.
+// StatusOf returns the response status that err reports: 200 for nil, 0 if there was no response.
 func StatusOf(err error) int {
 	var refused *statusError
 	switch {
@@ -163,9 +162,9 @@ func message(body []byte) string {
 	return strings.ToValidUTF8(string(body[:min(most, len(body))]), "?")
 }
 
-// UseHTTP2 makes the workloads use HTTP/2, over connections that each carry up to streams
-// requests at once: client-go has up to 100 on one. The server must speak HTTP/2; by plain HTTP it is asked by
-// HTTP/1.1. The caller calls UseHTTP2 before the first workload.
+// UseHTTP2 makes workloads use HTTP/2, with up to streams concurrent requests on each connection; client-go sends
+// up to 100. The server must support HTTP/2. Without TLS, requests still use HTTP/1.1. The caller must call
+// UseHTTP2 before the first workload.
 func (t *Target) UseHTTP2(streams int) {
 	t.shared = &sharedTransports{streams: streams}
 	t.config.NextProtos = nil // client-go's own choice is HTTP/2
@@ -175,23 +174,23 @@ func (t *Target) UseHTTP2(streams int) {
 	}
 }
 
-// sharedTransports are the transports of a Target by HTTP/2.
+// sharedTransports holds the HTTP/2 transports of a Target.
 type sharedTransports struct {
-	streams int // of one transport
+	streams int // limit of users of one transport
 
 	mu  sync.Mutex
 	all map[*sharedTransport]bool // guarded by mu
 }
 
-// sharedTransport is one of them.
+// sharedTransport is an HTTP/2 transport that several conns use.
 type sharedTransport struct {
 	http.RoundTripper
 	close context.CancelFunc
 	users int // guarded by sharedTransports.mu
 }
 
-// take returns a transport that has room for one more user; nil if the Target uses HTTP/1.1.
-func (s *sharedTransports) take(t *Target) *sharedTransport {
+// acquire returns a transport with room for one more user, nil if the Target uses HTTP/1.1.
+func (s *sharedTransports) acquire(t *Target) *sharedTransport {
 	if s == nil || t.tls == nil {
 		return nil
 	}
@@ -212,8 +211,8 @@ func (s *sharedTransports) take(t *Target) *sharedTransport {
 	return c
 }
 
-// leave gives a transport back. The last user closes its connection.
-func (s *sharedTransports) leave(c *sharedTransport) {
+// release gives a transport back. The last user closes its connection.
+func (s *sharedTransports) release(c *sharedTransport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.users--; c.users == 0 {

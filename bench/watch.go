@@ -7,32 +7,31 @@ import (
 	"time"
 )
 
-// WatchConfig is a workload of changes that are sent to watchers.
+// WatchConfig is a workload of changes whose events go to watchers.
 type WatchConfig struct {
 	// Name is the name of the result.
 	Name string
-	// Path is the collection. The watches begin at its revision.
+	// Path is the collection. The watches begin at its current revision.
 	Path string
-	// Selections are the paths to watch, with their queries, which the watchers use in turn. Nil means Path.
+	// Selections are the paths to watch, with queries, which the watchers use in turn. Nil means Path.
 	Selections []string
 	// Accept is the media type of the events.
 	Accept string
-	// Watchers is how many read, Stuck how many are open beside them and never read.
+	// Watchers is the number of watchers that read. Stuck is the number of additional watchers that never read.
 	Watchers, Stuck int
-	// Objects are the paths of objects that are changed in turn. Each change is a merge
-	// patch of an annotation.
+	// Objects are the paths of the objects that Watch changes in turn. Each change is a merge patch of an annotation.
 	Objects []string
-	// Load is the load of the changes. A plan is open.
+	// Load is the load of the changes. A plan must be open.
 	Load
-	// Deliveries is how many events all watchers together must see; 0 means that each
-	// sees each change.
+	// Deliveries is the number of events that all watchers together must receive. 0 means that each watcher
+	// receives each change.
 	Deliveries int
-	// Patience is how long to wait for deliveries when none come; 0 means 5 s.
+	// Patience is how long to wait for further deliveries; 0 means 5 s.
 	Patience time.Duration
-	// PerChange divides the cost by changes; otherwise it is divided by deliveries.
+	// PerChange divides the cost by changes instead of deliveries.
 	PerChange bool
-	// Through is the server that the changes are sent to, nil for the target itself. With another server of
-	// the same etcd, the cost does not include the writes.
+	// Through is the server that receives the changes, nil for the target itself. With another server of
+	// the same etcd, the cost excludes the writes.
 	Through *Target
 }
 
@@ -96,7 +95,7 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	return result, nil
 }
 
-// open opens the watches where the collection stands now.
+// open opens the watches at the collection's current revision.
 func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
 	rec.phase("opening watches")
 	revision, err := t.revision(ctx, c.Path)
@@ -119,12 +118,12 @@ func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watc
 	return w, nil
 }
 
-// watchCall is a watch from a revision on, for an hour at most.
+// watchCall returns a watch that starts after a revision and lasts at most an hour.
 func watchCall(path, revision, accept string) Request {
 	return Request{Path: WithQuery(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), Accept: accept}
 }
 
-// warm makes changes that count nowhere: they are another run's.
+// warm makes changes that the watchers ignore, because their marks name another run.
 func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
 	l := loop{Load: c.Load, through: c.Through}
 	return l.warm(ctx, t, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
@@ -132,9 +131,9 @@ func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *wat
 	})
 }
 
-// change makes the changes, through t unless Through is set.
+// change makes the changes, through c.Through or else t.
 func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
-	// The changes are not the operations of the workload: they are counted apart.
+	// The operations of the workload are deliveries, so changes have a separate recorder.
 	writes := &recorder{result: NewResult("", "")}
 	l := loop{Load: c.Load, through: c.Through}
 	err := l.run(ctx, t, writes, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
@@ -152,7 +151,7 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 			return err
 		}
 		rec.fail(err)
-		// Where watchers select, each failed change has its part of the deliveries.
+		// With Selections, only some watchers receive a change: subtract the average.
 		w.expectLess(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Operations))
 	}
 	rec.mu.Lock()
@@ -162,7 +161,7 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	return nil
 }
 
-// markPatch changes an object so that its watchers can tell by which change.
+// markPatch returns a change with a mark, from which watchers know the run and the number of the change.
 func markPatch(path string, run int64, i int) Request {
 	return Request{
 		Method: "PATCH", Path: path, Accept: JSON, Kind: "application/merge-patch+json",
@@ -170,8 +169,7 @@ func markPatch(path string, run int64, i int) Request {
 	}
 }
 
-// account divides the cost by changes if PerChange is set, and adds the figures that only
-// watches have.
+// account adds the figures of watches, and makes changes the operations if PerChange is set.
 func (c *WatchConfig) account(r *Result) {
 	deliveries := r.Succeeded()
 	r.Add("changes per second", r.Value("changes")/r.Wall.Seconds(), "/s")

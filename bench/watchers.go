@@ -15,52 +15,51 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// mark begins the text in a changed object that has the number of the run and of the change. A watcher finds
-// it without decoding the event, and so knows when the change was due. Without the run, a change of the next
-// run might change nothing.
+// mark begins the text in a changed object that holds the numbers of the run and the change. A watcher finds
+// it without decoding the event, and looks up when the change was due. The number of the run ensures that the
+// next run's patches change the objects again.
 const (
 	mark         = "LBSEQ"
 	runDigits    = 14
 	changeDigits = 8
 )
 
-// annotation is where a change leaves its mark.
+// annotation is the annotation that holds the mark.
 const annotation = "larder-bench/change"
 
-// How many watches are opened at a time: usually, and when all are opened again at once.
+// How many watches to open concurrently: normally, and when all reconnect at once.
 const (
 	opening    = 16
 	openingAll = 256
 )
 
-// watchers are open watches, each read by a goroutine of its own. They are opened by
-// open and read between begin and close.
+// watchers are open watches, each with a goroutine that reads it. open opens them, begin starts the readers, and
+// close ends both.
 type watchers struct {
 	target  *Target
 	rec     *recorder
 	calls   func(i int) Request
-	atOnce  int       // how many are opened at a time
-	since   time.Time // from when opening counts; zero: each from its own begin
+	atOnce  int       // how many to open concurrently
+	since   time.Time // start of the latency of opening; zero: when each watch starts to open
 	streams []*stream
-	stuck   int // from which number on watchers never read; 0: none
+	stuck   int // number of the first watcher that never reads; 0: none
 	readers sync.WaitGroup
-	done    func() // ends what readers wait for
+	done    func() // cancels the watches
 
-	run       int64          // of the changes that count
-	sent      []atomic.Int64 // UnixNano at which each change was intended
-	answered  []atomic.Int64 // UnixNano at which the answer to it had come, 0 before
+	run       int64          // the run whose changes count
+	sent      []atomic.Int64 // UnixNano at which each change was due
+	answered  []atomic.Int64 // UnixNano of the response to each change, 0 before
 	delivered atomic.Int64
 	expected  atomic.Int64
-	all       chan struct{} // closed when expected changes were delivered
+	all       chan struct{} // closed when all expected changes were delivered
 	complete  sync.Once     // closes all
 	closing   atomic.Bool
 
 	mu    sync.Mutex
-	after *hdrhistogram.Histogram // guarded by mu: how much later than the answers deliveries came
+	after *hdrhistogram.Histogram // guarded by mu: times from responses to deliveries
 }
 
-// open opens n watches, or fewer if the target is stopped. If each is true, each counts as an
-// operation.
+// open opens n watches, or fewer if the target is stopped. With each, it records each as an operation.
 func (w *watchers) open(ctx context.Context, n int, each bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	w.done = cancel
@@ -100,7 +99,7 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 	return nil
 }
 
-// begin starts reading on the watchers with numbers below readers.
+// begin starts the readers of the first watchers.
 func (w *watchers) begin(readers int, changes int, expected int64) {
 	w.sent, w.answered = make([]atomic.Int64, changes), make([]atomic.Int64, changes)
 	w.after = newHistogram(latencyDigits)
@@ -145,8 +144,7 @@ func (w *watchers) follow(s *stream) error {
 	}
 }
 
-// recordAfter records how much later than the answer to its change a delivery came: not at all
-// if there was no answer yet.
+// recordAfter records the time from the response to a change until its delivery, 0 if the delivery came first.
 func (w *watchers) recordAfter(number int, now time.Time) {
 	late := time.Duration(0)
 	if answered := w.answered[number].Load(); answered != 0 {
@@ -154,10 +152,10 @@ func (w *watchers) recordAfter(number int, now time.Time) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.after.RecordValue(late.Microseconds()) // out of range: it took longer than the histogram's ten minutes
+	_ = w.after.RecordValue(late.Microseconds()) // fails only for more than the histogram's ten minutes
 }
 
-// lateness returns a quantile of the delays that recordAfter has recorded.
+// lateness returns a quantile of the times that recordAfter has recorded, in seconds.
 func (w *watchers) lateness(quantile float64) float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,23 +177,23 @@ func marked(frame []byte) (run int64, number int, ok bool) {
 	return run, number, err == nil
 }
 
-// markText is the text by which marked knows change i of a run.
+// markText returns the text that marked finds for change i of a run.
 func markText(run int64, i int) string {
 	return fmt.Sprintf("%s%0*d%0*d", mark, runDigits, run, changeDigits, i)
 }
 
-// newRun numbers a run.
+// newRun returns a number for a run.
 func newRun() int64 { return time.Now().UnixMilli() }
 
-// expectLess expects n deliveries less, because changes have failed.
+// expectLess reduces the expected deliveries by n.
 func (w *watchers) expectLess(n int64) {
 	if w.delivered.Load() >= w.expected.Add(-n) {
 		w.complete.Do(func() { close(w.all) })
 	}
 }
 
-// settle waits until everything expected was delivered or nothing more comes, and
-// returns how many deliveries are missing.
+// settle waits until all expected deliveries have arrived, or none has arrived for the given time. It returns how
+// many are missing.
 func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 	for last := w.delivered.Load(); ; {
 		select {
@@ -217,7 +215,7 @@ var errUndelivered = errors.New("bench: a change was not delivered")
 
 // awaitDeliveries waits for missing deliveries, and records those that do not arrive.
 func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) error {
-	if w.target.stopped() { // how many there should be is not known
+	if w.target.stopped() { // the expected number is unknown
 		w.settle(ctx, min(patience, time.Second))
 		return ctx.Err()
 	}
@@ -230,7 +228,7 @@ func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) 
 // close ends all watches and waits for their readers.
 func (w *watchers) close() {
 	w.closing.Store(true)
-	if w.done != nil { // it was opened
+	if w.done != nil {
 		w.done()
 	}
 	for _, s := range w.streams {

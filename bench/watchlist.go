@@ -11,27 +11,25 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// WatchListConfig is a workload of watches that begin with all objects, opened as
-// client-go's informers open them.
+// WatchListConfig is a workload of watches with initial events, as client-go's informers open them.
 type WatchListConfig struct {
 	// Name is the name of the result.
 	Name string
 	// Path is the collection, with a selector in its query if need be.
 	Path string
-	// Shards, if it is more than 0, is the number of equal shards that the watches select in turn. The server
-	// needs the feature gate ShardedListAndWatch.
+	// Shards, if positive, is the number of equal shards that the watches select in turn. The server needs the
+	// feature gate ShardedListAndWatch.
 	Shards int
 	// Accept is the media type of the events.
 	Accept string
-	// Objects is how many objects each must see; 0 leaves that unchecked.
+	// Objects is how many objects each watch must receive; 0 disables the check.
 	Objects int
-	// Load is closed. Its operations are watches.
+	// Load must be closed. Its operations are watches.
 	Load
 }
 
-// WatchList records the time from the request to the bookmark that ends the initial
-// events. Connections are made, and used once, before the measured parts, and broken
-// off after them.
+// WatchList records the time from the request to the bookmark that ends the initial events. It opens connections
+// and sends one request over each before each measured part, and closes them afterwards.
 func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {
@@ -61,8 +59,7 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 	})
 }
 
-// batches opens watches, as many at once as there are clients, until there were enough of them
-// or the time is over.
+// batches opens Clients watches at a time, until it has opened all Operations or the time of the plan is over.
 func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder) error {
 	plan, start := c.Plan, time.Now()
 	for left := c.Operations; !t.stopped(); {
@@ -72,7 +69,7 @@ func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder)
 				return nil
 			}
 			if n = plan.Clients(time.Since(start)); n == 0 {
-				if err := Sleep(ctx, turnInterval); err != nil {
+				if err := Sleep(ctx, planInterval); err != nil {
 					return err
 				}
 				continue
@@ -89,7 +86,7 @@ func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder)
 	return nil
 }
 
-// batch opens n watches at once; without a recorder, to warm up.
+// batch opens n connections and a watch over each, all at once. Without a recorder it opens one watch, to warm up.
 func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n int) error {
 	conns := make([]*conn, n)
 	defer func() {
@@ -125,7 +122,7 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 	})
 }
 
-// one reads the initial events of the i-th watch.
+// one opens the i-th watch and reads its initial events.
 func (c *WatchListConfig) one(conn *conn, i int) (o outcome, err error) {
 	s, err := conn.watch(c.call(i))
 	o.status = StatusOf(err)
@@ -149,7 +146,7 @@ func (c *WatchListConfig) call(i int) Request {
 	return Request{Path: WatchListPath(path), Accept: c.Accept}
 }
 
-// Shards are the paths of a collection's n equal shards, by the hashes of UIDs.
+// Shards returns the paths of n equal shards of a collection, divided by the hashes of UIDs.
 func Shards(path string, n int) []string {
 	paths, span := make([]string, n), math.MaxUint64/uint64(n)+1
 	for i := range paths {
@@ -163,7 +160,7 @@ func Shards(path string, n int) []string {
 	return paths
 }
 
-// WatchListPath is the path by which client-go's informers open a collection.
+// WatchListPath returns the path of the watch that client-go's informers open for a collection.
 func WatchListPath(path string) string {
 	return WithQuery(path, "allowWatchBookmarks=true", "resourceVersionMatch=NotOlderThan", "sendInitialEvents=true", "timeoutSeconds=600", "watch=true")
 }

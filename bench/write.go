@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The writes that clients do.
+// The verbs of Write.
 const (
 	create     = "create"
 	mergePatch = "merge-patch"
@@ -17,22 +17,22 @@ const (
 	remove     = "delete"
 )
 
-// Verbs are all of them, in the order of an object's life.
+// Verbs lists the verbs in the order in which Write sends them.
 var Verbs = []string{create, mergePatch, apply, remove}
 
-// WriteConfig is a workload of ConfigMaps of about 1 KB that live through all Verbs.
+// WriteConfig is a workload that sends all Verbs to ConfigMaps of about 1 KB.
 type WriteConfig struct {
-	// Namespace holds the objects. It is created when it does not exist.
+	// Namespace holds the objects. It is created if it does not exist.
 	Namespace string
-	// Load is the load of each of Verbs. Its operations are objects, and a plan is open.
+	// Load is the load of each of Verbs. Its operations are objects. A plan must be open.
 	Load
 
-	run int64 // in the names of objects: no other run has it
+	run int64 // makes the names of objects unique to this run
 }
 
-// Write creates all objects, then patches all, applies to all and deletes all, and returns one Result for each of
-// Verbs. First it does all of this to one more object without measuring. After Target.Stop it deletes what it has
-// created and returns the Results so far.
+// Write creates, patches, applies and deletes all objects, one verb after the other, and returns one Result for each
+// of Verbs. It first sends all verbs to one more object without measuring. After Target.Stop it deletes the objects
+// that it has created and returns the Results so far.
 func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {
@@ -42,7 +42,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	if err := t.ensureNamespace(ctx, c.Namespace); err != nil {
 		return nil, err
 	}
-	for _, verb := range Verbs { // with one more object the server builds everything that it builds on first use
+	for _, verb := range Verbs { // servers initialize parts on first use
 		if err := t.once(ctx, c.write(verb, c.Operations)); err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	return results, nil
 }
 
-// allVerbs warms up: it sends all verbs of an object that is not measured.
+// allVerbs is the operation of the warm-up. It sends all verbs to one object.
 func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Time) (o outcome, err error) {
 	for _, verb := range Verbs {
 		if o, err = own.do(c.write(verb, c.Operations+1+i)); err != nil {
@@ -79,10 +79,10 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Tim
 	return o, nil
 }
 
-// remove deletes the first n objects, and some more whose creation may have been in flight.
+// remove deletes the first n objects, and some more that requests in flight may have created.
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
-	other.stopping = context.Background() // it continues after Stop
+	other.stopping = context.Background() // so that the removal continues after Stop
 	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: NewResult("", "")}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
@@ -96,7 +96,7 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	})
 }
 
-// write is the request of one verb for object i.
+// write returns the request of one verb for object i.
 func (c *WriteConfig) write(verb string, i int) Request {
 	name := fmt.Sprintf("bench-%d-%06d", c.run, i)
 	collection := "/api/v1/namespaces/" + c.Namespace + "/configmaps"
@@ -117,13 +117,13 @@ func (c *WriteConfig) write(verb string, i int) Request {
 	return r
 }
 
-// configMap is a ConfigMap of about 1 KB as JSON.
+// configMap returns a ConfigMap of about 1 KB as JSON.
 func configMap(name, key string, i int) []byte {
 	text := strings.Repeat("listen=:8080 log.format=json shutdown.grace=20s ", 16)
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"labels":{"app.kubernetes.io/name":"bench","shard":"%d"}},"data":{%q:%q}}`, name, i%10, key, text)
 }
 
-// PatchConfig is a workload of merge patches of objects that exist.
+// PatchConfig is a workload of merge patches of existing objects.
 type PatchConfig struct {
 	// Name is the name of the result.
 	Name string
@@ -132,8 +132,7 @@ type PatchConfig struct {
 	Load
 }
 
-// PatchObjects patches an annotation of each object, so that each patch is a change,
-// after one unmeasured patch.
+// PatchObjects patches an annotation of the objects in turn, after one unmeasured patch. Each patch is a change.
 func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {

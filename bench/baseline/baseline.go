@@ -1,11 +1,10 @@
-// Package baseline serves recorded answers as cheaply as Go can: fasthttp over TLS that sends
-// bytes from memory. It is the lower bound for servers that send the same bytes over the same
+// Package baseline serves recorded responses as cheaply as Go can: fasthttp over TLS that sends
+// bytes from memory. Its cost is the lower bound for servers that send the same bytes over the same
 // protocol.
 //
-// A [Tape] holds the bytes. The server answers a request on the tape with its bytes and holds other
-// watches open. It sends each PATCH to all open watches, with one TLS write for each: the recorded
-// event with the mark of the patch. It answers any other request with a few bytes that let a
-// workload go on.
+// A [Tape] holds the responses. The server holds watches open unless the tape has a response. For each PATCH
+// it sends the recorded event, with the mark of the patch, to all open watches, in one TLS write each. It answers
+// any other request with a few bytes that let a workload continue.
 package baseline
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Tape holds the recorded answers of the server.
+// Tape holds the recorded responses.
 type Tape struct {
 	// Answers are bodies by Key.
 	Answers map[string][]byte
@@ -36,7 +35,7 @@ type Tape struct {
 	Event []byte
 }
 
-// Key is the key of the answer to a request.
+// Key returns the key of the response to a request.
 func Key(path, accept, encoding string) string { return path + "\n" + accept + "\n" + encoding }
 
 // Save writes the tape to a file.
@@ -70,11 +69,11 @@ type Server struct {
 	tape Tape
 
 	mu    sync.Mutex
-	event []byte                // of the tape, in a chunk; rewritten for each change
+	event []byte                // the tape's event as an HTTP chunk; each change updates its mark
 	held  map[net.Conn]struct{} // open watches
 }
 
-// New returns a server, which keeps the tape's bytes.
+// New returns a server. It retains the tape's bytes.
 func New(tape Tape) *Server {
 	event := fmt.Appendf(nil, "%x\r\n", len(tape.Event))
 	event = append(append(event, tape.Event...), "\r\n"...)
@@ -154,8 +153,8 @@ func (s *Server) hold(conn net.Conn) {
 	}
 }
 
-// accept answers a request that opens a watch, and sends all later changes to it. The client may
-// make a change as soon as it has the answer.
+// accept answers a request that opens a watch and registers the watch for all later changes. The lock covers both,
+// because the client may make a change as soon as it has the response.
 func (s *Server) accept(conn net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +169,7 @@ func (s *Server) accept(conn net.Conn) error {
 func (s *Server) publish(ctx *fasthttp.RequestCtx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !bench.Remark(s.event, ctx.PostBody()) {
+	if !bench.CopyMark(s.event, ctx.PostBody()) {
 		ctx.Error("no mark in "+strconv.Quote(string(ctx.PostBody())), fasthttp.StatusBadRequest)
 		return
 	}
@@ -183,7 +182,7 @@ func (s *Server) publish(ctx *fasthttp.RequestCtx) {
 	for range runtime.GOMAXPROCS(0) {
 		writers.Go(func() {
 			for conn := range conns {
-				// A client that went away is noticed by hold.
+				// hold notices clients that disconnect.
 				_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 				_, _ = conn.Write(s.event)
 			}

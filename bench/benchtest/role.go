@@ -10,17 +10,15 @@ import (
 	"syscall"
 )
 
-// Role is the environment variable that makes a test program a server, when its value
-// is ServerRole.
+// Role is the environment variable that turns a test program into a server if its value is ServerRole.
 const (
 	Role       = "LARDER_BENCH_TEST_ROLE"
 	ServerRole = "server"
 )
 
-// Serve plays an API server or an etcd until SIGTERM. A TestMain calls it in that role. It reads the
-// program's arguments: --secure-port is the port of a Server without objects, --listen-client-urls the
-// address at which an etcd reports that it is ready. Servers with the same --etcd-servers share their
-// objects.
+// Serve acts as an API server or an etcd until SIGTERM. A TestMain calls it in that role. The program's arguments
+// configure it: --secure-port is the port of an API server without objects, --listen-client-urls the address of an
+// etcd. API servers with the same --etcd-servers share their objects.
 func Serve() error {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)
@@ -43,7 +41,7 @@ func Serve() error {
 	if etcd {
 		s.Start()
 	} else {
-		if etcd := flags["etcd-servers"]; etcd != "" { // it has the objects of all its servers
+		if etcd := flags["etcd-servers"]; etcd != "" { // the etcd holds the objects of all its servers
 			to, err := url.Parse(etcd)
 			if err != nil {
 				return err

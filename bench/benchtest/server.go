@@ -1,4 +1,4 @@
-// Package benchtest is a small API server to test workloads against: an HTTP server over TLS that keeps
+// Package benchtest is a small API server for tests of workloads. It serves HTTP over TLS, keeps
 // objects in memory and sends changes to watches. It has no old revisions and validates nothing.
 //
 // Any goroutine may send requests to a Server. Its locks are leaves.
@@ -23,13 +23,13 @@ import (
 // object is anything in JSON.
 type object = map[string]any
 
-// Server answers a part of the API that workloads use.
+// Server implements the part of the API that workloads use.
 type Server struct {
 	*httptest.Server
 
-	// Drop reports which events are not sent; nil drops none. Set it before the first request.
+	// Drop reports whether to drop an event; nil drops none. Set it before the first request.
 	Drop func(event int) bool
-	// BreaksOff is a path whose answer is cut short; "" means none. Set it before the first request.
+	// BreaksOff is a path whose response is truncated; "" means none. Set it before the first request.
 	BreaksOff string
 
 	mu       sync.Mutex
@@ -96,7 +96,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // of maps and strings: cannot be
+		panic(err) // cannot happen for maps and strings
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
@@ -107,7 +107,7 @@ func refuse(w http.ResponseWriter, code int, reason string) {
 	answer(w, code, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code})
 }
 
-// get answers with an object, or with a collection if the path names no object.
+// get returns an object, or a collection if the path names no object.
 func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,15 +129,15 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(s.revision)}, "items": items})
 }
 
-// selection reports which objects a request for a collection covers.
+// selection returns a function that reports whether a request for a collection selects an object.
 func selection(r *http.Request) func(path string, o object) bool {
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	within := ""
 	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found {
 		within = strings.TrimSuffix(rest, resource)
 	}
-	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // others select all
-	shard := strings.Split(r.URL.Query().Get("shardSelector"), "'")                         // of paths: objects have no UIDs
+	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // other selectors select all
+	shard := strings.Split(r.URL.Query().Get("shardSelector"), "'")                         // hashes of paths, because objects have no UIDs
 	return func(path string, o object) bool {
 		if !strings.Contains(path, "/"+resource+"/") || !strings.Contains(path, "/namespaces/"+within) {
 			return false
@@ -183,7 +183,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	}
 	s.revision++
 	s.objects[path] = merge(sent, object{"metadata": object{"resourceVersion": fmt.Sprint(s.revision)}})
-	s.tellLocked(kind, path)
+	s.notifyLocked(kind, path)
 	answer(w, http.StatusOK, s.objects[path])
 }
 
@@ -203,7 +203,7 @@ func decode(body []byte) (object, error) {
 	return o, err
 }
 
-// merge returns a with b merged into it, both left as they are.
+// merge returns a copy of a with b merged into it.
 func merge(a, b object) object {
 	merged := maps.Clone(a)
 	if merged == nil {
@@ -229,13 +229,13 @@ func (s *Server) remove(w http.ResponseWriter, path string) {
 		return
 	}
 	s.revision++
-	s.tellLocked("DELETED", path)
+	s.notifyLocked("DELETED", path)
 	delete(s.objects, path)
 	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
 }
 
-// tellLocked queues a change for the watches.
-func (s *Server) tellLocked(kind, path string) {
+// notifyLocked queues a change for the watches.
+func (s *Server) notifyLocked(kind, path string) {
 	s.events++
 	if s.Drop != nil && s.Drop(s.events) {
 		return
@@ -251,14 +251,14 @@ func (s *Server) tellLocked(kind, path string) {
 func eventOf(kind string, o object) []byte {
 	inner, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // of maps and strings: cannot be
+		panic(err) // cannot happen for maps and strings
 	}
 	return fmt.Appendf(nil, `{"type":%q,"object":%s}`+"\n", kind, inner)
 }
 
 // watch serves one watch until its client disconnects.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
-	const buffer = 10000 // more than a test makes
+	const buffer = 10000 // more events than any test causes
 	own := &watch{covers: selection(r), events: make(chan []byte, buffer)}
 	binary := strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf") && !strings.Contains(r.Header.Get("Accept"), ",")
 	w.Header().Set("Content-Type", "application/json")

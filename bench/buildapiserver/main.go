@@ -1,6 +1,6 @@
-// Command buildapiserver builds an unmodified kube-apiserver, against which Larder is compared.
+// Command buildapiserver builds an unmodified kube-apiserver for comparisons with Larder.
 //
-// It is a module of its own, so that its dependencies have the versions of the Kubernetes release. It builds
+// It is a separate module, so that its dependencies have the versions of the Kubernetes release. It builds
 // the published module k8s.io/kubernetes at the version in go.mod, and sets the version that the server
 // reports.
 //

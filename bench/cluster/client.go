@@ -17,18 +17,18 @@ type client struct {
 	transport     http.RoundTripper
 }
 
-// newClient returns a client, whose connections are closed when ctx ends.
+// newClient returns a client whose connections close when ctx ends.
 func newClient(ctx context.Context, host, agent string, identity tls.Certificate, byHTTP2 bool) *client {
 	config := &tls.Config{Certificates: []tls.Certificate{identity}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 	return &client{origin: "https://" + host, agent: agent, transport: bench.NewTransport(ctx, config, byHTTP2)}
 }
 
-// send sends a request and returns the answer, whose body the caller closes.
+// send sends a request and returns the response. The caller closes its body.
 func (c *client) send(ctx context.Context, r *bench.Request) (*http.Response, error) {
 	return bench.Send(ctx, c.transport, c.origin, c.agent, r)
 }
 
-// do sends a request and returns the body of the answer.
+// do sends a request and returns the body of the response.
 func (c *client) do(ctx context.Context, r *bench.Request) ([]byte, error) {
 	resp, err := c.send(ctx, r)
 	if err != nil {

@@ -10,24 +10,23 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// leaderEvery is how often a component that leads renews its Lease (leader election's
-// --leader-elect-retry-period).
+// leaderEvery is how often a leader renews its Lease (--leader-elect-retry-period).
 const leaderEvery = 2 * time.Second
 
 // control is the controller manager and the scheduler.
 type control struct {
 	sim *simulation
-	// informers' is the client of the controller manager's shared informers. Its controllers
-	// write as service accounts of their own.
+	// informers is the client of the controller manager's shared informers. Each controller writes with its own
+	// service account.
 	informers, scheduler                        *client
 	replicaSets, deployments, slices, endpoints *client
 
-	followed map[string]*informer // the manager's, by path
+	followed map[string]*informer // the controller manager's informers by path
 	all      []*informer
 	apps     []appState
 }
 
-// appState keeps writes about one Deployment one after the other, as a controller's queue does.
+// appState serializes the writes about one Deployment, as a controller's work queue does.
 type appState struct{ report, route sync.Mutex }
 
 func (sim *simulation) newControl() (*control, error) {
@@ -50,8 +49,7 @@ func (sim *simulation) newControl() (*control, error) {
 	return k, nil
 }
 
-// Collections that the controller manager and the scheduler follow, as seen in the audit log of
-// a cluster of v1.36.3.
+// Collections that the controller manager and the scheduler watch, from the audit log of a cluster of v1.36.3.
 const (
 	managerFollows = `/api/v1/: configmaps endpoints limitranges namespaces nodes persistentvolumeclaims persistentvolumes pods podtemplates
 	replicationcontrollers resourcequotas secrets serviceaccounts services
@@ -94,7 +92,7 @@ func paths(list string) []string {
 	return all
 }
 
-// start begins the informers.
+// start starts the informers.
 func (k *control) start() {
 	for _, path := range paths(managerFollows) {
 		k.followed[path] = k.sim.newInformer(k.informers, path)
@@ -108,7 +106,7 @@ func (k *control) start() {
 	}
 }
 
-// beat begins to renew the Leases of leader election.
+// beat starts to renew the Leases of leader election.
 func (k *control) beat(start time.Time) {
 	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
 		l := &lease{sim: k.sim, c: c, namespace: "kube-system", name: name}
@@ -116,7 +114,7 @@ func (k *control) beat(start time.Time) {
 	}
 }
 
-// version returns the version of an object that the manager's informer has.
+// version returns an object's version in the controller manager's informer.
 func (k *control) version(path, namespace, name string) uint64 {
 	f := k.followed[path]
 	f.mu.Lock()
@@ -124,8 +122,7 @@ func (k *control) version(path, namespace, name string) uint64 {
 	return f.items[k.sim.key([]byte(namespace), []byte(name))]
 }
 
-// writeStatus writes how many pods of a Deployment are ready: first its ReplicaSet's controller, then
-// its own.
+// writeStatus writes the number of ready pods to the status of a ReplicaSet, and then of its Deployment.
 func (k *control) writeStatus(due time.Time, app int, ready int32) error {
 	space, name := namespaceOf(app), appName(app)
 	base := fmt.Sprintf("/apis/apps/v1/namespaces/%s/", space)
@@ -143,8 +140,8 @@ func (k *control) writeStatus(due time.Time, app int, ready int32) error {
 	})
 }
 
-// writeEndpoints writes the EndpointSlice of a Service, and with both its Endpoints. The pod of the
-// slot unready is not ready.
+// writeEndpoints writes the EndpointSlice of a Service and, with both, its Endpoints. The pod in slot unready is not
+// ready.
 func (k *control) writeEndpoints(due time.Time, app, unready int, both bool) error {
 	if !k.sim.serves(app) {
 		return nil

@@ -15,17 +15,17 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// dataset is the objects in etcd. It outlives the servers.
+// dataset describes the objects in etcd. Servers of several trials use it.
 type dataset struct {
 	size
 
 	mu         sync.Mutex
 	slots      []pod
 	generation int
-	turn       int // counts pods that were replaced
+	replaced   int // number of replaced pods
 }
 
-// pod is the present pod of a slot.
+// pod is the current pod of a slot.
 type pod struct {
 	name string
 	uid  types.UID
@@ -39,25 +39,25 @@ func newDataset(s size) *dataset {
 	return w
 }
 
-// podName is the name of a slot's next pod. It ends with the slot's number.
+// podName returns the name of a slot's next pod. It ends with the slot's number.
 func (w *dataset) podName(slot int) string {
 	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), w.generation, slot)
 }
 
-// replace chooses a pod to delete and names the pod that takes its place.
+// replace chooses a pod to delete and names its replacement.
 func (w *dataset) replace() (slot int, old pod, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	const step = 7919 // a prime: neighbours in time are far from each other
-	slot = w.turn * step % len(w.slots)
-	w.turn++
+	const step = 7919 // a prime, so that consecutive slots are far apart
+	slot = w.replaced * step % len(w.slots)
+	w.replaced++
 	w.generation++
 	old = w.slots[slot]
 	w.slots[slot] = pod{name: w.podName(slot)}
 	return slot, old, w.slots[slot].name
 }
 
-// noteUID notes the id of a slot's pod.
+// noteUID stores the UID of a slot's pod.
 func (w *dataset) noteUID(slot int, name string, uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,10 +83,10 @@ func (w *dataset) names(app int) []string {
 	return names
 }
 
-// seeders is the number of concurrent requests while a dataset is made.
+// seeders is the number of concurrent requests of seed.
 const seeders = 32
 
-// seed makes all objects through a server.
+// seed creates all objects through a server.
 func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
@@ -110,7 +110,7 @@ func (w *dataset) seed(ctx context.Context, c *client) error {
 	return w.seedApps(ctx, c)
 }
 
-// seedApps makes the objects in the namespaces.
+// seedApps creates the objects in the namespaces.
 func (w *dataset) seedApps(ctx context.Context, c *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
@@ -144,7 +144,7 @@ func (w *dataset) appObjects(app int) []*bench.Request {
 	return all
 }
 
-// seedPod makes the pod of a slot, which runs.
+// seedPod creates the pod of a slot and sets its status to running.
 func (w *dataset) seedPod(ctx context.Context, c *client, slot int) error {
 	name := w.podIn(slot).name
 	pod := podObject(slot, name)
@@ -168,7 +168,7 @@ func text(n int) string {
 	return string(b)
 }
 
-// makeAll makes objects one after the other. They may exist.
+// makeAll creates objects one after the other. It ignores objects that exist.
 func (c *client) makeAll(ctx context.Context, requests []*bench.Request) error {
 	for _, r := range requests {
 		if _, err := c.do(ctx, r); err != nil && bench.StatusOf(err) != http.StatusConflict {

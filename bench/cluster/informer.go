@@ -21,35 +21,33 @@ import (
 
 // The timing of client-go's reflectors (tools/cache/reflector.go).
 const (
-	shortestWatch = 5 * time.Minute // the timeout of watches is this, or up to twice as long
+	shortestWatch = 5 * time.Minute // the timeout of a watch is one to two times this
 	firstBackoff  = 800 * time.Millisecond
 	mostBackoff   = 30 * time.Second
-	calm          = 2 * time.Minute // after which the backoff starts again at firstBackoff
-	veryShort     = time.Second     // a watch that ends sooner, without an event, has failed
+	calm          = 2 * time.Minute // without a failure for this time, the backoff resets to firstBackoff
+	veryShort     = time.Second     // a watch that ends sooner without an event has failed
 )
 
-// informer follows a collection as client-go's reflectors do. It starts with a WatchList and
-// resumes at its last version when a watch ends. It backs off while the server cannot be
-// reached, and lists again when the server no longer has the version. It keeps the versions of
-// the objects, which are compared with a list at the end.
+// informer watches a collection as client-go's reflectors do. It starts with a WatchList and
+// resumes at its last version when a watch ends. It backs off while the server is unreachable, and lists again when
+// the server no longer has the version. It keeps the versions of the objects, for a comparison with a list at the end.
 type informer struct {
 	sim  *simulation
 	c    *client
-	path string // with its selectors
-	// onEvent, if it is not nil, is called with each object that comes or goes, under mu. It
-	// must not wait.
+	path string // includes selectors
+	// onEvent, unless nil, is called with each event of an object, with mu held. It must not block.
 	onEvent func(kind watch.EventType, m meta)
 	ctx     context.Context
-	close   func() // ends the informer for good
+	close   func() // ends the informer
 
 	mu      sync.Mutex
-	version uint64            // of the last event
-	items   map[uint64]uint64 // version by hash of the name
-	names   map[uint64]string // if onEvent is not nil
-	fresh   map[uint64]uint64 // of an unfinished WatchList, else nil
-	synced  bool              // it had all objects once
-	lost    bool              // counted in simulation.lost
-	failure error             // of the last watch
+	version uint64            // version of the last event
+	items   map[uint64]uint64 // versions by hash of the name
+	names   map[uint64]string // names by hash, if onEvent is set
+	fresh   map[uint64]uint64 // items of an unfinished WatchList, nil otherwise
+	synced  bool              // whether a WatchList has completed
+	lost    bool              // whether simulation.lost counts this informer
+	failure error             // error of the last watch
 
 	// Used only by the goroutine that runs the informer.
 	backoff  time.Duration
@@ -79,7 +77,7 @@ func (f *informer) start() {
 	})
 }
 
-// setSynced notes whether the informer follows the collection.
+// setSynced updates simulation.lost, the number of informers without a working watch.
 func (f *informer) setSynced(yes bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +91,7 @@ func (f *informer) setSynced(yes bool) {
 }
 
 // lasts returns the timeout of a watch. The first watches are shorter, so that watches end at different
-// times, as in a cluster that has run for long.
+// times, as in a cluster that has run for a long time.
 func (f *informer) lasts() time.Duration {
 	d := shortestWatch + rand.N(shortestWatch)
 	if !f.synced {
@@ -104,13 +102,13 @@ func (f *informer) lasts() time.Duration {
 
 // attempt is one watch of an informer.
 type attempt struct {
-	all      bool // it begins with all objects
+	all      bool // whether it begins with all objects
 	due      time.Time
 	lasts    time.Duration
 	phase    *phase
-	began    bool // the server has accepted it
-	gotEvent bool // an event has come
-	expired  bool // the server no longer has the version
+	began    bool // whether the server has accepted it
+	gotEvent bool // whether it has received an event
+	expired  bool // whether the server no longer has the version
 }
 
 // record counts the request of an attempt.
@@ -191,7 +189,7 @@ func (f *informer) take(a *attempt, kind watch.EventType, object []byte) error {
 	return nil
 }
 
-// applyLocked notes the version of an object that has changed.
+// applyLocked stores the version of a changed object.
 func (f *informer) applyLocked(kind watch.EventType, m meta) {
 	key, to := f.sim.key(m.namespace, m.name), f.items
 	if f.fresh != nil {
@@ -211,7 +209,7 @@ func (f *informer) applyLocked(kind watch.EventType, m meta) {
 	}
 }
 
-// key is a hash of the name of an object.
+// key returns a hash of the name of an object.
 func (sim *simulation) key(namespace, name []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(sim.seed)
@@ -221,7 +219,7 @@ func (sim *simulation) key(namespace, name []byte) uint64 {
 	return h.Sum64()
 }
 
-// replaceLocked ends a WatchList: objects that were not in it have gone.
+// replaceLocked ends a WatchList. It removes the objects that were not in it.
 func (f *informer) replaceLocked() {
 	for key := range f.items {
 		if _, ok := f.fresh[key]; !ok && f.onEvent != nil {
@@ -232,16 +230,16 @@ func (f *informer) replaceLocked() {
 	f.items, f.fresh, f.synced = f.fresh, nil, true
 }
 
-// next says how the next watch begins, and after which time, when one has ended.
+// next returns whether the watch after a begins with all objects, and the delay before it.
 func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	f.mu.Lock()
 	f.failure = err
-	all = f.fresh != nil || !f.synced // the WatchList was not complete
+	all = f.fresh != nil || !f.synced // the WatchList is incomplete
 	f.fresh = nil
 	f.mu.Unlock()
 	ran := time.Since(a.due)
 	if err == nil && ran > a.lasts-2*time.Second {
-		return all, 0 // it has ended at its timeout
+		return all, 0 // the watch has reached its timeout
 	}
 	f.setSynced(false)
 	switch {
@@ -256,7 +254,7 @@ func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	return true, f.delay()
 }
 
-// delay is how long to wait after a failure.
+// delay returns how long to wait after a failure.
 func (f *informer) delay() time.Duration {
 	if time.Since(f.failedAt) > calm {
 		f.backoff = firstBackoff
@@ -267,19 +265,19 @@ func (f *informer) delay() time.Duration {
 	return d
 }
 
-// awaitAll waits until all informers follow.
+// awaitAll waits until all informers have synced.
 func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for sim.lost.Load() > 0 {
 		if bench.Sleep(ctx, 5*time.Millisecond) != nil {
-			return fmt.Errorf("cluster: %d informers do not follow, one because of: %w", sim.lost.Load(), sim.reason())
+			return fmt.Errorf("cluster: %d informers have not synced, one because of: %w", sim.lost.Load(), sim.reason())
 		}
 	}
 	return nil
 }
 
-// reason returns the reason why an informer does not follow.
+// reason returns why an informer has not synced.
 func (sim *simulation) reason() error {
 	for _, all := range sim.followed() {
 		for _, f := range all {

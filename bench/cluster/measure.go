@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// measuring is the measurement of one part of a simulation. One goroutine uses it.
+// measuring measures one part of a simulation. It is not safe for concurrent use.
 type measuring struct {
 	*bench.Meter
 	r      *trial
@@ -54,7 +54,7 @@ func (m *measuring) end(part string) (*bench.Result, error) {
 	return result, nil
 }
 
-// perMinute adds the CPU time of all processes in a minute.
+// perMinute adds the CPU time per minute of all processes.
 func perMinute(r *bench.Result) {
 	minutes := r.Wall.Minutes()
 	r.Add("CPU of the server a minute", r.ServerCPU.Seconds()/minutes, "s")
@@ -79,7 +79,7 @@ func (r *trial) etcdMetrics() ([]byte, error) {
 	return text, nil
 }
 
-// metric returns the value of a metric without labels, 0 if there is none.
+// metric returns the value of a metric without labels, 0 if the metric is missing.
 func metric(text []byte, name string) float64 {
 	_, rest, _ := bytes.Cut(text, []byte("\n"+name+" "))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))

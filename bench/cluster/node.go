@@ -16,18 +16,22 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// How often kubelets write when nothing happens (pkg/kubelet/apis/config/v1beta1/defaults.go).
+// How often idle kubelets write (pkg/kubelet/apis/config/v1beta1/defaults.go).
 const (
 	leaseEvery  = 10 * time.Second // a quarter of 40 s
 	statusEvery = 5 * time.Minute
 )
 
-// Agents, as components name themselves.
+// User agents of the components.
 const (
-	kubeletAgent    = "kubelet/v1.36.3 (linux/amd64) kubernetes/0000000"
-	proxyAgent      = "kube-proxy/v1.36.3 (linux/amd64) kubernetes/0000000"
-	managerAgent    = "kube-controller-manager/v1.36.3 (linux/amd64) kubernetes/0000000"
-	schedulerAgent  = "kube-scheduler/v1.36.3 (linux/amd64) kubernetes/0000000"
+	kubeletAgent   = "kubelet/v1.36.3 (linux/amd64) kubernetes/0000000"
+	proxyAgent     = "kube-proxy/v1.36.3 (linux/amd64) kubernetes/0000000"
+	managerAgent   = "kube-controller-manager/v1.36.3 (linux/amd64) kubernetes/0000000"
+	schedulerAgent = "kube-scheduler/v1.36.3 (linux/amd64) kubernetes/0000000"
+)
+
+// Selectors of informers.
+const (
 	notHeadless     = "fieldSelector=spec.clusterIP%21%3DNone"
 	notOtherProxies = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name"
 	noHeadlessSlice = "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name"
@@ -39,16 +43,16 @@ type node struct {
 	name     string
 	c, proxy *client
 
-	all []*informer // of both, without those of mounted objects
+	all []*informer // informers of both, except those of mounted objects
 
 	mu     sync.Mutex
-	mounts map[string]*mount // by path: config maps and secrets that its pods mount
+	mounts map[string]*mount // ConfigMaps and Secrets that the node's pods mount, by path
 	pods   map[string]bool
 
 	lease lease
 }
 
-// mount is a config map or secret that pods of the node mount.
+// mount is a ConfigMap or Secret that pods of the node mount.
 type mount struct {
 	informer *informer
 	users    int
@@ -64,7 +68,7 @@ func (sim *simulation) newNode(i int) (_ *node, err error) {
 	return n, err
 }
 
-// start begins the node's informers (pkg/kubelet/kubelet.go, cmd/kube-proxy/app/server.go).
+// start starts the node's informers (pkg/kubelet/kubelet.go, cmd/kube-proxy/app/server.go).
 func (n *node) start() {
 	field := func(name string) string { return "fieldSelector=" + url.QueryEscape(name+"="+n.name) }
 	for _, path := range []string{
@@ -110,14 +114,14 @@ func (n *node) podEvent(kind watch.EventType, m meta) {
 	}
 }
 
-// slotOf is the slot of a pod, by its name.
+// slotOf returns the slot of a pod from its name.
 func slotOf(name string) (int, bool) {
 	slot, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
 	return slot, err == nil && strings.HasPrefix(name, "app-")
 }
 
-// mountLocked counts a pod that mounts objects, or no longer does. The first pod starts a watch of them, the
-// last one ends it (pkg/kubelet/util/manager/watch_based_manager.go).
+// mountLocked changes the number of pods that mount the objects of slot's Deployment. The first pod starts watches of
+// these objects, the last one ends them (pkg/kubelet/util/manager/watch_based_manager.go).
 func (n *node) mountLocked(slot, change int) {
 	app := appOf(slot)
 	path := func(resource, name string) string {
@@ -141,7 +145,7 @@ func (n *node) mountLocked(slot, change int) {
 	}
 }
 
-// beat begins to renew the Lease and to report the status, at random times for each node.
+// beat starts to renew the Lease and to report the status, at random times for each node.
 func (n *node) beat(start time.Time) {
 	n.sim.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.lease.renew)
 	n.sim.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
@@ -163,8 +167,8 @@ type lease struct {
 	c               *client
 	namespace, name string
 
-	mu      sync.Mutex // one renewal after the other, as a version is the one before's
-	version uint64     // guarded by mu; 0 is none: the Lease is read, and made if there is none
+	mu      sync.Mutex // held during a renewal, because the next one needs the new version
+	version uint64     // guarded by mu; 0 means unknown: the next renewal reads or creates the Lease
 }
 
 // renew renews the Lease. After a failure it waits for the next interval.
@@ -190,7 +194,7 @@ func (l *lease) renew(due time.Time) {
 	l.version = metaOf(object(body)).version // 0 after a failure
 }
 
-// note records a request that is not sent again.
+// note records a request that is not retried.
 func (sim *simulation) note(kind requestKind, due time.Time, err error) {
 	if sim.over.Err() != nil {
 		return

@@ -25,7 +25,7 @@ import (
 const (
 	acceptTyped = "application/vnd.kubernetes.protobuf,application/json"
 	strategic   = "application/strategic-merge-patch+json"
-	gzip        = "gzip" // which client-go always asks for
+	gzip        = "gzip" // client-go always accepts it
 )
 
 func post(path string, obj runtime.Object) *bench.Request {
@@ -67,8 +67,8 @@ func version(v uint64) string {
 // size is the size of a cluster.
 type size struct{ nodes, podsPerNode int }
 
-// The number of pods of a Deployment and of Deployments in a namespace; how many Deployments share one
-// Service or one mounted Secret, and the maximum number of Services.
+// The number of pods of a Deployment and of Deployments in a namespace. One of appsOfService Deployments has a
+// Service, up to mostServices, and one of appsOfSecret a mounted Secret.
 const (
 	podsOfApp     = 10
 	appsOfSpace   = 10
@@ -82,8 +82,8 @@ func (s size) apps() int     { return (s.pods() + podsOfApp - 1) / podsOfApp }
 func (s size) spaces() int   { return (s.apps() + appsOfSpace - 1) / appsOfSpace }
 func (s size) services() int { return min((s.apps()+appsOfService-1)/appsOfService, mostServices) }
 
-// A slot is a place for a pod of one Deployment on one node. When its pod is deleted, another takes its
-// place.
+// A slot stands for one replica of a Deployment on one node. When its pod is deleted, another pod replaces it.
+
 func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
 
 func appOf(slot int) int { return slot / podsOfApp }
@@ -105,13 +105,13 @@ func podPath(slot int, name string) string {
 	return "/api/v1/namespaces/" + namespaceOf(appOf(slot)) + "/pods/" + name
 }
 
-// podObject is a pod as a ReplicaSet makes it.
+// podObject returns a pod as the ReplicaSet controller creates it.
 func podObject(slot int, name string) *corev1.Pod {
 	app := appOf(slot)
 	pod := bench.WebPod(slot)
 	pod.Name, pod.Namespace, pod.Spec.NodeName = name, namespaceOf(app), ""
 	pod.Labels["app.kubernetes.io/name"] = appName(app)
-	pod.Spec.AutomountServiceAccountToken = nil // so that it mounts kube-root-ca.crt, as most do
+	pod.Spec.AutomountServiceAccountToken = nil // so that the pod mounts kube-root-ca.crt, as most pods do
 	pod.OwnerReferences[0].Name = appName(app) + "-7d4b9c6f8"
 	pod.Spec.Volumes[0].ConfigMap.Name = appName(app) + "-config"
 	if hasSecret(app) {
@@ -120,7 +120,7 @@ func podObject(slot int, name string) *corev1.Pod {
 	return pod
 }
 
-// startingStatus is the status of a pod that starts.
+// startingStatus returns the status of a pod whose containers are being created.
 func startingStatus(pod *corev1.Pod) corev1.PodStatus {
 	status := notReadyStatus(pod)
 	status.Phase, status.PodIP, status.PodIPs = corev1.PodPending, "", nil
@@ -132,7 +132,7 @@ func startingStatus(pod *corev1.Pod) corev1.PodStatus {
 	return status
 }
 
-// notReadyStatus is of a pod that runs and is not ready.
+// notReadyStatus returns the status of a pod that runs and is not ready.
 func notReadyStatus(pod *corev1.Pod) corev1.PodStatus {
 	status := bench.RunningStatus(pod)
 	for i := range status.Conditions {
@@ -146,7 +146,7 @@ func notReadyStatus(pod *corev1.Pod) corev1.PodStatus {
 	return status
 }
 
-// endedStatus is of a pod whose containers have ended.
+// endedStatus returns the status of a pod whose containers have ended.
 func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	status := notReadyStatus(pod)
 	status.Phase = corev1.PodSucceeded
@@ -179,11 +179,11 @@ func scheduledObject(slot int, name string, node int) *eventsv1.Event {
 	}
 }
 
-// tokenObject asks for the token that a kubelet mounts into a pod.
+// tokenObject requests the token that a kubelet mounts into a pod.
 func tokenObject(name string, uid types.UID) *authenticationv1.TokenRequest {
-	const lasts = 3607 // seconds, as the admission plugin of service accounts writes it
+	const lasts = 3607 // seconds, as the ServiceAccount admission plugin sets it
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: new(int64(lasts)), // for the server's own audiences, as the projected volume has none
+		ExpirationSeconds: new(int64(lasts)), // the projected volume names no audience
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: uid},
 	}}
 }
@@ -222,7 +222,7 @@ func podAddress(slot int) string {
 	return fmt.Sprintf("10.%d.%d.%d", 64+slot>>16, slot>>8&255, slot&255)
 }
 
-// sliceObject has the pods of a Deployment. The pod of the slot unready is not ready.
+// sliceObject returns an EndpointSlice of the pods of a Deployment. The pod in slot unready is not ready.
 func (s size) sliceObject(app int, v uint64, unready int, names []string) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: appName(app) + "-x7k2m", Namespace: namespaceOf(app), ResourceVersion: version(v),

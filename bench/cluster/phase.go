@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// Kinds of requests.
+// requestKind is a kind of request.
 type requestKind int
 
 const (
@@ -31,7 +31,7 @@ const (
 	requestKinds
 )
 
-// String names the kind.
+// String returns the name of the kind.
 func (k requestKind) String() string {
 	return [requestKinds]string{
 		"Lease renewal", "node status", "pod creation", "binding", "GET of a pod", "pod status", "pod deletion", "event",
@@ -40,7 +40,7 @@ func (k requestKind) String() string {
 	}[k]
 }
 
-// phase is a part of a simulation. It counts the requests that were due in it.
+// phase counts the requests that are due in one part of a simulation.
 type phase struct {
 	mu     sync.Mutex
 	counts [requestKinds]*bench.Result
@@ -65,8 +65,8 @@ func (p *phase) record(kind requestKind, took time.Duration, status int, err err
 	p.counts[kind].Record(took, status, err)
 }
 
-// results returns the results of all kinds that were requested, named below a result of the whole.
-// The phase must be over.
+// results returns the results of all kinds with requests. Their names begin with that of whole. The phase must be
+// over.
 func (p *phase) results(whole *bench.Result) (all []*bench.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

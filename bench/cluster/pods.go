@@ -26,7 +26,7 @@ func (sim *simulation) replacePod(due time.Time) {
 	})
 }
 
-// create is the first half of a pod's life.
+// create sends the requests from a pod's creation until it is ready.
 func (sim *simulation) create(start time.Time, slot int, name string) {
 	k, n, app := sim.control, sim.nodes[sim.nodeOf(slot)], appOf(slot)
 	pod, path := podObject(slot, name), podPath(slot, name)
@@ -64,7 +64,7 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 	if !scheduled {
 		return
 	}
-	select { // a kubelet begins when its watch has the pod
+	select { // a kubelet starts a pod when its watch has received it
 	case <-arrived:
 	case <-sim.over.Done():
 		return
@@ -82,7 +82,7 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 	)
 }
 
-// remove is the second half.
+// remove sends the requests of a pod's deletion.
 func (sim *simulation) remove(start time.Time, slot int, old pod) {
 	k, n, app := sim.control, sim.nodes[sim.nodeOf(slot)], appOf(slot)
 	path, object := podPath(slot, old.name), podObject(slot, old.name)
@@ -116,24 +116,23 @@ func (sim *simulation) podStatus(due time.Time, n *node, path string, s corev1.P
 	return sim.send(podStatus, time.Now(), n.c, func() *bench.Request { return patch(path+"/status", map[string]any{"status": s}) })
 }
 
-// token asks for a pod's token.
+// token requests a pod's service account token.
 func (sim *simulation) token(due time.Time, n *node, slot int, name string, uid types.UID) error {
 	return sim.send(tokenRequest, due, n.c, func() *bench.Request {
 		return post("/api/v1/namespaces/"+namespaceOf(appOf(slot))+"/serviceaccounts/default/token", tokenObject(name, uid))
 	})
 }
 
-// tokenLasts is when a kubelet asks for a new token: after four fifths of an hour
-// (pkg/kubelet/token/token_manager.go).
+// tokenLasts is how long a kubelet uses a token: four fifths of its lifetime (pkg/kubelet/token/token_manager.go).
 const tokenLasts = 3607 * time.Second * 4 / 5
 
-// renewTokens has kubelets renew the tokens of pods that stay.
+// renewTokens simulates kubelets that renew the tokens of running pods.
 func (sim *simulation) renewTokens(start time.Time) {
 	between := tokenLasts / time.Duration(len(sim.slots))
 	sim.every(start.Add(rand.N(between)), between, func(due time.Time) {
 		slot := rand.N(len(sim.slots))
 		if pod := sim.podIn(slot); pod.uid != "" && !sim.draining.Load() {
-			_ = sim.token(due, sim.nodes[sim.nodeOf(slot)], slot, pod.name, pod.uid) // it is counted
+			_ = sim.token(due, sim.nodes[sim.nodeOf(slot)], slot, pod.name, pod.uid) // send has recorded the error
 		}
 	})
 }

@@ -21,7 +21,7 @@ const (
 // Config configures the simulated clusters.
 type Config struct {
 	testservers.Trials
-	// Nodes has the sizes of the clusters, with PodsPerNode pods on each node.
+	// Nodes lists the sizes of the clusters. Each node has PodsPerNode pods.
 	Nodes       []int
 	PodsPerNode int
 	// Churn is the number of pods to replace per second; a negative one replaces one for 250 nodes.
@@ -30,7 +30,7 @@ type Config struct {
 	Protocols []string
 	// Duration is how long the load is measured before the server is restarted.
 	Duration time.Duration
-	// Kill ends the server by SIGKILL then, and not by SIGTERM.
+	// Kill restarts the server with SIGKILL instead of SIGTERM.
 	Kill bool
 }
 
@@ -38,20 +38,19 @@ type Config struct {
 func (c *Config) check() error {
 	switch {
 	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
-		return errors.New("cluster: want at least one node and one pod of each")
+		return errors.New("cluster: want at least one node and one pod on each")
 	case c.Duration <= 0:
 		return errors.New("cluster: want a duration")
 	}
 	for _, p := range c.Protocols {
 		if p != HTTP1 && p != HTTP2 {
-			return fmt.Errorf("cluster: %q is no protocol: want %s or %s", p, HTTP2, HTTP1)
+			return fmt.Errorf("cluster: unknown protocol %q: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
 	return c.Check()
 }
 
-// Run simulates all clusters, at each server by each protocol. It returns the results so far with
-// an error, too.
+// Run simulates all clusters, with each server and each protocol. With an error it also returns the results so far.
 func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -92,9 +91,9 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 	return all, nil
 }
 
-// makeDataset makes the objects through a Larder, and stops it.
+// makeDataset creates the objects through a Larder, and stops it.
 func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size) (_ *dataset, err error) {
-	c.Sayf("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
+	c.Sayf("%d nodes: creating %d pods and their objects", s.nodes, s.pods())
 	server, err := f.Start(ctx, testservers.Larder, testservers.Usual())
 	if err != nil {
 		return nil, err
@@ -167,7 +166,7 @@ func (r *trial) run(ctx context.Context) (err error) {
 	return err
 }
 
-// settling limits how long due requests may still be in flight.
+// settling returns how long to wait for requests in flight.
 func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSettling) }
 
 // open connects all components.
@@ -188,7 +187,7 @@ func (r *trial) open(ctx context.Context) error {
 	return nil
 }
 
-// steady measures the load while nothing special happens.
+// steady measures the steady load.
 func (r *trial) steady(ctx context.Context) error {
 	r.simulation.begin()
 	if err := bench.Sleep(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
@@ -209,7 +208,7 @@ func (r *trial) steady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Requests that were due in this part may still be in flight: wait, so that they count.
+	// Wait for requests that were due in this part and are still in flight, so that they count.
 	if err := bench.Sleep(ctx, r.settling()); err != nil {
 		return err
 	}
@@ -226,7 +225,7 @@ func (r *trial) steady(ctx context.Context) error {
 	return nil
 }
 
-// restart ends the server and starts it again under load.
+// restart restarts the server under load.
 func (r *trial) restart(ctx context.Context) error {
 	m, err := r.measure()
 	if err != nil {
@@ -252,7 +251,7 @@ func (r *trial) restart(ctx context.Context) error {
 	r.server = next
 	m.Replace(old.Used(), next.Target)
 	ready := time.Since(began)
-	// The clients notice the end of the old server before its process has ended.
+	// Clients have noticed the end of the old server by now, because their connections close before its process ends.
 	if err := r.simulation.awaitAll(ctx, restartLimit); err != nil {
 		return err
 	}

@@ -16,22 +16,22 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// simulation is one cluster's components at one server, which may be restarted meanwhile.
+// simulation simulates the components of one cluster at one server, which may restart meanwhile.
 type simulation struct {
 	*dataset
 	started *testservers.Servers
 	host    string
-	byHTTP2 bool    // otherwise by HTTP/1.1
+	byHTTP2 bool    // false means HTTP/1.1
 	churn   float64 // pods to replace per second
 
 	phase atomic.Pointer[phase]
 	seed  maphash.Seed
 
-	over      context.Context // ends everything
+	over      context.Context // ends with the simulation
 	end       context.CancelFunc
 	running   sync.WaitGroup
 	replacing sync.WaitGroup // unfinished chains of requests
-	draining  atomic.Bool    // no new chains begin
+	draining  atomic.Bool    // whether to begin no more chains
 
 	lost, events, received, expired atomic.Int64
 
@@ -39,10 +39,10 @@ type simulation struct {
 	control *control
 
 	mu    sync.Mutex
-	bound map[string]sent // pods whose kubelets shall see them soon
+	bound map[string]sent // bound pods that their kubelets' watches have not received, by name
 }
 
-// sent says when something was due and in which phase. arrived is closed when it has arrived.
+// sent is a binding, with its due time and phase. arrived is closed when the kubelet's watch has received the pod.
 type sent struct {
 	due     time.Time
 	phase   *phase
@@ -59,13 +59,13 @@ func newSimulation(ctx context.Context, w *dataset, f *testservers.Servers, host
 	return sim
 }
 
-// close ends everything and waits for it.
+// close ends the simulation and waits for its goroutines.
 func (sim *simulation) close() {
 	sim.mu.Lock()
 	sim.end()
 	sim.mu.Unlock()
 	sim.running.Wait()
-	for _, n := range sim.nodes { // timers that have not fired refer to nodes
+	for _, n := range sim.nodes { // pending timers keep nodes alive
 		if n != nil {
 			n.all, n.mounts = nil, nil
 		}
@@ -73,8 +73,8 @@ func (sim *simulation) close() {
 	sim.control = nil
 }
 
-// at calls act with due, at that time, in a new goroutine. Operations do not wait for each other, so a slow
-// server does not reduce the load.
+// at calls act in a new goroutine when it is due. Operations do not wait for each other, so a slow server does not
+// reduce the load.
 func (sim *simulation) at(due time.Time, act func(due time.Time)) {
 	time.AfterFunc(time.Until(due), func() {
 		sim.mu.Lock()
@@ -90,7 +90,7 @@ func (sim *simulation) at(due time.Time, act func(due time.Time)) {
 	})
 }
 
-// client returns one component's client.
+// client returns the client of a component.
 func (sim *simulation) client(agent, user string, groups ...string) (*client, error) {
 	identity, err := sim.started.Identity(user, groups...)
 	if err != nil {
@@ -133,7 +133,7 @@ func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error
 	return sim.awaitAll(ctx, limit)
 }
 
-// begin begins the load: heartbeats, and pods that come and go.
+// begin starts the load: heartbeats, token renewals and the replacement of pods.
 func (sim *simulation) begin() {
 	start := time.Now()
 	for _, n := range sim.nodes {
@@ -166,26 +166,26 @@ func (sim *simulation) drain(limit time.Duration) {
 	}
 }
 
-// Timeouts of requests: heartbeats use the interval of the node's status, others the server's default.
+// Timeouts of heartbeats and of other requests.
 const (
 	usualTimeout = 60 * time.Second
 	beatTimeout  = 10 * time.Second
 )
 
-// retryAfter is about how long a component waits after a failure.
+// retryAfter is how long a component waits after a failure.
 const retryAfter = 500 * time.Millisecond
 
 // errGaveUp is the error of a request that a retry cannot help.
 var errGaveUp = errors.New("cluster: the request cannot succeed")
 
-// send is exchange for requests whose answers do not matter.
+// send calls exchange and discards the response.
 func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *bench.Request) error {
 	_, err := sim.exchange(kind, due, c, build)
 	return err
 }
 
 // exchange sends a request that was due at a certain time, and retries after failures as the work queues of
-// components do. build makes the request of each try, and each try counts.
+// components do. build makes the request of each try. Each try is recorded.
 func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
 	for {
 		at := sim.phase.Load()
@@ -197,7 +197,7 @@ func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, buil
 		}
 		code := bench.StatusOf(err)
 		if err != nil && (code == http.StatusConflict && kind != podCreation || code == http.StatusNotFound) {
-			// These are not failures: components read the object again, or have nothing left to do.
+			// Not a failure: a component reads the object again, or has nothing left to do.
 			at.record(kind, time.Since(due), code, nil)
 		} else {
 			at.record(kind, time.Since(due), code, err)
@@ -215,7 +215,7 @@ func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, buil
 	}
 }
 
-// step is something that is due some time after a chain began.
+// step is an action that is due some time after its chain began.
 type step struct {
 	after time.Duration
 	do    func(due time.Time) error
@@ -233,7 +233,7 @@ func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	return true
 }
 
-// expect notes that a kubelet waits for a pod. The channel is closed when the kubelet's watch receives it.
+// expect registers a pod that a kubelet's watch must receive. The channel is closed when that happens.
 func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct{}) {
 	s := sent{due, sim.phase.Load(), make(chan struct{})}
 	sim.mu.Lock()
@@ -242,7 +242,7 @@ func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct
 	return s.arrived
 }
 
-// seen notes that a kubelet's watch has received a pod.
+// seen records that a kubelet's watch has received a pod.
 func (sim *simulation) seen(name string) {
 	sim.mu.Lock()
 	s, ok := sim.bound[name]

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// listed is an object as a consistent list has it.
+// listed is an object of a consistent list.
 type listed struct {
 	namespace, name, node string
 	version               uint64
@@ -70,7 +70,7 @@ func (sim *simulation) watches() int {
 	return n
 }
 
-// differing counts informers whose objects differ from a list. Leases change all the time and are left out.
+// differing counts the informers whose objects differ from a list. It skips Leases, which change all the time.
 func (sim *simulation) differing(ctx context.Context) (n int, first string, err error) {
 	for path, informers := range sim.followed() {
 		if strings.HasSuffix(path, "/leases") {
@@ -83,7 +83,7 @@ func (sim *simulation) differing(ctx context.Context) (n int, first string, err 
 		index := sim.index(l)
 		for _, f := range informers {
 			if strings.Contains(f.path, "status.phase") {
-				continue // pods that have ended are not selected, and the index does not say which these are
+				continue // the informer selects only pods that have not ended, and the index does not know their phase
 			}
 			if what := f.differs(index); what != "" {
 				if n++; first == "" {
@@ -99,7 +99,7 @@ func (sim *simulation) differing(ctx context.Context) (n int, first string, err 
 // object of a namespace and name, or the pods of a node.
 type selection struct{ namespace, name, node string }
 
-// index groups a list as informers select.
+// index groups a list by the selections of informers.
 func (sim *simulation) index(l []listed) map[selection]map[uint64]uint64 {
 	index := make(map[selection]map[uint64]uint64)
 	for _, item := range l {
@@ -117,7 +117,7 @@ func (sim *simulation) index(l []listed) map[selection]map[uint64]uint64 {
 // selects returns the selection of the informer.
 func (f *informer) selects() selection {
 	base, query, _ := strings.Cut(f.path, "?")
-	values, _ := url.ParseQuery(query) // it is ours
+	values, _ := url.ParseQuery(query) // newInformer's callers write valid queries
 	var s selection
 	name, value, _ := strings.Cut(values.Get("fieldSelector"), "=")
 	switch name {

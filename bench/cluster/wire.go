@@ -8,8 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Numbers of fields in the messages of Kubernetes that are read. All objects begin with
-// their ObjectMeta, all lists with a ListMeta and then the items.
+// Numbers of protobuf fields. All objects begin with their ObjectMeta, all lists with a ListMeta and the items.
 const (
 	unknownRaw = 2 // of runtime.Unknown
 
@@ -21,7 +20,7 @@ const (
 	podSpec, podNode = 2, 10 // of Pod, and of its spec
 )
 
-// field returns the first field of a number that holds bytes, nil if there is none.
+// field returns the first bytes field with the number want, nil if there is none.
 func field(b []byte, want protowire.Number) []byte {
 	value, _ := nextField(b, want)
 	return value
@@ -54,13 +53,13 @@ func nextField(b []byte, want protowire.Number) (value, rest []byte) {
 	return nil, nil
 }
 
-// meta is the part of an ObjectMeta that is read. Its slices are parts of the encoded object.
+// meta holds fields of an ObjectMeta. Its slices refer to the encoded object.
 type meta struct {
 	namespace, name, uid []byte
 	version              uint64
 }
 
-// object takes the envelope of protobuf off an object, nil if it has none.
+// object returns the object in a protobuf envelope, nil without an envelope.
 func object(body []byte) []byte {
 	raw, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
 	if !ok {
@@ -72,7 +71,7 @@ func object(body []byte) []byte {
 // metaOf reads the ObjectMeta of an object without envelope.
 func metaOf(object []byte) meta {
 	m := field(object, objectMeta)
-	version, _ := strconv.ParseUint(string(field(m, metaVersion)), 10, 64) // 0 is none
+	version, _ := strconv.ParseUint(string(field(m, metaVersion)), 10, 64) // 0 if missing
 	return meta{namespace: field(m, metaNamespace), name: field(m, metaName), uid: field(m, metaUID), version: version}
 }
 

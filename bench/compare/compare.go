@@ -17,13 +17,13 @@ import (
 
 // Config configures a Comparison.
 type Config struct {
-	// Trials has the programs of the servers and the number of rounds. All servers take part, whatever Trials.Servers says.
+	// Trials has the programs of the servers and the number of rounds. Trials.Servers is ignored.
 	testservers.Trials
-	// Pods is the number of pods for reads and watches, StartPods the least number for starts.
+	// Pods is the number of pods for reads and watches, StartPods the minimum for starts.
 	Pods, StartPods int
-	// Watchers, if it is more than 0, is how many watches each row of watches opens.
+	// Watchers, if positive, is how many watches each row of watches opens.
 	Watchers int
-	// Rows matches the ids and works of the rows to run, nil for all. Quick reduces the operations to a check
+	// Rows matches the id and work of the rows to run, nil for all. Quick runs only a few operations, to check
 	// that everything works.
 	Rows  *regexp.Regexp
 	Quick bool
@@ -33,13 +33,13 @@ type Config struct {
 type Comparison struct {
 	config  *Config
 	started *testservers.Servers
-	servers map[string]*testservers.Server // that run
+	servers map[string]*testservers.Server // running servers
 	seed    bench.SeedConfig
 	table   *Table
-	warming bool // the step runs a tenth of its operations, unmeasured
+	warming bool // whether the step runs a tenth of its operations as a warm-up
 }
 
-// New returns a comparison that has not begun. The caller may set c.TestServers and c.Say until Run.
+// New returns a comparison. The caller may set c.TestServers and c.Say before Run.
 func New(c *Config) (*Comparison, error) {
 	const least = 20
 	if c.Pods < least || c.Rounds < 1 {
@@ -154,9 +154,10 @@ func (c *Comparison) describe(ctx context.Context) error {
 	return nil
 }
 
-// startLimit records Larder's answers and starts the limit with them: this program, with the command limit.
+// startLimit records Larder's responses and starts the limit with them. The limit is this program with the command
+// limit.
 func (c *Comparison) startLimit(ctx context.Context) error {
-	c.config.Sayf("recording Larder's answers")
+	c.config.Sayf("recording Larder's responses")
 	tape, err := c.record(ctx)
 	if err != nil {
 		return err
@@ -173,7 +174,7 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 	return err
 }
 
-// record requests from Larder all answers that steps request again and again.
+// record captures Larder's responses to the requests that the selected steps repeat.
 func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
 	larder := c.servers[Larder].Target
 	tape := &baseline.Tape{Answers: make(map[string][]byte)}

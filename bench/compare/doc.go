@@ -1,14 +1,14 @@
-// Package compare measures Larder beside kube-apiserver and beside the limit: a bare TLS server that
-// sends Larder's answers from memory. One run measures all three on one machine, over one etcd.
+// Package compare measures kube-apiserver, Larder and the limit: a bare TLS server that sends Larder's responses
+// from memory. One run measures all three on one machine, over one etcd.
 //
-// Every row of the table is a workload of package bench. The servers take turns, and each figure
+// Each row of the table is a workload of package bench. The servers run it in turn, and each figure
 // is the best of all rounds, because other load on the machine only makes it worse. The figures of
-// tails (B35, B36) are medians, because a single round may have no slow request.
-// The table compares the CPU time of the servers' processes. The results behind it also have
+// tail latencies (B35, B36) are medians, because a single round may have no slow request.
+// The table compares the CPU time of the servers' processes. The JSON also has
 // latencies, memory, system calls, and the CPU time of etcd and the client.
 //
-// For rows of watches, a separate Larder makes the changes. So these rows have the cost of
+// In rows of watches, a separate Larder makes the changes. These rows therefore have the cost of
 // following etcd, encoding and delivering, but not of writing. All other servers are stopped
-// meanwhile, as for the mixed load (B36) and in rows of writes, because each of them would follow the
-// changes too. In rows of reads the other server makes the changes.
+// meanwhile, as in the mixed load (B36) and in rows of writes, because each of them would follow the
+// changes too. In rows of reads, the server that is not measured makes the changes.
 package compare

@@ -9,12 +9,12 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// elsewhere is the slowdown while another process is flooded: the part that comes from shared processors and
-// not from the server's other users.
+// elsewhere names the slowdown while another process is flooded, which comes from the shared processors and not
+// from other requests to the server.
 const elsewhere = "p99 beside a flood of another server, of that alone"
 
-// flood has one user read little while another reads as much as it can, in a priority level with few seats.
-// As a control, the other user reads from a second server of that kind.
+// flood measures the reads of one user while another user reads as much as possible, in a priority level with few
+// seats. As a control, the other user reads from a second server of the same kind.
 func (c *Comparison) flood() step {
 	const rate, clients = 200, 32
 	spec := newRow("B39",
@@ -52,7 +52,7 @@ func (c *Comparison) flood() step {
 	}}
 }
 
-// guarded has the guards whose cost each row measures. The first row has none.
+// guarded lists the guards whose cost each row measures. The first row has none.
 var guarded = []struct {
 	id, what string
 	guards   testservers.Guards
@@ -98,7 +98,7 @@ func (c *Comparison) guardedReads(ctx context.Context, kind string, name string,
 		Load: bench.Load{Operations: c.ops(kind, 2000, 8000), Clients: 4},
 	}
 	tenant := c.started.Tenant(server, 0)
-	// After the first turn, informers have synced and everything that is built on first use exists.
+	// The first run is a warm-up: informers sync, and the server initializes parts on first use.
 	if _, err := bench.Read(ctx, tenant, read); err != nil {
 		return nil, err
 	}

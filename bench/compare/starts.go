@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// starts runs the steps that start servers: the others are stopped before.
+// starts stops all servers and runs the steps that start them.
 func (c *Comparison) starts(ctx context.Context, steps []step) error {
 	if _, err := c.end(Larder); err != nil {
 		return err
@@ -75,10 +75,10 @@ func started(id string, server *testservers.Server) (*bench.Result, error) {
 	return r, nil
 }
 
-// openWatches is the number of watches: so many that memory that was free before does not matter.
+// openWatches returns the number of watches. With this many, the memory that was free before does not matter.
 func (c *Config) openWatches() int { return c.watchers(5000) }
 
-// startFull starts a server on the seeded etcd, opens watches before it has free memory, and then lists all
+// startFull starts a server on the seeded etcd, opens watches before the server has free memory, and then lists all
 // pods repeatedly with several clients.
 func (c *Comparison) startFull(ctx context.Context, kind string) (_ []*bench.Result, err error) {
 	server, err := c.started.Start(ctx, kind, testservers.Usual())

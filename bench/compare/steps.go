@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// The collections that reads and watches are of: all pods, and those of one namespace.
+// The collections of reads and watches: all pods, and the pods of one namespace.
 const (
 	pods           = "/api/v1/pods"
 	namespacedPods = "/api/v1/namespaces/bench-0/pods"
@@ -25,7 +25,7 @@ type step struct {
 	run   func(ctx context.Context, kind string) ([]*bench.Result, error)
 }
 
-// asks is a request that the limit needs the recorded answer of. The zero value is no request.
+// asks is a request whose response the limit needs. The zero value means none.
 type asks struct {
 	path, accept, encoding string
 	watchList              bool
@@ -69,28 +69,28 @@ func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
 func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
 func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 
-// value takes a figure that only one workload has.
+// value returns a function that takes a named Value from a result.
 func value(name string) func(*bench.Result) float64 {
 	return func(r *bench.Result) float64 { return r.Value(name) }
 }
 
-// latency is a figure of the time of operations.
+// latency returns a figure with a percentile of the latency.
 func latency(name string, q float64) Figure {
 	return Figure{Name: name, Unit: Seconds, of: func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }}
 }
 
-// newRow returns a row of figures without results.
+// newRow returns a row without results.
 func newRow(id, work string, figures ...Figure) *Row {
 	return &Row{ID: id, Work: work, Figures: figures, Results: make(map[string][]*bench.Result)}
 }
 
-// row is newRow of CPU time per operation, and of more figures.
+// row returns a row with the CPU time per operation and more figures.
 func row(id, work string, more ...Figure) *Row {
 	return newRow(id, work, append([]Figure{{Unit: Seconds, of: cpuPerOp}}, more...)...)
 }
 
-// ops returns the number of operations for a server. Fast servers do more, so that each is measured for
-// about as long.
+// ops returns the number of operations for a server. Fast servers do more, so that all measurements take about
+// the same time.
 func (c *Comparison) ops(kind string, stock, fast int) int {
 	n := fast
 	if kind == Stock {
@@ -148,8 +148,8 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
 	return c.readBy(1, row(id, work), a, stock, fast)
 }
 
-// readBy is a step of one request that is sent again and again. Before each request for gzip a pod is changed,
-// so that a server cannot repeat its last answer. The limit always sends the same bytes.
+// readBy returns a step that repeats one request. Before each request for gzip, another server changes a pod, so that
+// the measured server cannot repeat its last response. The limit always sends the same bytes.
 func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) step {
 	spec.body = true
 	return step{rows: []*Row{spec}, limit: true, asks: a, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
@@ -157,7 +157,7 @@ func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) ste
 			Name: spec.ID, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
 		}
 		if a.encoding == "gzip" && kind != Limit {
-			other := map[string]string{Stock: Larder, Larder: Stock}[kind] // it makes a change before each request, which is not measured
+			other := map[string]string{Stock: Larder, Larder: Stock}[kind]
 			read.Between = func(ctx context.Context, i int) error {
 				return c.servers[other].Target.Change(ctx, c.seed.PodPath(i%c.seed.Pods))
 			}
@@ -166,7 +166,7 @@ func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) ste
 	}}
 }
 
-// one is the only result of a step.
+// one returns the only result of a step.
 func one(r *bench.Result, err error) ([]*bench.Result, error) { return []*bench.Result{r}, err }
 
 // watchLists are watches that begin with all objects.
@@ -188,8 +188,8 @@ func (c *Comparison) watchLists() []step {
 	}
 }
 
-// fanOut sends the same events to many watchers. Client and server share the machine, which limits
-// the deliveries per second.
+// fanOut sends the same events to many watchers. The machine, which client and server share, limits the deliveries
+// per second.
 func (c *Comparison) fanOut() step {
 	const most, events = 15000, 50000 // deliveries per second, and in all
 	watchers := c.config.watchers(200)
@@ -255,12 +255,12 @@ func (c *Comparison) components() step {
 	}})
 }
 
-// withRate is a row of CPU per operation and of operations per second.
+// withRate returns a row with the CPU time per operation and the operations per second.
 func withRate(number int, work string) *Row {
 	return row(fmt.Sprintf("B%d", number), work, Figure{Unit: PerSecond, of: (*bench.Result).Rate})
 }
 
-// patches are of pods, the largest objects that are written often.
+// patches patches pods, the largest objects that a cluster writes often.
 func (c *Comparison) patches() step {
 	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
 	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {

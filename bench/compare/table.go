@@ -30,7 +30,7 @@ const (
 	Times     Unit = "x"  // a multiple of another figure
 )
 
-// Format writes a figure for people.
+// Format formats a figure with its unit.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case PerSecond:
@@ -41,18 +41,18 @@ func (u Unit) Format(v float64) string {
 	return bench.Value{Value: v, Unit: string(u)}.String()
 }
 
-// Figure is one thing measured of all servers.
+// Figure is one measurement of all servers.
 type Figure struct {
 	// Name names the figure, "" for the server's CPU time for one operation.
 	Name string `json:"name,omitempty"`
 	Unit Unit   `json:"unit"`
-	// Best is each server's best. It is missing where a server was not measured.
+	// Best holds each server's best value. It lacks servers that were not measured.
 	Best map[string]float64 `json:"best"`
 
 	of func(*bench.Result) float64 // takes it from a result
 }
 
-// Ratio is how much better Larder is than kube-apiserver, 0 if unknown: memory that did not grow is no figure.
+// Ratio returns how many times better Larder is than kube-apiserver. It is 0 if a value is missing or not positive.
 func (f Figure) Ratio() float64 {
 	larder, stock := max(0, f.Best[Larder]), max(0, f.Best[Stock])
 	switch {
@@ -64,7 +64,7 @@ func (f Figure) Ratio() float64 {
 	return stock / larder
 }
 
-// OfLimit is how many times the limit's figure Larder's is, 0 if unknown.
+// OfLimit returns Larder's value divided by the limit's, 0 if unknown.
 func (f Figure) OfLimit() float64 {
 	if limit := f.Best[Limit]; limit > 0 {
 		return max(0, f.Best[Larder]) / limit
@@ -74,22 +74,22 @@ func (f Figure) OfLimit() float64 {
 
 // Row is one line of the table.
 type Row struct {
-	// ID is the id by which documents and comments cite the row. It never changes.
+	// ID identifies the row in documents and comments. It never changes.
 	ID string `json:"id"`
 	// Work describes the workload.
 	Work string `json:"work"`
-	// Body is the size of Larder's answer, 0 if it is not shown.
+	// Body is the size of Larder's response, 0 if the table does not show it.
 	Body    int64    `json:"bodyBytes,omitempty"`
 	Figures []Figure `json:"figures"`
-	// Results are all rounds, by the name of the server.
+	// Results holds the results of all rounds by server.
 	Results map[string][]*bench.Result `json:"results"`
 
-	body   bool // whether to show the size of the answer
-	worst  bool // whether the worst round counts: in others, memory that was free before may hide growth
-	median bool // whether the median counts, because a single round may have no slow request
+	body   bool // whether to show the size of the response
+	worst  bool // use the worst round, because memory that was free before may hide growth in the others
+	median bool // use the median, because a single round may have no slow request
 }
 
-// RSS is the resident memory of a server after the row's last round.
+// RSS returns the resident memory of a server after the row's last round.
 func (r *Row) RSS(k string) int64 {
 	if n := len(r.Results[k]); n > 0 {
 		return r.Results[k][n-1].Server.RSS
@@ -97,7 +97,7 @@ func (r *Row) RSS(k string) int64 {
 	return 0
 }
 
-// Errors counts the operations of a server that failed, and returns the first error.
+// Errors returns the number of a server's failed operations and the first error.
 func (r *Row) Errors(k string) (n int, first string) {
 	for _, result := range r.Results[k] {
 		n += result.Failures()
@@ -108,9 +108,9 @@ func (r *Row) Errors(k string) (n int, first string) {
 
 // Table is the whole comparison.
 type Table struct {
-	// Servers says which versions were compared, over what.
+	// Servers describes the compared versions, the protocol and the etcd.
 	Servers string `json:"servers"`
-	// Rounds is how many turns each server had.
+	// Rounds is how often each server ran each row.
 	Rounds int    `json:"rounds"`
 	Rows   []*Row `json:"rows"`
 }
@@ -126,7 +126,7 @@ func (r *Row) each(text func(Figure) string) string {
 	return strings.Join(parts, ", ")
 }
 
-// cell is one server's cell of a row.
+// cell returns one server's cell of a row.
 func (r *Row) cell(k string) string {
 	return r.each(func(f Figure) string {
 		if f.Best[k] <= 0 {
@@ -136,7 +136,7 @@ func (r *Row) cell(k string) string {
 	})
 }
 
-// ratios are ratios of all figures that are known.
+// ratios returns the known ratios of all figures.
 func (r *Row) ratios(ratio func(Figure) float64) string {
 	return r.each(func(f Figure) string {
 		if ratio(f) == 0 {
@@ -146,7 +146,7 @@ func (r *Row) ratios(ratio func(Figure) float64) string {
 	})
 }
 
-// cells are the texts of the row.
+// cells returns the texts of the row.
 func (r *Row) cells() []string {
 	body, memory := "", ""
 	if r.Body > 0 {
@@ -159,10 +159,10 @@ func (r *Row) cells() []string {
 }
 
 // legend explains the figures of the table. It is a format for the number of rounds.
-const legend = "CPU time of the server's process for one operation, the best of %d, of rows with p99.9 the median; where a row says so, also time on the clock, rates and resident memory. " +
-	"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour. \"Of the limit\" is Larder's figure divided by the limit's.\n\n"
+const legend = "CPU time of the server's process for one operation: the best of %d rounds, or the median in rows with p99.9. Some rows also have latencies, rates and resident memory. " +
+	"The limit is a bare TLS server that sends Larder's recorded responses from memory. Ratios above 1 are in Larder's favour. \"Of the limit\" is Larder's figure divided by the limit's.\n\n"
 
-// Markdown is the table as text to paste.
+// Markdown returns the table in Markdown.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, legend, t.Rounds)
@@ -183,7 +183,7 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// EachRound are the results of all rounds, named by row and server.
+// EachRound returns the results of all rounds, named by row and server.
 func (t *Table) EachRound() []*bench.Result {
 	var all []*bench.Result
 	for _, r := range t.Rows {
@@ -198,7 +198,7 @@ func (t *Table) EachRound() []*bench.Result {
 	return all
 }
 
-// Larder are Larder's results, each of all rounds of a row, by which it is named.
+// Larder returns Larder's results, merged over all rounds of a row and named by the row.
 func (t *Table) Larder() []*bench.Result {
 	var all []*bench.Result
 	for _, r := range t.Rows {

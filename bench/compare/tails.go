@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// tail returns the row of CPU per operation, and of latency at p99 and p99.9. Each figure is the median of
+// tail returns a row with the CPU time per operation and the latencies p99 and p99.9. Each figure is the median of
 // all rounds.
 func tail(id, work string, p99, p999 func(*bench.Result) float64) *Row {
 	spec := row(id, work, Figure{Name: "p99", Unit: Seconds, of: p99}, Figure{Name: "p99.9", Unit: Seconds, of: p999})
@@ -21,7 +21,7 @@ func tail(id, work string, p99, p999 func(*bench.Result) float64) *Row {
 	return spec
 }
 
-// stuck has watchers that never read beside watchers that do. The delay of a delivery counts from the answer
+// stuck measures watchers while as many others never read. The latency of a delivery counts from the response
 // to its change, because other rows measure the writes.
 func (c *Comparison) stuck() step {
 	const rate = 100
@@ -35,11 +35,11 @@ func (c *Comparison) stuck() step {
 	}})
 }
 
-// watch watches a server while changes are made. A separate server makes them: kube-apiserver could not make
-// them at the full rate, and would use the CPU that the measured server needs. The limit makes its own changes.
+// watch measures a server's watches while a separate server makes changes. kube-apiserver could not make them at the
+// full rate, and would use CPU time that the measured server needs. The limit makes its own changes.
 func (c *Comparison) watch(ctx context.Context, kind string, config bench.WatchConfig) ([]*bench.Result, error) {
 	if kind != Limit {
-		through, err := c.neutral(ctx)
+		through, err := c.writer(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -73,11 +73,11 @@ func (c *Comparison) mixed() step {
 	}})
 }
 
-// writer is the separate Larder that makes changes, whichever server is measured.
+// writer names the separate Larder that makes changes, whichever server is measured.
 const writer = "writer"
 
-// neutral returns the writer, and starts it if necessary.
-func (c *Comparison) neutral(ctx context.Context) (*testservers.Server, error) {
+// writer returns the separate Larder that makes changes, and starts it if necessary.
+func (c *Comparison) writer(ctx context.Context) (*testservers.Server, error) {
 	if s := c.servers[writer]; s != nil {
 		return s, nil
 	}
@@ -97,10 +97,10 @@ func (c *Comparison) start(ctx context.Context, kind string) (*testservers.Serve
 	return s, err
 }
 
-// undisturbed makes a step with writes measure each server alone. Otherwise the other server would follow the
-// writes, and could use more CPU time for that than the measured server uses. It is stopped and started again
-// afterwards, and not paused, because etcd keeps trying to send events to a paused server. The measured server
-// may therefore have just started: a tenth of the load runs first, unmeasured. The limit does not use etcd.
+// undisturbed stops the other servers while a step with writes measures one. Otherwise the other server would follow
+// the writes, and might use more CPU time than the measured server. Pausing it is not enough, because etcd keeps
+// trying to send events to a paused server. The measured server may have just started, so a tenth of the load runs
+// first as a warm-up. The limit does not use etcd, and needs none of this.
 func (c *Comparison) undisturbed(s step) step {
 	plain := s.run
 	s.run = func(ctx context.Context, kind string) (results []*bench.Result, err error) {
@@ -126,7 +126,7 @@ func (c *Comparison) undisturbed(s step) step {
 	return s
 }
 
-// end stops the servers that follow etcd, except the measured one; back starts them again.
+// end stops the servers that follow etcd, except the measured one. back restarts them.
 func (c *Comparison) end(measured string) (back func(context.Context) error, err error) {
 	var ended []string
 	back = func(ctx context.Context) error {
@@ -147,7 +147,7 @@ func (c *Comparison) end(measured string) (back func(context.Context) error, err
 			return nil, err
 		}
 		if kind == writer {
-			delete(c.servers, writer) // neutral starts another
+			delete(c.servers, writer) // Comparison.writer starts another
 			continue
 		}
 		ended = append(ended, kind)
@@ -155,7 +155,7 @@ func (c *Comparison) end(measured string) (back func(context.Context) error, err
 	return back, nil
 }
 
-// settle waits until the servers are idle, for a limited time: other load on the machine may delay them.
+// settle waits until the servers are idle, for a limited time, because other load on the machine may delay them.
 func (c *Comparison) settle(ctx context.Context) error {
 	const (
 		interval = 250 * time.Millisecond

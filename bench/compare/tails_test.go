@@ -42,11 +42,11 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 				t.Errorf("%s lives while %s is measured", other, kind)
 			}
 			// Another Larder makes the changes that watchers see.
-			one, err := c.neutral(ctx)
+			one, err := c.writer(ctx)
 			if err != nil {
 				return nil, err
 			}
-			if same, err := c.neutral(ctx); same != one || err != nil || one == c.servers[Larder] {
+			if same, err := c.writer(ctx); same != one || err != nil || one == c.servers[Larder] {
 				t.Errorf("changes are made through another server the second time, or %v", err)
 			}
 			_, err = one.Target.Version(ctx)

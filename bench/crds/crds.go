@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Config says how many CRDs there are and which servers serve them.
+// Config configures the number of CRDs and the servers.
 type Config struct {
 	testservers.Trials
 	// Count is the number of CRDs, Clients the number of concurrent requests.
@@ -17,7 +17,7 @@ type Config struct {
 	Used bool
 }
 
-// Run measures each server. It returns the results so far with an error, too.
+// Run measures each server. With an error it also returns the results so far.
 func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if c.Count < 1 || c.Clients < 1 {
 		return nil, errors.New("crds: want at least one CRD and one client")

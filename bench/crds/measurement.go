@@ -28,8 +28,8 @@ type measurement struct {
 	server  *testservers.Server
 	client  rest.Interface
 	last    time.Duration // CPU time of the server at the end of the last step
-	empty   memory        // before there are CRDs
-	sizes   bench.Result  // memory of one CRD
+	empty   memory        // memory before the first CRD
+	sizes   bench.Result  // memory per CRD
 	results []*bench.Result
 }
 
@@ -39,7 +39,7 @@ type memory struct{ heap, rss int64 }
 // stepStart is the step whose cost counts from the start of the process.
 const stepStart = "start with all of them, until discovered"
 
-// run starts a server on an etcd of its own and does all steps.
+// run starts a server and its own etcd and runs all steps.
 func (p *measurement) run(ctx context.Context) (err error) {
 	p.config.Sayf("%s: starting", p.kind)
 	servers, err := testservers.New(ctx, p.config.TestServers, fmt.Sprintf("%s-%d", p.kind, p.round))
@@ -56,7 +56,7 @@ func (p *measurement) run(ctx context.Context) (err error) {
 	return p.steps(ctx)
 }
 
-// steps does all steps and adds a result for each, and one for the memory.
+// steps runs all steps and adds a result for each, and one for the memory.
 func (p *measurement) steps(ctx context.Context) error {
 	c := p.config
 	p.sizes = bench.Result{Name: p.kind + ": memory of a CRD", Unit: "CRD", Counts: bench.Counts{Ops: c.Count}}
@@ -68,7 +68,7 @@ func (p *measurement) steps(ctx context.Context) error {
 	for _, s := range []struct {
 		name   string
 		do     func(context.Context) error
-		memory string // the step is followed by a reading of memory of this name
+		memory string // names a reading of the memory after the step, "" for none
 	}{
 		{"all created", p.each(c.Count, p.create), ""},
 		{"until all are served", p.served, ""},
@@ -107,7 +107,7 @@ func (p *measurement) steps(ctx context.Context) error {
 	return nil
 }
 
-// restart starts the server again, with unused CRDs.
+// restart restarts the server.
 func (p *measurement) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (p *measurement) restart(ctx context.Context) error {
 	return p.take(p.server.Again(ctx))
 }
 
-// take sends all later requests to a server, unless it could not be started.
+// take directs all later requests to server. It returns err if it is not nil.
 func (p *measurement) take(server *testservers.Server, err error) error {
 	if err != nil {
 		return err
@@ -130,8 +130,8 @@ func (p *measurement) take(server *testservers.Server, err error) error {
 	return nil
 }
 
-// memory returns the memory of the server after a garbage collection. Before, informers and
-// controllers have some time to catch up, and the server to give pages back.
+// memory returns the memory of the server after a garbage collection. It first waits, so that informers and
+// controllers catch up and the server returns pages to the system.
 func (p *measurement) memory(ctx context.Context) (m memory, err error) {
 	const settling = 5 * time.Second
 	if err := bench.Sleep(ctx, settling); err != nil {
@@ -256,8 +256,8 @@ func (p *measurement) described(ctx context.Context, n int) error {
 	})
 }
 
-// paths returns the paths below /apis in a document of OpenAPI. It finds them in one pass, because
-// the document of thousands of CRDs has a hundred megabytes.
+// paths returns the paths below /apis in an OpenAPI document. It makes one pass, because with thousands of CRDs the
+// document is larger than a hundred megabytes.
 func paths(document []byte) map[string]bool {
 	const start = `"/apis/`
 	found := make(map[string]bool)

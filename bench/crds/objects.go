@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	prefix   = "kinds" // of the name of each resource
-	perGroup = 10      // CRDs
-	perCRD   = 20      // fields of the spec
+	prefix   = "kinds" // prefix of the names of resources
+	perGroup = 10      // CRDs in a group
+	perCRD   = 20      // fields in a spec
 )
 
 func plural(i int) string { return fmt.Sprintf("%s%d", prefix, i) }
 
-// groups is how many groups there are.
+// groups returns the number of groups.
 func (c *Config) groups() int { return (c.Count + perGroup - 1) / perGroup }
 
 func groupName(g int) string { return fmt.Sprintf("g%d.bench.example.com", g) }
 
-// group is the group of the i-th CRD.
+// group returns the group of the i-th CRD.
 func group(i int) string { return groupName(i / perGroup) }
 
-// crd is the i-th CRD as JSON. It has fields like most CRDs: strings, numbers, lists and objects with
-// descriptions, some with bounds or defaults.
+// crd returns the i-th CRD as JSON. It has fields like most CRDs: strings, numbers, lists and objects with
+// descriptions, some with limits or defaults.
 func crd(i int) []byte {
 	fields := make(map[string]any, perCRD)
 	for f := range perCRD {
-		field := map[string]any{"description": fmt.Sprintf("field%d of kind %d says what the controller shall do about it.", f, i)}
+		field := map[string]any{"description": fmt.Sprintf("field%d of kind %d configures the controller.", f, i)}
 		switch f % 5 {
 		case 0:
 			field["type"], field["maxLength"] = "string", 200
@@ -48,7 +48,7 @@ func crd(i int) []byte {
 	}}, nil))
 }
 
-// object is an object of the i-th CRD as JSON.
+// object returns an object of the i-th CRD as JSON.
 func object(i int) []byte {
 	return bench.EncodeJSON(map[string]any{
 		"apiVersion": group(i) + "/v1", "kind": fmt.Sprintf("Kind%d", i), "metadata": map[string]any{"name": "one"},

@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processClock reads the CPU clock of a process. Its id is the one that
-// clock_getcpuclockid(3) makes: the complement of the process id above three bits
-// that say "all threads, as scheduled".
+// processClock reads the CPU clock of a process. The clock's id is that of clock_getcpuclockid(3): the complement of
+// the process id, followed by three bits for "all threads, as scheduled".
 func processClock(pid int) (time.Duration, error) {
 	const scheduled = 2
 	var ts unix.Timespec

@@ -26,8 +26,8 @@ type Usage struct {
 	RSS       int64 `json:"rssBytes"`
 	Anonymous int64 `json:"anonymousBytes"`
 	PeakRSS   int64 `json:"peakRSSBytes"`
-	// Reads and Writes count system calls of these two kinds, sockets included; 0
-	// where the kernel does not count them.
+	// Reads and Writes count read and write system calls, including those on sockets. They are 0 if the kernel does
+	// not count them.
 	Reads  int64 `json:"readCalls"`
 	Writes int64 `json:"writeCalls"`
 }
@@ -45,7 +45,7 @@ func (p Process) Usage() (Usage, error) {
 	if err != nil {
 		return Usage{}, fmt.Errorf("process: %w", err)
 	}
-	// Only the owner may read it: another user's server reports no calls.
+	// Only the owner may read this file, so another user's server reports no calls.
 	calls, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.PID))
 	return Usage{
 		CPU: cpu,
@@ -70,8 +70,7 @@ func Own() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// Figure returns the figure of the line of a /proc file that key begins, 0 if
-// there is none.
+// Figure returns the number after key in a /proc file, 0 if there is none.
 func Figure(file []byte, key string) int64 {
 	_, rest, _ := bytes.Cut(file, []byte(key))
 	var n int64

@@ -34,7 +34,7 @@ func TestJSONIsReadAgain(t *testing.T) {
 	if len(got.All()) != 2+6 || got.All()[0].Name != "B1 kube-apiserver" {
 		t.Errorf("%d results, the first %q", len(got.All()), got.All()[0].Name)
 	}
-	for text, want := range map[string]string{`{}`: "schema version 0, want 4", `{"schemaVersion":1}`: "schema version 1", `x`: "no JSON"} {
+	for text, want := range map[string]string{`{}`: "schema version 0, want 4", `{"schemaVersion":1}`: "schema version 1", `x`: "not JSON"} {
 		if _, err := report.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// pairs is a table in Markdown that compares the servers. Results have names of the form
-// "SERVER: WORK". A row is a figure of a work: the median of all rounds with the least and the most
-// value, and how many times Larder's figure kube-apiserver's is.
+// pairs returns a Markdown table that compares the servers. Results have names of the form
+// "SERVER: WORK". Each row is one figure: the median of all rounds with minimum and maximum, and kube-apiserver's
+// figure divided by Larder's.
 func pairs(results []*bench.Result) string {
 	type key struct{ work, figure string }
 	var order []key
@@ -28,7 +28,7 @@ func pairs(results []*bench.Result) string {
 			values[k][server] = append(values[k][server], v)
 		}
 	}
-	works := make(map[string]int) // figures of a work stay together
+	works := make(map[string]int) // keeps the figures of a work together
 	for _, k := range order {
 		if _, ok := works[k.work]; !ok {
 			works[k.work] = len(works)
@@ -54,7 +54,7 @@ func pairs(results []*bench.Result) string {
 	return b.String()
 }
 
-// spread returns the median of the values of all rounds, and a text with their least and most.
+// spread returns the median of the values of all rounds, and a text with median, minimum and maximum.
 func spread(values []bench.Value) (median float64, text string) {
 	if len(values) == 0 {
 		return 0, ""

@@ -1,4 +1,4 @@
-// Package report writes results as text, as JSON, and each second of them as CSV.
+// Package report writes results as text and JSON, and their time series as CSV.
 package report
 
 import (
@@ -16,25 +16,24 @@ import (
 type Report struct {
 	// SchemaVersion is the version of the JSON that was read or written.
 	SchemaVersion int `json:"schemaVersion"`
-	// Title heads the report. Command, Machine and Date say how it was made.
+	// Title is the headline. Command, Machine and Date describe the run.
 	Title   string    `json:"title"`
 	Command string    `json:"command"`
 	Machine string    `json:"machine"`
 	Date    time.Time `json:"date"`
-	// Results are the results of single workloads. Pairs says that they are of several servers,
-	// with names of the form "SERVER: WORK".
+	// Results are the results of single workloads. Pairs means that they come from several servers and have
+	// names of the form "SERVER: WORK".
 	Results []*bench.Result `json:"results,omitempty"`
 	Pairs   bool            `json:"-"`
-	// Cases are the bounds that results were compared with, Changes the differences from an
-	// earlier run.
+	// Cases are the checked thresholds, Changes the differences from an earlier run.
 	Cases   []thresholds.Case   `json:"thresholds,omitempty"`
 	Changes []thresholds.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
 }
 
-// SchemaVersion is the version of the JSON. It grows when a field is removed or changes its
-// meaning. Fields may be added without.
+// SchemaVersion is the version of the JSON. It increases when a field is removed or changes its meaning, but not when
+// a field is added.
 const SchemaVersion = 4
 
 // All returns the results of all rounds, also those in the table.
@@ -45,11 +44,11 @@ func (r *Report) All() []*bench.Result {
 	return append(r.Table.EachRound(), r.Results...)
 }
 
-// Read reads a report that JSON has written.
+// Read reads the output of Report.JSON.
 func Read(from io.Reader) (*Report, error) {
 	r := &Report{}
 	if err := json.NewDecoder(from).Decode(r); err != nil {
-		return nil, fmt.Errorf("report: this is no JSON of larder-bench: %w", err)
+		return nil, fmt.Errorf("report: not JSON from larder-bench: %w", err)
 	}
 	if r.SchemaVersion != SchemaVersion {
 		return nil, fmt.Errorf("report: the JSON has schema version %d, want %d: measure again with this larder-bench", r.SchemaVersion, SchemaVersion)
@@ -57,7 +56,7 @@ func Read(from io.Reader) (*Report, error) {
 	return r, nil
 }
 
-// JSON writes the report for programs.
+// JSON writes the report as JSON.
 func (r *Report) JSON(w io.Writer) error {
 	r.SchemaVersion = SchemaVersion
 	encoder := json.NewEncoder(w)
@@ -68,7 +67,7 @@ func (r *Report) JSON(w io.Writer) error {
 	return nil
 }
 
-// Judged returns the results that thresholds bound: in a comparison, Larder's.
+// Judged returns the results that thresholds apply to: in a comparison, Larder's.
 func (r *Report) Judged() []*bench.Result {
 	if r.Table == nil {
 		return r.Results
@@ -90,7 +89,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	return nil
 }
 
-// Text writes the report for people.
+// Text writes the report as text.
 func (r *Report) Text(w io.Writer) error {
 	if r.Table != nil || r.Pairs {
 		if err := r.Markdown(w); err != nil {

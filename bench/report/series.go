@@ -11,7 +11,7 @@ import (
 // seriesHead are the columns of CSV. Latencies are in milliseconds.
 var seriesHead = []string{"result", "round", "second", "ops", "errors", "timeouts", "refused", "p50_ms", "p99_ms"}
 
-// CSV writes what happened in each second.
+// CSV writes the counts of each second.
 func (r *Report) CSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	rows := [][]string{seriesHead}

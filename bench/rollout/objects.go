@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// namespace has the Deployments.
+// namespace holds the Deployments.
 const namespace = "rollout"
 
-// each is how many pods a Deployment has.
+// each is the number of pods of a Deployment.
 const each = 100
 
 // nodeObject is the i-th node.
@@ -53,14 +53,13 @@ func deployment(i, pods int) *appsv1.Deployment {
 
 func image(version int) string { return fmt.Sprintf("registry.example/shop/web:1.%d", version) }
 
-// rolledOut reports whether all pods of a Deployment are of its newest template and available,
-// and no others are there.
+// rolledOut reports whether all pods of a Deployment are available and have its current template.
 func rolledOut(d *appsv1.Deployment) bool {
 	s, wanted := d.Status, *d.Spec.Replicas
 	return s.ObservedGeneration >= d.Generation && s.Replicas == wanted && s.UpdatedReplicas == wanted && s.AvailableReplicas == wanted
 }
 
-// clusterAdmin lets a user do everything: kwok's own roles grant it most.
+// clusterAdmin returns a binding of cluster-admin to a user. kwok's own roles grant it nearly as much.
 func clusterAdmin(name string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

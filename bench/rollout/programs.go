@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// The names of the programs, which their files have, too.
+// File names of the programs, and of kwok's configuration.
 const (
 	controllerManager = "kube-controller-manager"
 	scheduler         = "kube-scheduler"
@@ -15,9 +15,8 @@ const (
 	stages            = "stage-fast.yaml"
 )
 
-// FindPrograms returns a directory with kube-controller-manager, kube-scheduler, kwok and
-// kwok's stage-fast.yaml: dir or, if that is "", the newest one in which `larder cluster` keeps
-// those that it has built for this user.
+// FindPrograms returns a directory with kube-controller-manager, kube-scheduler, kwok and kwok's stage-fast.yaml: dir
+// or, if dir is "", the newest directory of programs that `larder cluster` has built for this user.
 func FindPrograms(dir string) (string, error) {
 	if dir != "" {
 		return dir, complete(dir)
@@ -52,8 +51,8 @@ func complete(dir string) error {
 	return nil
 }
 
-// arguments returns the arguments of the programs. Limits of requests are higher than the defaults,
-// as in clusters of many nodes.
+// arguments returns the arguments of the programs. Request limits are higher than the defaults, as in clusters with
+// many nodes.
 func (r *run) arguments(kubeconfigs map[string]string) map[string][]string {
 	fast := []string{"--kube-api-qps=200", "--kube-api-burst=400", "--leader-elect=false", "--secure-port=0"}
 	return map[string][]string{
@@ -71,7 +70,7 @@ func (r *run) arguments(kubeconfigs map[string]string) map[string][]string {
 
 func (r *run) kwokConfig() string { return filepath.Join(r.dir, "kwok.yaml") }
 
-// kwokText has kwok simulate all nodes.
+// kwokText configures kwok to simulate all nodes.
 const kwokText = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:

@@ -20,17 +20,17 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Phases are the phases at each server, in order.
+// Phases names the phases at each server, in order.
 var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "all"}
 
-// Config says which clusters there are.
+// Config configures the clusters.
 type Config struct {
 	testservers.Trials
 	// Programs is a directory as FindPrograms returns it.
 	Programs string
-	// Nodes and Pods say how large the cluster is; Pods is a multiple of a hundred.
+	// Nodes and Pods are the size of the cluster. Pods is a multiple of a hundred.
 	Nodes, Pods int
-	// Rest is how long nothing happens.
+	// Rest is the length of the phase without changes.
 	Rest time.Duration
 }
 
@@ -39,7 +39,7 @@ func (c *Config) Check() error {
 	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 {
 		return fmt.Errorf("rollout: want at least one node, hundreds of pods and a time of rest, not %d, %d and %v", c.Nodes, c.Pods, c.Rest)
 	}
-	const most = 100 // on a node, of the 110 that it takes
+	const most = 100 // of the 110 pods that fit on a node
 	if c.Pods > c.Nodes*most {
 		return fmt.Errorf("rollout: %d nodes have no room for %d pods", c.Nodes, c.Pods)
 	}
@@ -49,7 +49,7 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// Run runs all clusters, one after the other. It returns the results so far with an error, too.
+// Run runs all clusters, one after the other. With an error it also returns the results so far.
 func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ type run struct {
 	results []*bench.Result
 }
 
-// run starts a server, its etcd and the programs, goes through all phases, and ends everything.
+// run starts a server, its etcd and the programs, runs all phases, and stops everything.
 func (r *run) run(ctx context.Context) (err error) {
 	r.config.Sayf("%s: starting", r.kind)
 	if r.started, err = testservers.New(ctx, r.config.TestServers, filepath.Base(r.dir)); err != nil {
@@ -140,7 +140,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// populate makes the nodes and waits until all can have pods.
+// populate creates the nodes and waits until all can run pods.
 func (r *run) populate(ctx context.Context) error {
 	for i := range r.config.Nodes {
 		if _, err := r.client.CoreV1().Nodes().Create(ctx, nodeObject(i), metav1.CreateOptions{}); err != nil {
@@ -176,7 +176,7 @@ func (r *run) rollOut(ctx context.Context) error {
 	return r.rolledOut(ctx)
 }
 
-// update has all pods replaced.
+// update changes the image of the Deployments and waits until all pods are replaced.
 func (r *run) update(ctx context.Context) error {
 	patch := fmt.Appendf(nil, `{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image(2))
 	for i := range r.config.Pods / each {
@@ -200,7 +200,7 @@ func (r *run) rolledOut(ctx context.Context) error {
 	})
 }
 
-// remove deletes the namespace and waits until it has gone.
+// remove deletes the namespace and waits until it is gone.
 func (r *run) remove(ctx context.Context) error {
 	if err := r.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
 		return err

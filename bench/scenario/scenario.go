@@ -1,8 +1,8 @@
 // Package scenario runs several workloads at the same time, as one load.
 //
 // Each workload has its own clients and connections. The measured parts of all workloads begin
-// together, except those with a StartAfter. Each workload returns results of its name. The first
-// result is that of all workloads and has the cost of the server.
+// together, except those with a StartAfter. The first result sums up all workloads and has the cost of the server.
+// The other results have the names of their workloads.
 package scenario
 
 import (
@@ -23,9 +23,9 @@ const All = "all workloads"
 // Workload is one workload of a Scenario.
 type Workload struct {
 	Name string
-	// Results are the names of the results that Run returns, and whether they are parts.
+	// Results has the Name and Part of each result that Run returns.
 	Results []*bench.Result
-	// StartAfter is how much later than the others the workload starts.
+	// StartAfter is how long after the other workloads this one starts.
 	StartAfter time.Duration
 	// User returns a Target that sends the requests of the workload's user.
 	User func(*bench.Target) *bench.Target
@@ -39,10 +39,10 @@ type Scenario struct {
 	Workloads []Workload
 
 	mu      sync.Mutex
-	targets []*bench.Target // of the running workloads
+	targets []*bench.Target // targets of the running workloads
 }
 
-// Kinds returns the names of the results of Run, and whether they are parts of the first.
+// Kinds returns Results with the Name and Part of each result of Run.
 func (s *Scenario) Kinds() []*bench.Result {
 	kinds := []*bench.Result{{Name: All}}
 	for _, w := range s.Workloads {
@@ -53,8 +53,8 @@ func (s *Scenario) Kinds() []*bench.Result {
 	return kinds
 }
 
-// name returns the name in the scenario of result i: the workload's, and further names if the
-// result is a part or one of several.
+// name returns the name of result i in the scenario: the workload's name, followed by the result's own name if it is a
+// part or one of several.
 func (w *Workload) name(results []*bench.Result, i int, own string) string {
 	if i == 0 && (len(results) == 1 || results[1].Part) {
 		return w.Name
@@ -84,7 +84,7 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, e
 	}
 	s.show(targets)
 	defer s.show(nil)
-	var ready sync.WaitGroup // workloads that begin together and are not ready yet
+	var ready sync.WaitGroup // counts workloads without StartAfter that are not ready
 	begun := make(chan struct{})
 	found := make([][]*bench.Result, len(s.Workloads))
 	group, within := errgroup.WithContext(ctx)
@@ -101,7 +101,7 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, e
 		}
 		group.Go(func() (err error) {
 			if arrive != nil {
-				defer arrive() // also one that fails
+				defer arrive() // in case the workload fails before it measures
 			} else if !await(within, t, begun, w.StartAfter) {
 				return within.Err()
 			}
@@ -126,7 +126,7 @@ func (s *Scenario) show(targets []*bench.Target) {
 	s.targets = targets
 }
 
-// await waits until begun is closed and then for d. It returns false if the load ends before.
+// await waits until begun is closed and then for d. It returns false if the load ends first.
 func await(ctx context.Context, t *bench.Target, begun <-chan struct{}, d time.Duration) bool {
 	select {
 	case <-begun:
@@ -150,7 +150,7 @@ func (s *Scenario) sum(meter *bench.Meter, found [][]*bench.Result) []*bench.Res
 		late := make([]bench.Counts, int(w.StartAfter/time.Second))
 		for n, r := range results {
 			r.Name = w.name(w.Results, n, r.Name)
-			if len(r.Series) > 0 { // seconds of all count from the same time
+			if len(r.Series) > 0 { // all series start at the same time
 				r.Series = append(late[:len(late):len(late)], r.Series...)
 			}
 			if !r.Part {

@@ -17,9 +17,9 @@ type Stage struct {
 	From, To float64
 }
 
-// Plan is a sequence of stages. The zero Plan has none and plans nothing.
+// Plan is a sequence of stages. The zero Plan has no stages.
 type Plan struct {
-	// Open says that levels are operations per second; otherwise they are clients.
+	// Open means that levels are operations per second. Otherwise they are numbers of clients.
 	Open   bool
 	Stages []Stage
 }
@@ -51,7 +51,7 @@ func parseStage(text string) (s Stage, open bool, err error) {
 		return s, false, errors.New("no colon")
 	}
 	if s.Length, err = time.ParseDuration(length); err != nil {
-		return s, false, fmt.Errorf("%q is no length of time", length)
+		return s, false, fmt.Errorf("%q is not a duration", length)
 	}
 	level, open = strings.CutSuffix(level, "/s")
 	from, to, ramp := strings.Cut(level, "..")
@@ -59,15 +59,15 @@ func parseStage(text string) (s Stage, open bool, err error) {
 		to = from
 	}
 	if s.From, err = strconv.ParseFloat(from, 64); err != nil {
-		return s, false, fmt.Errorf("%q is no number", from)
+		return s, false, fmt.Errorf("%q is not a number", from)
 	}
 	if s.To, err = strconv.ParseFloat(to, 64); err != nil {
-		return s, false, fmt.Errorf("%q is no number", to)
+		return s, false, fmt.Errorf("%q is not a number", to)
 	}
 	return s, open, nil
 }
 
-// Hold plans one level for a time.
+// Hold returns a plan of one level.
 func Hold(open bool, length time.Duration, level float64) Plan {
 	return Plan{Open: open, Stages: []Stage{{length, level, level}}}
 }
@@ -84,8 +84,8 @@ func (p Plan) check() error {
 	for i, s := range p.Stages {
 		switch {
 		case s.Length <= 0 || s.Length > longest:
-			return fmt.Errorf("stages: stage %d lasts %v: want more than nothing and at most %v", i+1, s.Length, longest)
-		case !(s.From >= 0 && s.To >= 0) || math.IsInf(s.From+s.To, 0): // also refuses NaN
+			return fmt.Errorf("stages: stage %d lasts %v: want more than 0 and at most %v", i+1, s.Length, longest)
+		case !(s.From >= 0 && s.To >= 0) || math.IsInf(s.From+s.To, 0): // also rejects NaN
 			return fmt.Errorf("stages: stage %d goes from %g to %g: want levels of 0 or more", i+1, s.From, s.To)
 		case p.Open && max(s.From, s.To) > mostRate, !p.Open && max(s.From, s.To) > mostClients:
 			return fmt.Errorf("stages: stage %d goes from %g to %g: want at most %g/s or %g clients", i+1, s.From, s.To, mostRate, mostClients)
@@ -94,15 +94,15 @@ func (p Plan) check() error {
 		}
 	}
 	if p.Most() == 0 || (p.Open && p.Operations() == 0) {
-		return errors.New("stages: no stage does anything")
+		return errors.New("stages: all levels are 0")
 	}
 	return nil
 }
 
-// IsZero reports whether p plans nothing.
+// IsZero reports whether p has no stages.
 func (p Plan) IsZero() bool { return len(p.Stages) == 0 }
 
-// Length is the time that all stages take.
+// Length returns the length of all stages.
 func (p Plan) Length() time.Duration {
 	var sum time.Duration
 	for _, s := range p.Stages {
@@ -111,7 +111,7 @@ func (p Plan) Length() time.Duration {
 	return sum
 }
 
-// Most is the highest level.
+// Most returns the highest level.
 func (p Plan) Most() float64 {
 	most := 0.0
 	for _, s := range p.Stages {
@@ -120,7 +120,7 @@ func (p Plan) Most() float64 {
 	return most
 }
 
-// First returns the first level that is not 0. A warm-up uses it.
+// First returns the first level that is not 0, for a warm-up.
 func (p Plan) First() float64 {
 	for _, s := range p.Stages {
 		if level := cmp.Or(s.From, s.To); level > 0 {
@@ -130,10 +130,10 @@ func (p Plan) First() float64 {
 	return 0
 }
 
-// total is how many operations are due over a whole stage of an open plan.
+// total returns how many operations are due in a stage of an open plan.
 func (s Stage) total() float64 { return (s.From + s.To) / 2 * s.Length.Seconds() }
 
-// Operations is how many operations an open plan has.
+// Operations returns the number of operations of an open plan.
 func (p Plan) Operations() int {
 	const rounding = 1e-6 // of the sum
 	sum := 0.0
@@ -143,7 +143,7 @@ func (p Plan) Operations() int {
 	return int(math.Ceil(sum - rounding))
 }
 
-// Due is when operation number i of an open plan is due, from the plan's beginning on.
+// Due returns when operation i of an open plan is due, counted from the plan's beginning.
 func (p Plan) Due(i int) time.Duration {
 	var before time.Duration
 	left := float64(i)
@@ -158,8 +158,7 @@ func (p Plan) Due(i int) time.Duration {
 	return before
 }
 
-// due is when so many operations of a stage have been due: where the integral of its rate
-// reaches n.
+// due returns when operation n of a stage is due, which is when the integral of its rate reaches n.
 func (s Stage) due(n float64) time.Duration {
 	if n <= 0 {
 		return 0
@@ -169,7 +168,7 @@ func (s Stage) due(n float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Clients is how many clients of a closed plan work at that time of it, rounded up; 0 after its end.
+// Clients returns the number of clients of a closed plan at a time since its beginning, rounded up; 0 after its end.
 func (p Plan) Clients(at time.Duration) int {
 	for _, s := range p.Stages {
 		if at < s.Length {

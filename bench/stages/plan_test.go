@@ -87,9 +87,9 @@ func TestOtherPlans(t *testing.T) {
 
 func TestInvalidPlansAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "no colon", "10s": "no colon", "10:5/s": "no length of time", "10s:x/s": "no number", "10s:1../s": "no number",
+		"": "no colon", "10s": "no colon", "10:5/s": "not a duration", "10s:x/s": "not a number", "10s:1../s": "not a number",
 		"10s:5/s,10s:5": "mixed", "0s:5/s": "lasts", "-1s:5/s": "lasts", "10s:-5/s": "0 or more", "10s:NaN/s": "0 or more",
-		"10s:Inf/s": "0 or more", "10s:1.5": "whole numbers", "10s:0/s": "does anything", "9000h:1/s": "at most", "1s:1e9/s": "at most", "1s:1e6": "at most",
+		"10s:Inf/s": "0 or more", "10s:1.5": "whole numbers", "10s:0/s": "all levels are 0", "9000h:1/s": "at most", "1s:1e9/s": "at most", "1s:1e6": "at most",
 	} {
 		if _, err := stages.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

@@ -18,16 +18,16 @@ import (
 // data is one kind of stored objects.
 type data struct {
 	id, name string
-	// path and accept are those of the list request; prefix begins the keys in etcd.
+	// path and accept are those of the list request. prefix is the prefix of the keys in etcd.
 	path, accept, prefix string
-	// item makes the i-th object of n, nil for no objects. stored is a custom resource as a server has
+	// item makes the i-th object of n; nil means no objects. stored is a custom resource as a server has
 	// stored it.
 	item func(i, n int, stored []byte) (pair, error)
-	// custom says that a CRD must be created first.
+	// custom means that a CRD must be created first.
 	custom bool
 }
 
-// kinds are all data, in the order of their rows.
+// kinds returns all kinds of data, in the order of their rows.
 func kinds() []*data {
 	const pods, sets, scalers, events = "/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/autoscaling/v2/horizontalpodautoscalers", "/api/v1/events"
 	return []*data{
@@ -52,7 +52,7 @@ func Names() []string {
 	return names
 }
 
-// began is when the first object was made, the others a second after each other.
+// began is the creation time of the first object. Each later object is a second younger.
 const began = 1790000000
 
 // metadata returns the metadata of the i-th object of a kind, without labels.
@@ -63,22 +63,22 @@ func metadata(name string, i, n int) metav1.ObjectMeta {
 	}
 }
 
-// namespace has 200 objects.
+// namespace returns the namespace of the i-th of n objects. A namespace has 200 objects.
 func namespace(i, n int) string { return fmt.Sprintf("bench-%d", i%max(1, n/200)) }
 
-// key returns the key of an object with its value.
+// key returns the pair of an object below prefix.
 func key(prefix string, meta *metav1.ObjectMeta, value []byte) (pair, error) {
 	return pair{key: []byte(prefix + meta.Namespace + "/" + meta.Name), value: value}, nil
 }
 
-// managed are the fields that a manager is recorded to own.
+// managed returns a managedFields entry.
 func managed(manager, apiVersion string, at metav1.Time, fields string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: apiVersion, Time: &at, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
 }
 
 const podFields = `{"f:metadata":{"f:annotations":{".":{},"f:checksum/config":{},"f:prometheus.io/path":{},"f:prometheus.io/port":{},"f:prometheus.io/scrape":{}},"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/name":{}},"f:ownerReferences":{".":{},"k:{\"uid\":\"0d6f3a52-6a3e-4f5b-9a53-0c9b7a3f1e11\"}":{}}},"f:spec":{"f:automountServiceAccountToken":{},"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:args":{},"f:env":{".":{},"k:{\"name\":\"CACHE_HOST\"}":{".":{},"f:name":{},"f:value":{}},"k:{\"name\":\"DATABASE_HOST\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:name":{},"f:resources":{".":{},"f:limits":{".":{},"f:memory":{}},"f:requests":{".":{},"f:cpu":{},"f:memory":{}}}}},"f:dnsPolicy":{},"f:enableServiceLinks":{}}}`
 
-// pod is the i-th of n pods that run, with all defaults.
+// pod returns the i-th of n running pods, with all defaults.
 func pod(i, n int) *corev1.Pod {
 	p := bench.WebPod(i)
 	labels, annotations, owners := p.Labels, p.Annotations, p.OwnerReferences
@@ -123,13 +123,13 @@ func addOwn(s *corev1.PodSpec, i int) {
 	s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: fmt.Sprintf("instance-%d", i)})
 }
 
-// lackDefaults is addOwn, and removes fields that got defaults in later versions.
+// lackDefaults calls addOwn, and removes fields that got defaults in later versions.
 func lackDefaults(s *corev1.PodSpec, i int) {
 	addOwn(s, i)
 	s.Containers[0].TerminationMessagePolicy, s.EnableServiceLinks = "", nil
 }
 
-// podWith makes running pods, which change, if it is not nil, changes.
+// podWith returns a function that makes running pods. change, unless nil, modifies each.
 func podWith(change func(s *corev1.PodSpec, i int)) func(i, n int, _ []byte) (pair, error) {
 	return func(i, n int, _ []byte) (pair, error) {
 		p := pod(i, n)
@@ -152,7 +152,7 @@ func replicaSet(i, n int, _ []byte) (pair, error) {
 	return key("/registry/replicasets/", &set.ObjectMeta, bench.EncodeProtobuf(set))
 }
 
-// autoscaler is stored in the version in which conditions and other metrics are annotations.
+// autoscaler is stored as autoscaling/v1, which holds conditions and other metrics in annotations.
 func autoscaler(i, n int, _ []byte) (pair, error) {
 	name, percent, least := fmt.Sprintf("hpa-%d", i), int32(50+i%40), int32(1)
 	a := &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: metadata(name, i, n), Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
@@ -188,14 +188,14 @@ func event(i, n int, _ []byte) (pair, error) {
 // workers is the prefix of the custom resources that bench.DefineWorkers defines.
 const workers = "/registry/bench.example.com/workers/"
 
-// lackCustomDefaults removes fields that got defaults later.
+// lackCustomDefaults removes fields that have defaults.
 func lackCustomDefaults(spec, container map[string]any) {
 	delete(spec, "replicas")
 	delete(container, "imagePullPolicy")
 }
 
-// workerWith makes copies of an object that a server stored, with their own names and values. change, if it is not
-// nil, changes each.
+// workerWith returns a function that copies an object that a server has stored, with a new name and value. change,
+// unless nil, modifies each copy.
 func workerWith(change func(spec, container map[string]any)) func(i, n int, stored []byte) (pair, error) {
 	return func(i, n int, stored []byte) (pair, error) {
 		var object struct {
@@ -221,7 +221,7 @@ func workerWith(change func(spec, container map[string]any)) func(i, n int, stor
 		for name, value := range map[string]any{"name": meta.Name, "namespace": meta.Namespace, "uid": meta.UID, "creationTimestamp": meta.CreationTimestamp} {
 			object.Metadata[name] = value
 		}
-		// Members are in order, and a newline is at the end, as servers write it.
+		// Servers also write members in this order and a newline at the end.
 		return key(workers, &meta, append(bench.EncodeJSON(object), '\n'))
 	}
 }

@@ -2,11 +2,10 @@
 // nearly equal and pods that are not, objects stored before a field had its default, objects
 // stored in an older version, and custom resources.
 //
-// [Run] starts an etcd for each kind of data and writes the objects into it as a kube-apiserver
-// would have stored them, through etcd's HTTP interface: no measured server has read them before.
-// It compacts etcd, so that servers replay nothing, and starts the servers in turn. For each start
-// it records what the server and etcd have used until /readyz answers 200, and until the first
-// list of all objects has been received, because a server may load a resource at its first request.
+// [Run] starts an etcd for each kind of data and writes the objects as kube-apiserver would have stored them. No
+// measured server has read them before. Run compacts etcd, so that servers replay nothing, and starts the servers in
+// turn. For each start it records the usage of the server and etcd until /readyz answers 200, and until the client has
+// received the first list of all objects, because a server may load a resource at its first request.
 //
 // All goroutines end before Run returns.
 package starts

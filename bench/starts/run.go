@@ -16,15 +16,15 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Config says which starts are measured.
+// Config configures the measured starts.
 type Config struct {
 	testservers.Trials
-	// Data are kinds of data, of Names. Objects is the number of objects of each kind.
+	// Data lists kinds of data by their Names. Objects is the number of objects of each kind.
 	Data    []string
 	Objects int
 }
 
-// check returns an error for a Config that cannot be run, or else the kinds of data.
+// check validates the configuration and returns the kinds of data.
 func (c *Config) check() ([]*data, error) {
 	if c.Objects < 1 {
 		return nil, errors.New("starts: want at least one object")
@@ -34,13 +34,13 @@ func (c *Config) check() ([]*data, error) {
 	}
 	for _, name := range c.Data {
 		if !slices.Contains(Names(), name) {
-			return nil, fmt.Errorf("starts: %q is no data: want some of %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("starts: unknown data %q: want some of %s", name, strings.Join(Names(), ", "))
 		}
 	}
 	return slices.DeleteFunc(kinds(), func(d *data) bool { return !slices.Contains(c.Data, d.name) }), nil
 }
 
-// Run measures all starts. It returns the results so far with an error, too.
+// Run measures all starts. With an error it also returns the results so far.
 func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	kinds, err := c.check()
 	if err != nil {
@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	return all, nil
 }
 
-// run measures the starts on one kind of data, in an etcd of its own.
+// run measures the starts on one kind of data, in a new etcd.
 func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err error) {
 	c.Sayf("%s: starting etcd and writing %d objects", d.name, c.Objects)
 	servers, err := testservers.New(ctx, c.TestServers, d.name)
@@ -67,7 +67,7 @@ func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err err
 	if err := c.prepare(ctx, servers, d); err != nil {
 		return nil, err
 	}
-	var first *bench.Result // list
+	var first *bench.Result // the first list
 	return c.Each(func(kind string, _ int) ([]*bench.Result, error) {
 		ready, listed, err := measure(ctx, servers, d, kind)
 		if err != nil {
@@ -85,8 +85,8 @@ func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err err
 	})
 }
 
-// prepare starts each server once before there are objects, so that no measured start creates what
-// every cluster has. Then it writes the objects.
+// prepare starts each server once before it writes the objects, so that no measured start creates the objects that
+// every cluster has.
 func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) error {
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{f.EtcdURL()}})
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) e
 	return compact(ctx, etcd)
 }
 
-// first starts a server that is not measured. It defines custom resources.
+// first starts and stops a server without measuring it. For custom data it creates the CRD.
 func first(ctx context.Context, f *testservers.Servers, d *data, kind string) error {
 	server, err := f.Start(ctx, kind, testservers.Usual())
 	if err != nil {
@@ -162,8 +162,8 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 	return ready, listed, nil
 }
 
-// compare makes a result a failure if its list has another length than an earlier list of the
-// same objects: one of them must be wrong. Revisions may differ in length.
+// compare records an error in r if its list and the first list of the same objects differ in length. One of them must
+// be wrong. Revisions may differ by a few digits.
 func compare(first, r *bench.Result) {
 	const revision = 8
 	if difference := first.Bytes - r.Bytes; max(difference, -difference) > revision {
@@ -171,8 +171,8 @@ func compare(first, r *bench.Result) {
 	}
 }
 
-// list requests all objects once. It repeats the request for custom resources, which are served
-// some time after the server is ready.
+// list requests all objects once. It retries requests for custom resources, which a server may serve only some time
+// after it is ready.
 func list(ctx context.Context, server *testservers.Server, d *data) (size int64, err error) {
 	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
 	var last error
@@ -187,7 +187,7 @@ func list(ctx context.Context, server *testservers.Server, d *data) (size int64,
 		return false, server.CheckAlive()
 	})
 	if err != nil && last != nil {
-		return 0, errors.Join(fmt.Errorf("starts: %s is not served: %w", d.path, last), server.CheckAlive())
+		return 0, errors.Join(fmt.Errorf("starts: the server does not serve %s: %w", d.path, last), server.CheckAlive())
 	}
 	return size, err
 }

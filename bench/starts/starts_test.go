@@ -150,10 +150,10 @@ func TestListsAreCompared(t *testing.T) {
 // TestConfigs checks invalid configurations.
 func TestConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
-		"one object": {Trials: testservers.Trials{Rounds: 1}},
-		"one round":  {Objects: 1},
-		"no server":  {Objects: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"other"}}},
-		"no data":    {Objects: 1, Trials: testservers.Trials{Rounds: 1}, Data: []string{"other"}},
+		"one object":     {Trials: testservers.Trials{Rounds: 1}},
+		"one round":      {Objects: 1},
+		"unknown server": {Objects: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"other"}}},
+		"unknown data":   {Objects: 1, Trials: testservers.Trials{Rounds: 1}, Data: []string{"other"}},
 	} {
 		if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

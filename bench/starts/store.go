@@ -23,7 +23,7 @@ func value(ctx context.Context, etcd *clientv3.Client, key string) ([]byte, erro
 	return answer.Kvs[0].Value, nil
 }
 
-// fill writes n pairs, many in each transaction, and checks that they are below prefix.
+// fill writes n pairs, many in each transaction, and checks their number below prefix.
 func fill(ctx context.Context, etcd *clientv3.Client, prefix string, n int, item func(i int) (pair, error)) error {
 	const (
 		each    = 64 // in a transaction: etcd's limits are 128, and 1.5 MB

@@ -2,7 +2,7 @@ package testservers
 
 import "syscall"
 
-// attributes put a process into a group of its own and end it with this process.
+// attributes puts a process into a new process group and kills it when this process ends.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

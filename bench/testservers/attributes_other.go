@@ -4,5 +4,5 @@ package testservers
 
 import "syscall"
 
-// attributes put a process into a group of its own.
+// attributes puts a process into a new process group.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

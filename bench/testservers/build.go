@@ -11,19 +11,18 @@ import (
 	"syscall"
 )
 
-// module is where the sources of all programs are found.
+// module is the module with the sources of all programs.
 const module = "github.com/larder-io/larder"
 
-// Build builds those programs into dir that c does not name, from the source tree
-// around the current directory, and returns c with all of them. It calls say when it begins
-// one.
+// Build builds the programs that c does not name into dir, from the source tree around the current directory. It
+// returns c with the paths of all programs, and calls say before it builds one.
 func Build(ctx context.Context, c Config, dir string, say func(string)) (Config, error) {
 	if c.Stock != "" && c.Larder != "" && c.Etcd != "" {
 		return c, nil
 	}
 	root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil || root == "" {
-		return c, fmt.Errorf("testservers: programs can be built inside Larder's source tree alone, with Go installed: go there, or name them with --stock, --larder and --etcd: %w", err)
+		return c, fmt.Errorf("testservers: programs can be built only inside Larder's source tree and with Go installed: change to that directory, or name the programs with --stock, --larder and --etcd: %w", err)
 	}
 	programs := []struct {
 		program *string

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// SelfSigned makes a CA with a key of the kind that Larder's certificates have.
+// SelfSigned returns a self-signed CA with a key of the type that Larder uses.
 func SelfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -27,8 +27,7 @@ func SelfSigned(name string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{made.Raw}, PrivateKey: key, Leaf: made}, nil
 }
 
-// Identity returns a certificate by which all servers know a user. It may be called
-// concurrently.
+// Identity returns a client certificate of a user, which all servers accept. It may be called concurrently.
 func (f *Servers) Identity(user string, groups ...string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig writes a kubeconfig for a user with a client certificate, and returns its name.
+// Kubeconfig writes a kubeconfig for a user with a client certificate, and returns its path.
 func (f *Servers) Kubeconfig(s *Server, user string, groups ...string) (string, error) {
 	identity, err := f.Identity(user, groups...)
 	if err != nil {
@@ -30,7 +30,7 @@ func (f *Servers) Kubeconfig(s *Server, user string, groups ...string) (string, 
 
 // writeKubeconfig writes a kubeconfig for the server at an address.
 func writeKubeconfig(file, address string, user *clientcmdapi.AuthInfo) error {
-	const name = "it"
+	const name = "bench"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + address, InsecureSkipTLSVerify: true}
 	config.AuthInfos[name] = user

@@ -25,23 +25,24 @@ type Server struct {
 	Target *bench.Target
 	// Started is when the process was started.
 	Started time.Time
-	// Again starts a server that has ended, at its port and with its files, as a new Server, and waits until it is
-	// ready. It is nil for programs that StartBeside has started.
+	// Again restarts a server that has ended, with the same port and files. It returns a new Server when that is
+	// ready. It is nil for programs of StartBeside.
 	Again func(context.Context) (*Server, error)
 
 	log    string
 	exited chan struct{} // closed when the process has ended
-	used   time.Duration // before exited is closed: CPU time of the process
-	etcd   *Server       // of this server alone, nil for none
+	used   time.Duration // CPU time of the process; set before exited is closed
+	etcd   *Server       // the server's own etcd, nil for none
 }
 
-// Used is the CPU time that the process has used in all; it must have ended.
+// Used waits until the process has ended, and returns its CPU time.
 func (s *Server) Used() time.Duration {
 	<-s.exited
 	return s.used
 }
 
-// launch starts a program and writes its output to a file. A goroutine waits for it, which Stop waits for.
+// launch starts a program and writes its output to a file. A goroutine waits for the process; Stop waits for that
+// goroutine.
 func launch(name, program string, args []string, log string) (*Server, error) {
 	out, err := os.Create(log)
 	if err != nil {
@@ -55,7 +56,7 @@ func launch(name, program string, args []string, log string) (*Server, error) {
 	go func() {
 		defer close(s.exited)
 		defer out.Close()
-		// The death of the thread that started a process counts as its parent's death.
+		// With Pdeathsig, a process dies when the thread that started it ends.
 		runtime.LockOSThread()
 		s.Started = time.Now()
 		err := cmd.Start()
@@ -83,8 +84,8 @@ func (s *Server) signal(signal syscall.Signal) error {
 	return nil
 }
 
-// Stop ends the process and its children, and waits until it has ended. Then it ends the server's own
-// etcd, if there is one. It may be called again.
+// Stop ends the process and its children, and waits until the process has ended. Then it stops the server's own
+// etcd, if any. It may be called again.
 func (s *Server) Stop() error {
 	err := s.signal(syscall.SIGTERM)
 	if err == nil {
@@ -100,7 +101,8 @@ func (s *Server) Stop() error {
 	return err
 }
 
-// Kill ends the process and its children by SIGKILL, and waits until it has ended. The server's own etcd continues.
+// Kill ends the process and its children with SIGKILL, and waits until the process has ended. The server's own etcd
+// continues.
 func (s *Server) Kill() error {
 	err := s.signal(syscall.SIGKILL)
 	if err == nil {
@@ -140,7 +142,7 @@ func (s *Server) awaitHTTP(ctx context.Context, url string) error {
 	})
 }
 
-// logTail is the end of the process's log.
+// logTail returns the end of the process's log.
 func (s *Server) logTail() string {
 	const most = 2000
 	text, err := os.ReadFile(s.log)

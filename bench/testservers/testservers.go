@@ -26,32 +26,31 @@ import (
 // issuer is the issuer of service-account tokens.
 const issuer = "https://kubernetes.default.svc"
 
-// Config says what to start servers from.
+// Config configures a Servers.
 type Config struct {
-	// Dir is where servers keep their files. It must exist.
+	// Dir is an existing directory for the servers' files.
 	Dir string
-	// Stock, Larder and Etcd are the programs.
+	// Stock, Larder and Etcd are the paths of the programs.
 	Stock, Larder, Etcd string
-	// Streams, if it is more than 0, makes the Targets use HTTP/2, with as many requests at
-	// once on a connection.
+	// Streams, if positive, makes the Targets use HTTP/2, with up to as many concurrent requests on a connection.
 	Streams int
 }
 
 // Servers is a set of servers. The zero value is not usable: call New.
 type Servers struct {
 	config   Config
-	token    string   // the administrator's
-	others   []string // of the tenants
+	token    string   // the administrator's token
+	others   []string // the tenants' tokens
 	etcd     *Server
-	url      string // of etcd
+	url      string // etcd's URL
 	all      []*Server
 	reserved []net.PacketConn // see port
-	count    int              // of servers started so far, to name their directories
-	signer   tls.Certificate  // of the certificates of clients
+	count    int              // number of files and directories, part of their names
+	signer   tls.Certificate  // CA of client certificates
 }
 
-// New starts the etcd of servers whose files are in a new directory of that name in c.Dir. The etcd does not wait
-// for the disk, so that results do not depend on the speed of the disk.
+// New returns a Servers whose files are in the new directory name in c.Dir, and starts its etcd. The etcd does not
+// sync files, so that results do not depend on the speed of the disk.
 func New(ctx context.Context, c Config, name string) (*Servers, error) {
 	for name, program := range map[string]string{"kube-apiserver": c.Stock, "larder": c.Larder, "etcd": c.Etcd} {
 		if program == "" {
@@ -69,7 +68,7 @@ func New(ctx context.Context, c Config, name string) (*Servers, error) {
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)
 	}
-	// Tokens are random, because other users of the machine must not write to the servers.
+	// Tokens are random, to keep other users of the machine from using the servers.
 	f := &Servers{config: c, token: rand.Text(), others: []string{rand.Text(), rand.Text()}, signer: signer}
 	if err = f.prepare(); err == nil {
 		f.etcd, f.url, err = f.startEtcd(ctx, filepath.Join(c.Dir, "etcd"))
@@ -80,7 +79,7 @@ func New(ctx context.Context, c Config, name string) (*Servers, error) {
 	return f, nil
 }
 
-// Close stops all servers, the first started last, and removes their files.
+// Close stops all servers in reverse order and removes their files.
 func (f *Servers) Close() error {
 	var all []error
 	for i := len(f.all) - 1; i >= 0; i-- {
@@ -96,7 +95,7 @@ func (f *Servers) Close() error {
 // Tenant returns a Target with the token of user number i of bench.Tenants, 0 or 1.
 func (f *Servers) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.others[i]) }
 
-// Servers returns all servers that were started, also those that have ended.
+// Servers returns all started servers, including those that have ended.
 func (f *Servers) Servers() []*Server { return slices.Clone(f.all) }
 
 // prepare writes the files that the servers share.
@@ -121,16 +120,16 @@ func (f *Servers) prepare() error {
 
 func (f *Servers) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
 
-// SigningKey is the file of the key that signs the tokens of service accounts.
+// SigningKey returns the path of the key that signs service account tokens.
 func (f *Servers) SigningKey() string { return filepath.Join(f.config.Dir, "sa.key") }
 
-// CAFile is the file of the CA that signs the certificates of clients.
+// CAFile returns the path of the CA that signs client certificates.
 func (f *Servers) CAFile() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
 
-// Etcd is the Servers's etcd.
+// Etcd returns the shared etcd.
 func (f *Servers) Etcd() *Server { return f.etcd }
 
-// EtcdURL is where the Servers's etcd listens.
+// EtcdURL returns the URL of the shared etcd.
 func (f *Servers) EtcdURL() string { return f.url }
 
 // startEtcd starts an etcd over a directory.
@@ -151,9 +150,9 @@ func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, 
 	return server, client, server.awaitHTTP(ctx, client+"/readyz")
 }
 
-// Start starts a server of a kind on the Servers's etcd and waits until it is ready. A kube-apiserver is as its
-// release starts, except that it leaves the endpoints of the kubernetes service and the compaction of
-// etcd to Larder: two servers at one address would fight over the endpoints.
+// Start starts a server on the shared etcd and waits until it is ready. kube-apiserver has its default flags, except
+// that it does not compact etcd or write the endpoints of the kubernetes Service. Larder does both, and two servers at
+// one address would overwrite each other's endpoints.
 func (f *Servers) Start(ctx context.Context, kind string, g Guards) (*Server, error) {
 	return f.start(ctx, kind, f.url, g)
 }
@@ -182,18 +181,18 @@ func (f *Servers) start(ctx context.Context, kind, etcd string, g Guards) (*Serv
 	))
 }
 
-// Guards are the checks that a server makes before every request.
+// Guards enables checks that a server makes before every request.
 type Guards struct {
-	Access bool // RBAC; without it every authenticated user may do everything
-	Audit  bool // requests are recorded in a file, without their bodies
-	Flow   bool // flow control; without it requests are only counted
-	Nodes  bool // nodes see and change only their own objects, in addition to Access
+	Access bool // RBAC; otherwise every authenticated user may do everything
+	Audit  bool // an audit log of metadata
+	Flow   bool // flow control; otherwise the server only counts requests
+	Nodes  bool // RBAC, the Node authorizer and NodeRestriction
 }
 
-// Usual are the guards of servers by default.
+// Usual returns the default guards.
 func Usual() Guards { return Guards{Access: true, Flow: true} }
 
-// flags has an audit log in dir.
+// flags returns the flags of the guards. The audit log is in dir.
 func (g Guards) flags(dir string) ([]string, error) {
 	flags := []string{fmt.Sprintf("--enable-priority-and-fairness=%t", g.Flow)}
 	switch {
@@ -215,8 +214,8 @@ func (g Guards) flags(dir string) ([]string, error) {
 	return append(flags, "--audit-policy-file="+policy, "--audit-log-path="+filepath.Join(dir, "audit.log")), nil
 }
 
-// StartEmpty is Start on a new, empty etcd: a Larder has it in its own process, a
-// kube-apiserver beside it, until Server.Stop.
+// StartEmpty starts a server on a new, empty etcd and waits until it is ready. Larder embeds the etcd. kube-apiserver
+// gets a separate process, which Server.Stop ends too.
 func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) {
 	if kind == Stock {
 		f.count++
@@ -240,8 +239,8 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 	})
 }
 
-// StartOther starts another program, which serves the API or a part of it at the port
-// that args is called with, over TLS and HTTP/1.1, and waits until it is ready. args returns its arguments.
+// StartOther starts another program that serves at least a part of the API over TLS and HTTP/1.1, and waits until it
+// is ready. args returns the program's arguments for a port.
 func (f *Servers) StartOther(ctx context.Context, name, program string, args func(port string) []string) (*Server, error) {
 	dir, port, err := f.place(name)
 	if err != nil {
@@ -250,7 +249,7 @@ func (f *Servers) StartOther(ctx context.Context, name, program string, args fun
 	return f.startAPI(ctx, name, program, dir, port, 0, args(port))
 }
 
-// place returns a directory and a port for one more server.
+// place returns a new directory and a free port for a server.
 func (f *Servers) place(name string) (dir, port string, err error) {
 	f.count++
 	dir = filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d", name, f.count))
@@ -263,7 +262,7 @@ func (f *Servers) place(name string) (dir, port string, err error) {
 	return dir, port, nil
 }
 
-// startAPI starts a server that a kubeconfig can name, and waits until it is ready. With streams it is asked by
+// startAPI starts an API server with a Target, and waits until it is ready. Positive streams make the Target use
 // HTTP/2.
 func (f *Servers) startAPI(ctx context.Context, name, program, dir, port string, streams int, args []string) (*Server, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -307,19 +306,19 @@ func (f *Servers) StartBeside(name, program string, args []string) (*Server, err
 	return server, nil
 }
 
-// Ports are below the ranges that systems use for outgoing connections and for listeners on any port, so that no
-// other program takes a chosen port before its server listens.
+// Ports are below the ranges that systems use for outgoing connections and for listeners on port 0. So no other program
+// takes a chosen port before the server listens.
 const (
 	firstPort = 11_000
 	lastPort  = 17_000
 )
 
-// port returns a port on which no process listens and that no other Servers is given until Close.
+// port returns a port on which no process listens. Until Close, no other Servers uses it.
 func (f *Servers) port() (string, error) {
 	const tries = 1000
 	for range tries {
 		port := strconv.Itoa(firstPort + mathrand.IntN(lastPort-firstPort))
-		sign, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // to other Servers
+		sign, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // reserves the port among Servers
 		if err != nil {
 			continue
 		}
@@ -335,5 +334,5 @@ func (f *Servers) port() (string, error) {
 	return "", fmt.Errorf("testservers: no free port in %d tries", tries)
 }
 
-// grace is how long a server may take to end before it is killed.
+// grace is how long a server may take to end before Stop kills it.
 const grace = 15 * time.Second

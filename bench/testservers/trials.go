@@ -8,28 +8,28 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// Kinds of servers that are measured.
+// Kinds of measured servers.
 const (
 	Stock  = "kube-apiserver"
 	Larder = "Larder"
 )
 
-// Trials says which servers take turns to be measured.
+// Trials configures which servers are measured, in turn.
 type Trials struct {
-	// TestServers names the programs to start servers from.
+	// TestServers names the programs of the servers.
 	TestServers Config
 	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.
 	Servers []string
 	Rounds  int
-	// Say is called with each line about what happens; it may be nil.
+	// Say, unless nil, is called with each line of progress.
 	Say func(string)
 }
 
-// Check returns an error if a server is not known or there is no round.
+// Check returns an error if a server is unknown or there is no round.
 func (t *Trials) Check() error {
 	for _, s := range t.Servers {
 		if s != Stock && s != Larder {
-			return fmt.Errorf("testservers: %q is no server: want %s or %s", s, Stock, Larder)
+			return fmt.Errorf("testservers: unknown server %q: want %s or %s", s, Stock, Larder)
 		}
 	}
 	if t.Rounds < 1 {
@@ -45,9 +45,9 @@ func (t *Trials) Sayf(format string, args ...any) {
 	}
 }
 
-// Each calls do for each server in each round, which count from 1, until one fails. It returns all
-// results, with an error that names the server. Servers are in the order in which they are given in the
-// first round, backwards in the second, and so on, so that a trend of the machine favours none.
+// Each calls do for each server in each round, counted from 1, until one fails. It returns all
+// results, and an error that names the server. Every second round runs the servers in reverse order, so that a trend
+// of the machine favours none.
 func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
 	for round := range t.Rounds {
 		order := slices.Clone(t.Servers)

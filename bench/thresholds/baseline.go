@@ -14,12 +14,11 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// LeastRounds is how many rounds both runs must have to distinguish a difference from chance:
-// with fewer, even the most different values are not rare.
+// LeastRounds is the minimum number of rounds of both runs. With fewer, no difference is statistically significant.
 const LeastRounds = 4
 
-// rare is the probability below which a difference counts as real.
-const rare = 0.05
+// significance is the p-value below which a difference is significant.
+const significance = 0.05
 
 // Change compares a figure of a workload with the same figure of an earlier run.
 type Change struct {
@@ -30,29 +29,28 @@ type Change struct {
 	New       float64 `json:"new"`
 	OldRounds int     `json:"oldRounds"`
 	NewRounds int     `json:"newRounds"`
-	// Ratio is New by Old.
+	// Ratio is New divided by Old.
 	Ratio float64 `json:"ratio"`
-	// P is how probable so large a difference would be if there were none, by the
-	// Mann-Whitney U test; 1 where there are too few rounds to tell.
+	// P is the p-value of the Mann-Whitney U test, 1 with too few rounds.
 	P float64 `json:"p"`
-	// Worse reports that the figure is worse by more than the allowed regression, and not by chance.
+	// Worse means that the figure is significantly worse, by more than the allowed regression.
 	Worse bool `json:"worse"`
 
 	text func(float64) string
 }
 
-// Significant reports whether the difference is real.
-func (c Change) Significant() bool { return c.P < rare }
+// Significant reports whether the difference is statistically significant.
+func (c Change) Significant() bool { return c.P < significance }
 
-// CanCompare returns an error if an earlier run cannot be compared with one of so many rounds
-// and of results of these names; nil means any names.
+// CanCompare returns an error if an earlier run cannot be compared with a run of rounds rounds whose results have
+// these names. Nil allows any names.
 func CanCompare(old []*bench.Result, names []string, rounds int) error {
 	var have []string
 	for _, each := range bench.Rounds(old) {
 		name := each[0].Name
 		have = append(have, strconv.Quote(name))
 		if (names == nil || slices.Contains(names, name)) && min(len(each), rounds) < LeastRounds {
-			return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to distinguish a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
+			return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to distinguish a change from chance; run both with --rounds %d, or show only the ratios with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
 		}
 	}
 	for _, name := range names {
@@ -63,9 +61,9 @@ func CanCompare(old []*bench.Result, names []string, rounds int) error {
 	return nil
 }
 
-// Compare compares results with the results of an earlier run that have the same names. regression is the
-// fraction by which a figure may be worse, such as 0.05; a negative one allows any. Results without an
-// earlier one are left out.
+// Compare compares results with the results of the same names of an earlier run. regression is the
+// fraction by which a figure may be worse, such as 0.05. A negative regression allows any change. Results without an
+// earlier one are omitted.
 func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 	was := make(map[string][]*bench.Result)
 	for _, each := range bench.Rounds(old) {
@@ -92,7 +90,7 @@ func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 		}
 	}
 	if len(changes) == 0 {
-		return nil, fmt.Errorf("thresholds: the baseline has no result of the names of this run")
+		return nil, fmt.Errorf("thresholds: the baseline and this run have no result in common")
 	}
 	return changes, nil
 }
@@ -118,7 +116,7 @@ func (f *Figure) compare(old, now []float64) (Change, error) {
 	}
 	u, err := stats.MannWhitneyUTest(old, now, stats.LocationDiffers)
 	switch {
-	case err == stats.ErrSamplesEqual: // all values are the same
+	case err == stats.ErrSamplesEqual: // all values are equal
 	case err != nil:
 		return c, fmt.Errorf("thresholds: %w", err)
 	case !math.IsNaN(u.P):
@@ -130,7 +128,7 @@ func (f *Figure) compare(old, now []float64) (Change, error) {
 // WriteChanges prints changes as a table.
 func WriteChanges(w io.Writer, changes []Change) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "beside the baseline\tfigure\twas\tis\tratio\tp\trounds\t")
+	fmt.Fprintln(tw, "compared with the baseline\tfigure\twas\tis\tratio\tp\trounds\t")
 	for _, c := range changes {
 		p, verdict := fmt.Sprintf("%.3f", c.P), ""
 		switch {
@@ -139,7 +137,7 @@ func WriteChanges(w io.Writer, changes []Change) error {
 		case c.Worse:
 			verdict = "worse"
 		case !c.Significant():
-			verdict = "no difference that is not chance"
+			verdict = "no significant difference"
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.3g\t%s\t%d, %d\t%s\n", c.Result, c.Figure, c.text(c.Old), c.text(c.New), c.Ratio, p, c.OldRounds, c.NewRounds, verdict)
 	}
@@ -149,7 +147,7 @@ func WriteChanges(w io.Writer, changes []Change) error {
 	return nil
 }
 
-// Cases returns the changes as bounds that are kept or crossed.
+// Cases returns the changes as Cases.
 func Cases(changes []Change) []Case {
 	var cases []Case
 	for _, c := range changes {

@@ -11,18 +11,18 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// ErrThreshold is wrapped by the errors that say that a result is not good enough.
+// ErrThreshold is wrapped by errors about crossed bounds.
 var ErrThreshold = errors.New("threshold crossed")
 
-// Figure is something of a Result that can be bounded.
+// Figure is a figure of a Result that can have a bound.
 type Figure struct {
-	// Name names its flag: --max-p99, --min-rate.
+	// Name is the name of its flag, such as max-p99 or min-rate.
 	Name string
 	// Help describes the figure.
 	Help string
-	// Default is its bound where none is given, -1 for none.
+	// Default is the default bound, -1 for none.
 	Default float64
-	// Cost says that the figure is read from the server's process. It is not known for parts of a result.
+	// Cost means that the figure is read from the server's process. It is unknown for parts of a result.
 	Cost bool
 
 	unit string // of a bench.Value
@@ -32,14 +32,14 @@ type Figure struct {
 	least    bool // whether the bound is a minimum, so that more is better
 }
 
-// known reports whether the figure of a result was measured. Figures without a unit are counts, which are
+// known reports whether the figure was measured. Figures without a unit are counts, which are
 // always known.
 func (f *Figure) known(r *bench.Result) bool { return f.unit == "" || f.of(r) > 0 }
 
-// none is the Default of figures that have no bound by default.
+// none is the Default of figures without a default bound.
 const none = -1
 
-// Figures returns all figures that can be bounded.
+// Figures returns all figures that can have a bound.
 func Figures() []*Figure {
 	quantile := func(q float64) func(*bench.Result) float64 {
 		return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
@@ -49,7 +49,7 @@ func Figures() []*Figure {
 		{Name: "max-p99", Help: "99th percentile of the latency", Default: none, unit: "s", of: quantile(99), compared: "p99"},
 		{Name: "max-latency", Help: "longest latency", Default: none, unit: "s", of: quantile(100)},
 		{Name: "min-rate", Help: "operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
-		{Name: "max-errors", Help: "failed operations, except timeouts and answers of 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
+		{Name: "max-errors", Help: "failed operations, except timeouts and responses of 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
 		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
 		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
@@ -67,7 +67,7 @@ func Figures() []*Figure {
 	}
 }
 
-// text writes a value of the figure for people.
+// text formats a value of the figure with its unit.
 func (f *Figure) text(v float64) string { return bench.Value{Value: v, Unit: f.unit}.String() }
 
 // Bound is the maximum, or minimum, of a figure.
@@ -79,7 +79,7 @@ type Bound struct {
 	Limit float64
 }
 
-// ParseBound reads 20ms or list=200ms.
+// ParseBound parses a bound such as 20ms or list=200ms.
 func ParseBound(f *Figure, text string) (Bound, error) {
 	b := Bound{Figure: f}
 	value := text
@@ -92,23 +92,23 @@ func ParseBound(f *Figure, text string) (Bound, error) {
 	if f.unit == "s" {
 		d, err := time.ParseDuration(value)
 		if err != nil || d <= 0 {
-			return b, fmt.Errorf("thresholds: %q is no time such as 20ms", value)
+			return b, fmt.Errorf("thresholds: %q is not a duration such as 20ms", value)
 		}
 		b.Limit = d.Seconds()
 		return b, nil
 	}
 	v, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(v >= 0 || (v == none && f.Default != none)) {
-		return b, fmt.Errorf("thresholds: %q is no number of 0 or more", value)
+		return b, fmt.Errorf("thresholds: %q is not a number of 0 or more", value)
 	}
 	b.Limit = v
 	return b, nil
 }
 
-// Thresholds are bounds that results must keep.
+// Thresholds holds the bounds of results.
 type Thresholds struct{ Bounds []Bound }
 
-// complete returns the bounds, and the defaults of figures that have no general bound.
+// complete returns the bounds, and the default bounds of figures without a general bound.
 func (t Thresholds) complete() []Bound {
 	bounds := slices.Clone(t.Bounds)
 	for _, f := range Figures() {
@@ -128,8 +128,8 @@ func (b Bound) bounds(r *bench.Result) bool {
 	return r.Name == b.Of || strings.HasPrefix(r.Name, b.Of+" ")
 }
 
-// Check returns an error for bounds that apply to no result of a workload, or cannot be known. results have
-// the names of the results that the workload will return, and whether they are parts.
+// Check returns an error for a bound that applies to no result of a workload, or whose figure is not measured. results
+// has the Name and Part of each result that the workload will return.
 func (t Thresholds) Check(results []*bench.Result) error {
 	for _, b := range t.Bounds {
 		var names []string
@@ -141,7 +141,7 @@ func (t Thresholds) Check(results []*bench.Result) error {
 			}
 			found = true
 			if r.Part && b.Figure.Cost {
-				return fmt.Errorf("thresholds: --%s of %q cannot be known, because the server's usage is measured for all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
+				return fmt.Errorf("thresholds: --%s of %q cannot be checked, because the server's usage is measured for all kinds together; omit %q", b.Figure.Name, r.Name, b.Of+"=")
 			}
 		}
 		if !found {
@@ -153,10 +153,10 @@ func (t Thresholds) Check(results []*bench.Result) error {
 
 // Case is one bound on one result.
 type Case struct {
-	// Result names the result, Bound the bound.
+	// Result is the name of the result, Bound the flag with its value.
 	Result string `json:"result"`
 	Bound  string `json:"bound"`
-	// Is is the figure for people. Crossed says that it is beyond the bound.
+	// Is is the formatted figure. Crossed means that the figure is beyond the bound.
 	Is      string `json:"is"`
 	Crossed bool   `json:"crossed"`
 }
@@ -177,7 +177,7 @@ func (t Thresholds) Judge(results []*bench.Result) []Case {
 			}
 			switch {
 			case !b.Figure.known(r):
-				c.Is, c.Crossed = "not known", true
+				c.Is, c.Crossed = "unknown", true
 				if r.Succeeded() == 0 {
 					c.Is += fmt.Sprintf(", because none of %s has succeeded", r.Counted())
 				}

@@ -75,8 +75,8 @@ func TestThresholds(t *testing.T) {
 		{some(100, 1), "max-rss 51e6; max-peak-rss 51e6", "max-peak-rss 51.0 MB, but it is 60.0 MB"},
 		// A figure that was not measured crosses every bound, and the error says why.
 		{&bench.Result{Name: "some", Unit: "request", FirstError: "refused", Counts: bench.Counts{Ops: 7, Errors: 7}}, "max-cpu-per-op 1h; max-errors -1",
-			"max-cpu-per-op 3600.0 s, but it is not known, because none of 7 requests has succeeded; first error: refused"},
-		{&bench.Result{Name: "some", Counts: bench.Counts{Ops: 1}, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is not known"},
+			"max-cpu-per-op 3600.0 s, but it is unknown, because none of 7 requests has succeeded; first error: refused"},
+		{&bench.Result{Name: "some", Counts: bench.Counts{Ops: 1}, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is unknown"},
 	} {
 		var flags []string
 		if c.flags != "" {

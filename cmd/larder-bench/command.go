@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// options are the flags that workloads share, and the arguments of the program.
+// options holds the flags that workloads share, and the arguments of the program.
 type options struct {
-	args []string // of the program
+	args []string // the program's arguments
 
 	kubeconfig   string
 	pid, etcdPID int
@@ -34,11 +34,11 @@ type options struct {
 	as, token string
 	asGroups  []string
 
-	progress func() bench.Progress                   // of the workload, nil for the target's
-	capture  func(kinds []*bench.Result, w workload) // receives the workload, which is then not run
+	progress func() bench.Progress                   // progress of the workload, nil for the target's
+	capture  func(kinds []*bench.Result, w workload) // unless nil, receives the workload instead of running it
 }
 
-// outputs are the files that results are written to.
+// outputs holds the paths of the output files.
 type outputs struct{ json, series, markdown string }
 
 // Groups of commands, as --help shows them.
@@ -59,11 +59,12 @@ func command(args []string) *cobra.Command {
 		Short: "Put load on a Kubernetes API server and report its cost",
 		Long: `Put load on a Kubernetes API server and report its cost.
 
-Workloads run against any server that --kubeconfig names. With --pid, the report has the server's
-CPU time, memory and system calls. Compare these: times on the clock depend as much on the machine.
-Loops are closed unless --rate or --stages plans rates. Then each request is due at a fixed time, and
-its latency counts from then. The first Ctrl-C ends a run and prints the results so far, the second
-ends it at once. Thresholds of the form KIND=BOUND hold for one kind of request: --max-p99 list=200ms.
+Workloads run against any server that --kubeconfig names. With --pid, the report has the server's CPU
+time, memory and system calls. Compare servers by these figures, because latencies depend as much on
+the machine. With --rate, or rates in --stages, the loop is open: each request is due at a fixed time,
+and its latency counts from then. Otherwise the loop is closed. The first Ctrl-C ends a run and prints
+the results so far, the second ends it at once. A threshold KIND=BOUND applies to one kind of request:
+--max-p99 list=200ms.
 
 The exit status is 1 when something failed, 2 when a threshold was crossed or a figure
 is worse than the baseline's, and 130 when the run was interrupted.`,
@@ -106,10 +107,10 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
 	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine, to report its CPU time and memory")
-	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd, to report its CPU time, too")
+	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd, to report its CPU time")
 	flags.IntVar(&o.streams, "http2-streams", 0, "use HTTP/2 with at most this many concurrent requests on a connection (usually 100); 0 uses HTTP/1.1")
 	flags.DurationVar(&o.timeout, "timeout", 0, "cancel requests that take longer, and count them as timeouts; 0 waits forever")
-	flags.BoolVar(&o.retryAfter, "retry-after", false, "after an answer of 429, wait for its Retry-After and send the request again; otherwise it counts as refused")
+	flags.BoolVar(&o.retryAfter, "retry-after", false, "after a response of 429, wait for its Retry-After and retry; otherwise the request counts as refused")
 	flags.IntVar(&o.rounds, "rounds", 1, "number of runs of the workload; the report has their spread, and --baseline needs 4 or more in both runs")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
@@ -126,14 +127,14 @@ func (o *options) add(flags *pflag.FlagSet) {
 	}
 }
 
-// addUser adds the flags of the user that requests are sent as.
+// addUser adds the flags of the requests' user.
 func (o *options) addUser(flags *pflag.FlagSet) {
-	flags.StringVar(&o.as, "as", "", "user to impersonate; the kubeconfig's user needs the right to do so")
+	flags.StringVar(&o.as, "as", "", "user to impersonate; the kubeconfig's user needs the permission")
 	flags.StringSliceVar(&o.asGroups, "as-group", nil, "groups of that user")
 	flags.StringVar(&o.token, "token", "", "bearer token to send instead of the kubeconfig's")
 }
 
-// user returns a Target that sends the requests of the user.
+// user returns a Target that sends requests as the user of the flags.
 func (o *options) user(t *bench.Target) *bench.Target {
 	switch {
 	case o.token != "":
@@ -161,7 +162,7 @@ func (o *options) target() (*bench.Target, error) {
 	return target, nil
 }
 
-// other returns a server that gets requests of the same kind as the one under load.
+// other returns another server with the same timeout, protocol and user as the one under load.
 func (o *options) other(kubeconfig string) (*bench.Target, error) {
 	if o.timeout < 0 || o.streams < 0 {
 		return nil, errors.New("--timeout and --http2-streams cannot be negative")

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// comparing are the flags of compare.
+// comparing holds the flags of compare.
 type comparing struct {
 	config compare.Config
 	rows   string
@@ -25,7 +25,7 @@ func compareCommand(o *options) *cobra.Command {
 	c := &comparing{}
 	cmd := &cobra.Command{
 		Use: "compare", GroupID: judging, Short: "Compare Larder with kube-apiserver and with the limit, row by row", Args: cobra.NoArgs,
-		Long: `Start etcd, Larder, kube-apiserver, and a bare TLS server that sends Larder's answers from memory
+		Long: `Start etcd, Larder, kube-apiserver, and a bare TLS server that sends Larder's responses from memory
 (the limit). Seed pods, run every row on each server in turn, --rounds times, and print the table.
 Programs that are not given are built, inside Larder's source tree. All servers listen on loopback
 and are stopped at the end.`,
@@ -78,8 +78,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	return o.conclude(cmd, found, old, err)
 }
 
-// check returns an error for invalid flags, and the results of the baseline. It is called before anything
-// is built.
+// check validates the flags and returns the results of the baseline. It runs before the programs are built.
 func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("--rows %q matches no id or name of a row", c.rows)
@@ -100,11 +99,11 @@ func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	return o.before(names)
 }
 
-// limitCommand is the server that compare starts as a process of this program.
+// limitCommand returns the command of the limit, which compare starts as a separate process of this program.
 func limitCommand() *cobra.Command {
 	tape, port := "", ""
 	cmd := &cobra.Command{
-		Use: "limit", Hidden: true, Short: "Serve recorded answers as cheaply as possible", Args: cobra.NoArgs,
+		Use: "limit", Hidden: true, Short: "Serve recorded responses as cheaply as possible", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			recorded, err := baseline.Load(tape)
 			if err != nil {
@@ -117,7 +116,7 @@ func limitCommand() *cobra.Command {
 			return baseline.New(recorded).Run(cmd.Context(), l)
 		},
 	}
-	cmd.Flags().StringVar(&tape, "tape", "", "file of the answers")
+	cmd.Flags().StringVar(&tape, "tape", "", "file of the responses")
 	cmd.Flags().StringVar(&port, "port", "0", "port to listen on")
 	return cmd
 }

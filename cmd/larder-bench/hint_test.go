@@ -45,21 +45,21 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	t.Cleanup(func() { close(hang); slow.Close() })
 	own := regexp.QuoteMeta(address(server.Server))
 	for want, args := range map[string][]string{
-		"certificate-authority":      {"read", "/version", "--kubeconfig", with(`, certificate-authority-data: [^}]*`, "")},
-		"tls-server-name":            {"read", "/version", "--kubeconfig", with(`127\.0\.0\.1`, "localhost")},
-		"is the server running":      {"read", "/version", "--kubeconfig", with(own, address(gone))},
-		"speaks no TLS":              {"read", "/version", "--kubeconfig", with(own, address(plain))},
-		"https:// in the kubeconfig": {"read", "/version", "--kubeconfig", with("https://", "http://")},
-		"name that cannot be found":  {"read", "/version", "--kubeconfig", with(`127\.0\.0\.1`, "no.such.host.invalid")},
-		"does not know":              {"read", "/version", "--kubeconfig", answering(http.StatusUnauthorized)},
-		"bind a role":                {"watchlist", "--kubeconfig", answering(http.StatusForbidden)},
-		"kubectl get --raw":          {"read", "/none", "--kubeconfig", answering(http.StatusNotFound)},
-		"--accept application/json":  {"read", "/none", "--kubeconfig", answering(http.StatusNotAcceptable)},
-		"--retry-after":              {"read", "/none", "--kubeconfig", answering(http.StatusTooManyRequests)},
-		"--timeout":                  {"read", "/version", "--timeout=50ms", "--kubeconfig", benchtest.Kubeconfig(t, slow)},
-		"with larder-bench seed":     {"mixed", "--kubeconfig", kubeconfig},
-		"run it, or name as many":    {"watch", "--watchers=1", "--changes=2", "--kubeconfig", kubeconfig},
-		"check --pid":                {"read", "/version", "--kubeconfig", kubeconfig, "--pid=999999999"},
+		"certificate-authority":            {"read", "/version", "--kubeconfig", with(`, certificate-authority-data: [^}]*`, "")},
+		"tls-server-name":                  {"read", "/version", "--kubeconfig", with(`127\.0\.0\.1`, "localhost")},
+		"check that the server is running": {"read", "/version", "--kubeconfig", with(own, address(gone))},
+		"does not use TLS":                 {"read", "/version", "--kubeconfig", with(own, address(plain))},
+		"https:// in the kubeconfig":       {"read", "/version", "--kubeconfig", with("https://", "http://")},
+		"cannot be resolved":               {"read", "/version", "--kubeconfig", with(`127\.0\.0\.1`, "no.such.host.invalid")},
+		"does not know":                    {"read", "/version", "--kubeconfig", answering(http.StatusUnauthorized)},
+		"bind a role":                      {"watchlist", "--kubeconfig", answering(http.StatusForbidden)},
+		"kubectl get --raw":                {"read", "/none", "--kubeconfig", answering(http.StatusNotFound)},
+		"--accept application/json":        {"read", "/none", "--kubeconfig", answering(http.StatusNotAcceptable)},
+		"--retry-after":                    {"read", "/none", "--kubeconfig", answering(http.StatusTooManyRequests)},
+		"--timeout":                        {"read", "/version", "--timeout=50ms", "--kubeconfig", benchtest.Kubeconfig(t, slow)},
+		"with larder-bench seed":           {"mixed", "--kubeconfig", kubeconfig},
+		"or reduce these numbers":          {"watch", "--watchers=1", "--changes=2", "--kubeconfig", kubeconfig},
+		"check --pid":                      {"read", "/version", "--kubeconfig", kubeconfig, "--pid=999999999"},
 	} {
 		_, _, err := run(t, args...)
 		if err == nil {
@@ -71,11 +71,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	for want, args := range map[string][]string{
 		"usage: larder-bench read PATH": {"read"}, "--help lists the flags": {"watchlist", "--rate=5"},
 		"PATH \"pods\"": {"read", "pods", "--kubeconfig", kubeconfig}, "at least one client": {"read", "/version", "--clients=0", "--kubeconfig", kubeconfig},
-		"leave out --duration and --rate": {"read", "/version", "--stages=1s:5/s", "--rate=5", "--kubeconfig", kubeconfig},
-		"leave out --requests":            {"read", "/version", "--duration=1s", "--requests=5", "--kubeconfig", kubeconfig},
-		"leave out --clients":             {"read", "/version", "--stages=1s:5", "--clients=5", "--kubeconfig", kubeconfig},
-		"plan rates":                      {"write", "--duration=1s", "--kubeconfig", kubeconfig},
-		"needs --pid":                     {"read", "/version", "--max-rss=1", "--kubeconfig", kubeconfig}, "no result has this name": {"mixed", "--max-p99=nobody=1s", "--kubeconfig", kubeconfig},
+		"omit --duration and --rate": {"read", "/version", "--stages=1s:5/s", "--rate=5", "--kubeconfig", kubeconfig},
+		"omit --requests":            {"read", "/version", "--duration=1s", "--requests=5", "--kubeconfig", kubeconfig},
+		"omit --clients":             {"read", "/version", "--stages=1s:5", "--clients=5", "--kubeconfig", kubeconfig},
+		"plan rates":                 {"write", "--duration=1s", "--kubeconfig", kubeconfig},
+		"needs --pid":                {"read", "/version", "--max-rss=1", "--kubeconfig", kubeconfig}, "no result has this name": {"mixed", "--max-p99=nobody=1s", "--kubeconfig", kubeconfig},
 		"name one, as in --max-p99 B1": {"compare", "--max-p99=1s"}, "no directory": {"read", "/version", "--json=/no/such/file", "--kubeconfig", kubeconfig},
 	} {
 		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {

@@ -11,16 +11,16 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// loadFlags are the flags of the load of a workload.
+// loadFlags holds the flags of the load of a workload.
 type loadFlags struct {
 	load     *bench.Load
-	count    string // the flag of the number of operations
+	count    string // name of the flag with the number of operations
 	stages   string
 	duration time.Duration
 }
 
-// addLoad adds the flags of a load, rated or in a closed loop. The caller adds the flag of the
-// number of operations, count. The plan of the load is ready when the command runs.
+// addLoad adds the flags of a load; rated adds --rate. The caller adds the flag count, the number of operations. A
+// PreRunE sets the plan of the load.
 func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) {
 	f, flags := &loadFlags{load: l, count: count}, cmd.Flags()
 	addClients(cmd, &l.Clients)
@@ -38,19 +38,19 @@ func addClients(cmd *cobra.Command, clients *int) {
 }
 
 func addRate(cmd *cobra.Command, rate *float64) {
-	cmd.Flags().Float64Var(rate, "rate", 0, "operations per second of all clients (open loop); 0 sends as fast as answers come (closed loop)")
+	cmd.Flags().Float64Var(rate, "rate", 0, "operations per second of all clients (open loop); 0 sends each request when the previous one has ended (closed loop)")
 }
 
-// plan makes the plan of the load from its flags.
+// plan sets the plan of the load from the flags.
 func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 	l, given := f.load, cmd.Flags().Changed("clients")
 	switch {
 	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
 		return errors.New("--warmup, --duration and --rate cannot be negative")
 	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
-		return errors.New("--stages sets the rate and the length of the load: leave out --duration and --rate")
+		return errors.New("--stages sets the rate and the length of the load: omit --duration and --rate")
 	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
-		return fmt.Errorf("--stages and --duration set the length of the load: leave out --%s", f.count)
+		return fmt.Errorf("--stages and --duration set the length of the load: omit --%s", f.count)
 	case f.stages == "" && f.duration > 0 && l.Rate > 0:
 		l.Plan = stages.Hold(true, f.duration, l.Rate)
 	case f.stages == "" && f.duration > 0:
@@ -63,14 +63,14 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 			return nil
 		}
 		if given {
-			return errors.New("--stages sets the number of clients: leave out --clients, or plan rates, which end in /s")
+			return errors.New("--stages sets the number of clients: omit --clients, or plan rates, which end in /s")
 		}
 		l.Clients = int(l.Plan.Most())
 	}
 	return nil
 }
 
-// named returns empty results of these names, which a workload will return.
+// named returns empty results with these names.
 func named(names ...string) []*bench.Result {
 	var all []*bench.Result
 	for _, name := range names {

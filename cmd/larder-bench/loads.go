@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// addSeed adds the flags that say which pods there are.
+// addSeed adds the flags of the pods that seed creates.
 func addSeed(flags *pflag.FlagSet, c *bench.SeedConfig) {
 	flags.IntVar(&c.Pods, "pods", 10000, "number of pods")
 	flags.IntVar(&c.Namespaces, "namespaces", 50, "number of namespaces that have the pods")
@@ -22,7 +22,7 @@ func seedCommand(o *options) *cobra.Command {
 	c := bench.SeedConfig{}
 	cmd := &cobra.Command{
 		Use: "seed", GroupID: preparing, Short: "Create realistic pods", Args: cobra.NoArgs,
-		Long: "Create realistic pods: each is created like a controller does, and gets a status like a kubelet's. Existing pods are not changed.",
+		Long: "Create realistic pods, with the field managers of a controller and of a kubelet, which sets the status. Existing pods are not changed.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := refuse(cmd, "existing pods are not created again", "rounds", "baseline"); err != nil {
 				return err
@@ -38,8 +38,8 @@ func seedCommand(o *options) *cobra.Command {
 func customCommand(o *options) *cobra.Command {
 	c := bench.CustomConfig{}
 	cmd := &cobra.Command{
-		Use: "custom", GroupID: writing, Short: "Create a CRD; create, update, patch and apply objects of it", Args: cobra.NoArgs,
-		Long: `Create a CRD, create objects of it, and change some by update, by merge patch and by server-side
+		Use: "custom", GroupID: writing, Short: "Create a CRD; create, update, patch and apply its objects", Args: cobra.NoArgs,
+		Long: `Create a CRD and its objects, and change some by update, by merge patch and by server-side
 apply. --resource is workers (5 KB each, with defaults and pruned fields) or reports (like those of an
 image scanner, of about --bytes). Other commands can read and watch the objects, for example at
 ` + bench.CustomPath("workers") + `.`,
@@ -92,7 +92,7 @@ func watchListCommand(o *options) *cobra.Command {
 	addLoad(cmd, &c.Load, "requests", false)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	cmd.Flags().IntVar(&c.Operations, "requests", 10, "number of watches")
-	cmd.Flags().IntVar(&c.Objects, "objects", 0, "number of initial objects that each watch must get; 0 does not check it")
+	cmd.Flags().IntVar(&c.Objects, "objects", 0, "number of initial objects that each watch must receive; 0 does not check it")
 	cmd.Flags().IntVar(&c.Shards, "shards", 0, "number of shards; each watch selects one, in turn. The server needs the feature gate ShardedListAndWatch")
 	return cmd
 }
@@ -154,9 +154,9 @@ func mixedCommand(o *options) *cobra.Command {
 		Use: "mixed", GroupID: whole, Short: "Send the mix of a cluster: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
 		Long: `Send requests for pods that seed has created: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
 namespace, 1 % LIST of the first 500, 20 % patches. The pod, node or namespace of each request is
-random. Thresholds without a kind hold for the whole load; kinds are "get pod",
-"list node", "list namespace", "list all, first 500" and "patch pod". The first word alone names all kinds
-that begin with it.`,
+random. Thresholds without a kind apply to the whole load. Kinds are "get pod", "list node",
+"list namespace", "list all, first 500" and "patch pod". A first word, such as list, names all kinds that
+begin with it.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
 			for _, part := range kinds[1:] {
@@ -177,9 +177,9 @@ func slowCommand(o *options) *cobra.Command {
 	objects := 0
 	cmd := &cobra.Command{
 		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists, all at once, and read them slowly", Args: pathArg(&c.Path, true),
-		Long: `Request PATH (/api/v1/pods if not given) from --clients clients at once, each over a connection of its
-own, and read the answers slowly, while pods that seed has created are patched and watched. The server
-should use little memory (--pid, --max-peak-rss), complete all answers and end no watch.`,
+		Long: `Request PATH (/api/v1/pods if not given) from --clients clients at once, each over its own connection,
+and read the responses slowly, while pods that seed has created are patched and watched. The server
+should use little memory (--pid, --max-peak-rss), complete all responses and end no watch.`,
 		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = "slow readers of " + c.Path

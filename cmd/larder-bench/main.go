@@ -1,10 +1,9 @@
 // Command larder-bench puts load on a Kubernetes API server and reports its cost. It runs against any
-// server that a kubeconfig names. With the server's process id it reports CPU time and memory, too. Its
+// server that a kubeconfig names. With the server's process id it also reports CPU time and memory. Its
 // compare command starts the servers itself and writes the table of BENCHMARKS.md.
 //
-// It exits with status 1 when something failed, with 2 when everything worked but a threshold was
-// crossed, and with 130 when it was interrupted: the first interrupt ends the run gracefully, the second
-// at once.
+// The exit status is 1 after a failure, 2 if only a threshold was crossed, and 130 after an interrupt. The first
+// interrupt ends the run gracefully, the second at once.
 package main
 
 import (
@@ -23,7 +22,7 @@ import (
 const (
 	exitFailed      = 1
 	exitCrossed     = 2
-	exitInterrupted = 130 // as in shells: 128 and the number of the signal
+	exitInterrupted = 130 // 128 plus the number of the signal, as in shells
 )
 
 func main() {
@@ -39,7 +38,7 @@ func main() {
 	os.Exit(exitCode(command(os.Args[1:]).ExecuteContext(ctx)))
 }
 
-// packages removes the names of packages from errors: they mean nothing to users.
+// packages removes the package names from errors, which mean nothing to users.
 var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "cluster: ", "", "crds: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
 // exitCode prints an error, with a hint, and returns the exit code.

@@ -15,7 +15,7 @@ import (
 // progressInterval is how often progress is printed.
 const progressInterval = 10 * time.Second
 
-// shown runs work and meanwhile prints what progress says, if it is not nil. work may say more.
+// shown runs work and meanwhile prints progress, unless that is nil. work may print further lines with say.
 func (o *options) shown(cmd *cobra.Command, progress func() bench.Progress, work func(ctx context.Context, say func(string)) error) error {
 	if o.quiet {
 		return work(cmd.Context(), func(string) {})

@@ -20,7 +20,7 @@ import (
 // workload runs against a target and returns its results.
 type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error)
 
-// one runs a workload that has one result.
+// one runs a workload with a single result.
 func one[C any](o *options, cmd *cobra.Command, name string, c C, run func(context.Context, *bench.Target, C) (*bench.Result, error)) error {
 	return o.run(cmd, named(name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 		r, err := run(ctx, t, c)
@@ -31,11 +31,11 @@ func one[C any](o *options, cmd *cobra.Command, name string, c C, run func(conte
 	})
 }
 
-// errInterrupted says that the run was interrupted.
+// errInterrupted is the error of an interrupted run.
 var errInterrupted = errors.New("interrupted: the results cover the work done until then")
 
-// run runs a workload against the target, shows its progress and reports the results. kinds have the names of
-// the expected results, which thresholds are checked against before the run.
+// run runs a workload against the target, shows its progress and reports the results. kinds has the names of
+// the expected results, so that thresholds can be checked before the run.
 func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) error {
 	if o.capture != nil {
 		o.capture(kinds, w)
@@ -74,7 +74,7 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	return o.conclude(cmd, found, old, err)
 }
 
-// check returns an error for invalid flags, and the results of the baseline.
+// check validates the flags and returns the results of the baseline.
 func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	if o.rounds < 1 {
 		return nil, errors.New("--rounds: want at least 1")
@@ -94,7 +94,7 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	return o.before(names)
 }
 
-// before reads the baseline, nil if there is none, and makes sure that files can be written.
+// before checks the directories of the output files, and reads the baseline, if any.
 func (o *options) before(names []string) ([]*bench.Result, error) {
 	for _, name := range []string{o.outputs.json, o.outputs.series, o.outputs.markdown} {
 		if name == "" {
@@ -137,7 +137,7 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 	case failed == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%s", failed, err.Error()) // the exit code of a failure
+		return fmt.Errorf("%w\n%s", failed, err.Error()) // keeps the exit code of a failure
 	}
 	return failed
 }
@@ -178,7 +178,7 @@ func advise(w io.Writer, results []*bench.Result) {
 	}
 }
 
-// toFile writes a file, if it has a name.
+// toFile writes a file, unless name is "".
 func toFile(name string, write func(io.Writer) error) error {
 	if name == "" {
 		return nil

@@ -134,7 +134,7 @@ func TestBaselines(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _, err := run(t, append(measure, "--baseline", file, "--max-regression=10000")...)
-	if err != nil || !strings.Contains(out, "beside the baseline") || !strings.Contains(out, "p99") {
+	if err != nil || !strings.Contains(out, "compared with the baseline") || !strings.Contains(out, "p99") {
 		t.Errorf("%v:\n%s", err, out)
 	}
 	text, err := os.ReadFile(file)
@@ -269,7 +269,7 @@ func TestInterrupts(t *testing.T) {
 			if !errors.As(err, &failed) || failed.ExitCode() != exitInterrupted {
 				t.Errorf("ended with %v, want status %d\n%s", err, exitInterrupted, out)
 			}
-			if measured := strings.Contains(out.String(), "interrupted: the figures are of what was done"); measured == c.hangs {
+			if measured := strings.Contains(out.String(), "interrupted: the figures cover the completed operations"); measured == c.hangs {
 				t.Errorf("said\n%s", out)
 			}
 		})

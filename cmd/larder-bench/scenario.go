@@ -26,7 +26,7 @@ type scenarioFile struct {
 	Version   int
 	Workloads []struct {
 		Name       string
-		Run        string // a workload command of this program, with its flags
+		Run        string // workload command of this program, with its flags
 		StartAfter metav1.Duration
 	}
 	Thresholds []string
@@ -44,8 +44,8 @@ func scenarioCommand(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "scenario FILE", GroupID: whole, Short: "Run the workloads of a YAML or JSON file, all at the same time", Args: cobra.ExactArgs(1),
 		Long: `Run the workloads of a YAML or JSON file, all at the same time. Each workload is a command of this
-program with its flags. docs/bench.md describes the fields. Thresholds without a name hold for all
-workloads together; those of the file hold beside those of the flags.`,
+program with its flags. docs/bench.md describes the fields. Thresholds without a name apply to all
+workloads together. The thresholds of the file are added to those of the flags.`,
 		Example: "  larder-bench scenario docs/bench-scenario.yaml --max-p99 'get pods=50ms'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[0])
@@ -62,7 +62,7 @@ workloads together; those of the file hold beside those of the flags.`,
 	}
 }
 
-// readScenario reads a file. It returns all mistakes at once.
+// readScenario parses a scenario file. It reports all mistakes at once.
 func (o *options) readScenario(cmd *cobra.Command, text []byte) (*scenario.Scenario, error) {
 	var f scenarioFile
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
@@ -100,7 +100,7 @@ func (o *options) readScenario(cmd *cobra.Command, text []byte) (*scenario.Scena
 	return s, errors.Join(wrong...)
 }
 
-// readWorkload parses a command and sets what it runs.
+// readWorkload parses a command and sets the workload that it runs.
 func (o *options) readWorkload(w *scenario.Workload, args []string) error {
 	own := &options{timeout: o.timeout, streams: o.streams, retryAfter: o.retryAfter}
 	own.capture = func(kinds []*bench.Result, run workload) { w.Results, w.Run = kinds, run }

@@ -68,7 +68,7 @@ func TestScenarioMistakes(t *testing.T) {
 		head + "run: read /x --pid 5":                     "unknown flag: --pid",
 		head + "run: read /x\n- name: a\n  run: read /x":  "a name that no other workload has",
 		head + "run: read /x\n  startAfter: -5s":          "startAfter of 0 or more",
-		head + "run: read /x\nthresholds: [max-p99 fast]": "is no time",
+		head + "run: read /x\nthresholds: [max-p99 fast]": "is not a duration",
 		head + "run: read /x\nthresholds: [json x]":       "want a bound",
 		"version: 3\nworkloads:\n- name: a\n  run: fly":   "version is 3, want 2\nworkload \"a\": unknown command",
 	} {

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// addPrograms adds the flags of the programs that a command starts itself.
+// addPrograms adds the flags of the programs that a command starts.
 func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Stock, "stock", "", "path of the kube-apiserver to start; built from bench/buildapiserver if not given")
@@ -21,8 +21,8 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 	flags.StringVar(&f.Etcd, "etcd", "", "path of the etcd to start; built if not given")
 }
 
-// trialCommand completes a command that measures servers in turns. run returns results with names
-// of the form "SERVER: WORK". check, if it is not nil, is called before programs are built.
+// trialCommand completes a command that measures servers in turn. run returns results with names
+// of the form "SERVER: WORK". check, unless nil, is called before programs are built.
 func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() error, run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
 	addPrograms(cmd, &t.TestServers)
 	cmd.GroupID, cmd.Args = judging, cobra.NoArgs
@@ -33,7 +33,7 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 			return err
 		}
 		if len(o.thresholds.Bounds) > 0 {
-			return fmt.Errorf("%s supports no thresholds", cmd.Name())
+			return fmt.Errorf("%s does not support thresholds", cmd.Name())
 		}
 		t.Rounds = o.rounds
 		if check != nil {
@@ -73,8 +73,7 @@ func needing(t *testservers.Trials) testservers.Config {
 	return programs
 }
 
-// started runs work with the programs of f, built unless they are given, and a directory, which is
-// removed afterwards.
+// started builds the programs that f does not name, and runs work with them in a temporary directory.
 func (o *options) started(cmd *cobra.Command, f testservers.Config, work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {

@@ -19,8 +19,8 @@ func clusterCommand(o *options) *cobra.Command {
 		Use: "cluster", Short: "Simulate the nodes, controllers and scheduler of a cluster as a load",
 		Long: `Start etcd, and in turn kube-apiserver and Larder over it. Simulate the kubelets and kube-proxies of
 --nodes nodes, the controller manager and the scheduler; restart the server under this load; and print
-the cost. Programs that are not given are built, inside Larder's source tree. docs/bench.md lists what
-is simulated.`,
+the cost. Programs that are not given are built, inside Larder's source tree. docs/bench.md lists the
+simulated requests.`,
 		Example: `  larder-bench cluster --nodes 100 --duration 20s
   larder-bench cluster --nodes 500,1000 --protocol h2,h1 --markdown table.md --json cluster.json
   larder-bench cluster --nodes 2000 --server Larder --churn 20`,
@@ -38,10 +38,10 @@ is simulated.`,
 func crdsCommand(o *options) *cobra.Command {
 	c := crds.Config{}
 	cmd := &cobra.Command{
-		Use: "crds", Short: "Measure what CRDs cost",
-		Long: `Start kube-apiserver and Larder in turn, each over an etcd of its own, and create CRDs. Print the cost
-until they are served and described, and the memory of a CRD, idle and in use. Programs that are not
-given are built, inside Larder's source tree.`,
+		Use: "crds", Short: "Measure the cost of CRDs",
+		Long: `Start kube-apiserver and Larder in turn, each over its own etcd, and create CRDs. Print the cost until
+they are served and described, and the memory of a CRD, idle and in use. Programs that are not given
+are built, inside Larder's source tree.`,
 		Example: `  larder-bench crds --count 300
   larder-bench crds --count 10000 --server Larder --used=false`,
 	}
@@ -59,8 +59,8 @@ func rolloutCommand(o *options) *cobra.Command {
 		Long: `Start kube-apiserver and Larder in turn, each over an empty etcd, with an unmodified
 kube-controller-manager and kube-scheduler, and kwok for the nodes. Roll out Deployments, update them,
 wait, and delete their namespace. Print the cost of each phase. Servers that are not given are built,
-inside Larder's source tree. The other programs are in --programs, or are those that "larder cluster"
-has built for this user.`,
+inside Larder's source tree. The other programs come from --programs, or from the newest "larder cluster"
+of this user.`,
 		Example: `  larder-bench rollout --nodes 100 --pods 1500 --rounds 2
   larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
 	}
@@ -84,8 +84,8 @@ func startsCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "starts", Short: "Start Larder and kube-apiserver on stored objects of several kinds",
 		Long: `For each kind of data, start an etcd, write the objects into it, and start kube-apiserver and Larder
-over it in turns, --rounds times. Print the cost of each start until the server is ready, and until
-the first list of all objects has been received. Programs that are not given are built, inside
+over it in turn, --rounds times. Print the cost of each start until the server is ready, and until the
+client has received the first list of all objects. Programs that are not given are built, inside
 Larder's source tree. docs/bench.md lists the kinds of data.`,
 		Example: `  larder-bench starts --objects 5000 --data shared,own
   larder-bench starts --rounds 3 --markdown table.md --json starts.json`,
@@ -100,9 +100,9 @@ func besideCommand(o *options) *cobra.Command {
 	b := starts.Beside{}
 	cmd := &cobra.Command{
 		Use: "beside", Short: "Start many servers beside each other and measure them at rest",
-		Long: `Start --count kube-apiservers, each with an etcd of its own and no objects, and as many Larders, as test
-suites that run at the same time do. Print the time until one is ready, and its private memory and CPU
-at rest. Programs that are not given are built, inside Larder's source tree.`,
+		Long: `Start --count kube-apiservers, each with its own etcd and no objects, and as many Larders, as concurrent
+test suites do. Print the time until one is ready, and its private memory and CPU at rest. Programs that
+are not given are built, inside Larder's source tree.`,
 		Example: `  larder-bench beside --count 20
   larder-bench beside --server kube-apiserver --stock assets/kube-apiserver --etcd assets/etcd`,
 	}

@@ -18,14 +18,14 @@ func watchCommand(o *options) *cobra.Command {
 		Use: "watch [PATH]", GroupID: watching, Short: "Change pods and measure the deliveries to watchers", Args: pathArg(&c.Path, true),
 		Long: `Open watches of PATH (/api/v1/pods if not given), patch pods that seed has created, and record the time
 from when each patch was due until each watcher has received it. Selectors of PATH must select all these
-pods. --stuck adds watchers that never read. With --shards each watcher selects one shard of the pods; the
-cost is then that of a change and not of a delivery. --through sends the patches to another server of the
-same etcd, so that the cost does not include the writes.`,
+pods. --stuck adds watchers that never read. With --shards each watcher selects one shard of the pods, and
+the cost is per change instead of per delivery. --through sends the patches to another server of the same
+etcd, so that the cost excludes the writes.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
-			if c.Plan.Open { // how many deliveries there are depends on it
+			if c.Plan.Open { // the number of deliveries depends on Operations
 				c.Operations = c.Plan.Operations()
 			}
 			if shards > 0 {
@@ -58,7 +58,7 @@ func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 	flags.IntVar(objects, "objects", 50, "number of pods to patch in turn")
 }
 
-// choose sets the objects to change: the first pods that seed has created.
+// choose sets the objects to change to the first pods that seed has created.
 func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) error {
 	if objects < 1 || objects > seed.Pods {
 		return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
