@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
 )
 
-// newCheckpoint returns the command that takes, lists and deletes checkpoints.
+// newCheckpoint returns the command that saves, lists and deletes checkpoints.
 func newCheckpoint() *cobra.Command {
 	var of remote
 	var forget bool
@@ -74,7 +74,7 @@ the changes.`,
 	return cmd
 }
 
-// ask sends a request for a path below checkpoint.Path. It decodes the answer into *out, unless out is nil.
+// ask sends a request for a path below checkpoint.Path. It decodes the response into *out, unless out is nil.
 func (r *remote) ask(ctx context.Context, method string, out any, below ...string) error {
 	return r.request(ctx, method, path.Join(append([]string{checkpoint.Path}, below...)...), nil, out)
 }

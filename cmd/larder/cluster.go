@@ -15,10 +15,10 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// clusterOptions are the flags that only `larder cluster` has.
+// clusterOptions holds the flags that only `larder cluster` has.
 type clusterOptions struct {
 	nodes    int
-	programs string // directory; "" builds them
+	programs string // directory of the programs; "" builds them
 }
 
 func newCluster() *cobra.Command {
@@ -51,8 +51,8 @@ func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
 		"Directory of kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, the go command builds them once for each user.")
 }
 
-// prepare sets config to run the other programs of the cluster beside the server. If they must be built,
-// the build starts when the server is ready, and takes minutes.
+// prepare makes config run the cluster's other programs when the server is ready. Building them, if necessary, starts
+// then too and takes minutes.
 func (c *clusterOptions) prepare(config *server.Config) error {
 	switch {
 	case config.DataDir == "":
@@ -78,7 +78,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	return err
 }
 
-// build returns the directory of the programs in the cache of this user. It builds them if they are missing.
+// build returns the directory of the programs in this user's cache. It builds missing programs.
 func build(ctx context.Context, progress io.Writer) (string, error) {
 	cache, err := programs.CacheDir()
 	if err != nil {

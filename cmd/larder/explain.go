@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// explain adds a flag's name to err if err contains only the flag's value: "open missing.csv: no such
-// file or directory" does not tell which of a dozen flags is wrong. If err contains several values, the
-// longest decides.
+// explain adds a flag's name to err if err contains only the flag's value. An error such as "open missing.csv: no
+// such file or directory" does not say which of many flags is wrong. If err contains the values of several flags,
+// explain names the flag with the longest value.
 func explain(err error, fs *pflag.FlagSet) error {
 	if err == nil {
 		return nil
@@ -33,12 +33,12 @@ func explain(err error, fs *pflag.FlagSet) error {
 	return fmt.Errorf("--%s: %w", about.Name, err)
 }
 
-// telling matches a value that identifies its flag: no number and no duration.
-var telling = regexp.MustCompile(`[A-Za-z./]{3}`)
+// distinctive matches a value that identifies its flag, unlike a number or a duration.
+var distinctive = regexp.MustCompile(`[A-Za-z./]{3}`)
 
 // mentions reports whether text contains word, and word identifies a flag.
 func mentions(text, word string) bool {
-	if !telling.MatchString(word) || word == "true" || word == "false" {
+	if !distinctive.MatchString(word) || word == "true" || word == "false" {
 		return false
 	}
 	const boundary = `(^|[^A-Za-z0-9_./-])`

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// options are the flags of `larder serve`, in the sections of --help.
+// options holds the flags of `larder serve`, in the sections of --help.
 type options struct {
 	config   server.Config
 	quiet    bool
@@ -17,7 +17,7 @@ type options struct {
 	version  versionFlag
 	sections cliflag.NamedFlagSets
 
-	// beside, if not nil, sets Config.Beside.
+	// beside, unless nil, sets Config.Beside.
 	beside func(*server.Config) error
 }
 
@@ -63,7 +63,7 @@ func (o *options) annotate() {
 	if modes := o.config.Authorization.Modes; len(modes) > 0 {
 		flag := o.sections.FlagSet("authorization").Lookup("authorization-mode")
 		flag.Usage = strings.Replace(flag.Usage, "Defaults to AlwaysAllow if", "Defaults to "+strings.Join(modes, ",")+" if", 1)
-		flag.DefValue = "[]" // help omits an empty list: the usage names the default
+		flag.DefValue = "[]" // help omits an empty list; the usage names the default
 	}
 }
 

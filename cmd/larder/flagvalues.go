@@ -57,7 +57,7 @@ func (c *cacheBytes) Set(value string) error {
 		}
 		shares[gr] = bytes
 	}
-	for gr, bytes := range *c.shares { // of earlier flags
+	for gr, bytes := range *c.shares { // keep the shares of earlier flags
 		if _, again := shares[gr]; !again {
 			shares[gr] = bytes
 		}

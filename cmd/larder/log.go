@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// asksForLog reports whether any logging flag was set. Then the log is like kube-apiserver's. Otherwise
+// asksForLog reports whether any logging flag was set. If so, the log is like kube-apiserver's. Otherwise
 // silence shortens it.
 func asksForLog(fs *pflag.FlagSet) bool {
 	return changed(fs, func(all *pflag.FlagSet) { logsapi.AddFlags(logsapi.NewLoggingConfiguration(), all) })
@@ -29,8 +29,8 @@ func changed(fs *pflag.FlagSet, add func(*pflag.FlagSet)) (any bool) {
 	return any
 }
 
-// logStart writes the first lines of a log: the flags, the version, and the variables that Go's runtime
-// reads (kubernetes cmd/kube-apiserver/app/server.go).
+// logStart writes the first lines of a log: the flags, the version, and the environment variables of Go's runtime
+// (kubernetes cmd/kube-apiserver/app/server.go).
 func logStart(flags *pflag.FlagSet, version string) {
 	cliflag.PrintFlags(flags)
 	klog.Infof("Version: %s", version)
@@ -65,8 +65,7 @@ func (w infoWriter) Write(entry []byte) (int, error) {
 	return w.Writer.Write(entry)
 }
 
-// progressLog writes the lines of progress to the log: with --logging-format=json, every line of
-// output is JSON.
+// progressLog writes the lines of progress to the log, so that with --logging-format=json every line of output is JSON.
 type progressLog struct{}
 
 // Write logs one or more lines.
@@ -86,11 +85,11 @@ type warningWriter struct{ io.Writer }
 //
 //   - this server adds itself to the endpoints of the kubernetes service, or removes itself;
 //   - a controller sees that service before the IPAddress of its cluster IP;
-//   - a controller ends that never had an aggregated server;
+//   - a controller without aggregated servers ends;
 //   - admission policies end before the informers have started, because the start has failed.
 //
-// It matches klog's header too, which names the source file: text from a client cannot match. klog
-// writes each entry with one call of Write, however many lines the entry has.
+// The pattern includes klog's header with the source file, so that text from a client cannot match. klog
+// writes each entry with one call of Write, even if the entry has several lines.
 var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +

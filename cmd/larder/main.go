@@ -36,12 +36,12 @@ func main() {
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 
-// run executes one command line, the program's name first, and returns the process's
-// exit code. An error is one line on stderr.
+// run executes a command line, which begins with the program's name, and returns the process's exit code. It prints
+// an error as one line to stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	if len(args) > 1 && args[1] == "etcd" {
-		args = args[1:] // for scripts: not every shell can start a program under another name
+		args = args[1:] // for scripts, because not every shell can set argv[0]
 	}
 	switch filepath.Base(args[0]) {
 	case "etcd":

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newMan prints the manual page, for packages.
+// newMan returns the command that prints the manual page, for packages.
 func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man",

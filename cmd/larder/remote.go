@@ -21,7 +21,7 @@ func (r *remote) addTo(fs *pflag.FlagSet) {
 	fs.StringVar(&r.context, "context", "", "Context of the kubeconfig.")
 }
 
-// request sends a request for path and decodes the answer into *out, unless out is nil.
+// request sends a request for path and decodes the response into *out, unless out is nil.
 func (r *remote) request(ctx context.Context, method, path string, query map[string]string, out any) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = r.kubeconfig
@@ -39,7 +39,7 @@ func (r *remote) request(ctx context.Context, method, path string, query map[str
 		request.Param(name, value)
 	}
 	result := request.Do(ctx)
-	if err := result.Error(); err != nil || out == nil { // reads the Status, which Raw's does not
+	if err := result.Error(); err != nil || out == nil { // this error includes the Status, unlike Raw's
 		return err
 	}
 	answer, err := result.Raw()

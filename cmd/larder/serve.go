@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// errSecondSignal is the error of a process that a second signal ends without draining.
+// errSecondSignal is the error of a process that ends without draining because of a second signal.
 var errSecondSignal = errors.New("ended by a second signal")
 
 func newServe() *cobra.Command {
@@ -153,7 +153,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	gates.AddMetrics()
 	up.GenericServerRunOptions.ComponentGlobalsRegistry.AddMetrics()
 	metricsfeatures.ApplyFeatureGates(gates)
-	if changed(cmd.Flags(), up.Metrics.AddFlags) { // without a flag, it would log an error
+	if changed(cmd.Flags(), up.Metrics.AddFlags) { // Apply logs an error if no flag was set
 		up.Metrics.Apply()
 	}
 	limitMemory()
@@ -161,17 +161,16 @@ func serve(cmd *cobra.Command, o *options) error {
 	return s.Run(ctx)
 }
 
-// limitMemory sets the garbage collector's memory limit to nine tenths of the limit of the process's cgroups,
-// unless GOMEMLIMIT is set. Near the limit the collector then works harder, so that the process is not
-// killed for exceeding it.
+// limitMemory sets GOMEMLIMIT to nine tenths of the cgroup's memory limit, unless GOMEMLIMIT is set. The garbage
+// collector then runs more often near the limit, so that the kernel does not kill the process.
 func limitMemory() {
 	if _, err := memlimit.Set(); err != nil {
 		klog.V(2).InfoS("The memory limit of the cgroup is not known", "reason", err)
 	}
 }
 
-// untilSignal returns a context that the first SIGTERM or SIGINT ends. The second calls quit:
-// the signal's default action would not end the first process of a container.
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal calls quit, because its
+// default action does not end the first process of a container.
 func untilSignal(quit func()) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)

@@ -38,14 +38,14 @@ Certificates, keys and configuration files are not in etcd: back them up as well
 	return cmd
 }
 
-// snapshotCommand sets cmd to call run with a context that a signal ends, and with a display of progress.
+// snapshotCommand makes cmd call run with a context that ends with a signal, and with a display of progress.
 func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file string, show *snapshotProgress) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := silence(); err != nil {
 			return err
 		}
-		klog.SetOutput(io.Discard) // gRPC logs each failed attempt, and the returned error has the last one
+		klog.SetOutput(io.Discard) // gRPC logs each failed attempt; the returned error has the last one
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()
 		_, _, noTerminal := term.TerminalSize(cmd.ErrOrStderr())
@@ -161,7 +161,7 @@ func completeMember(cfg *snapshot.RestoreConfig, dir string, fs *pflag.FlagSet) 
 	}
 	cfg.Dir = dir
 	m := &cfg.Member
-	m.Name = cmp.Or(m.Name, "default") // etcd's
+	m.Name = cmp.Or(m.Name, "default") // etcd's default
 	if strings.Contains(m.Cluster, ",") && m.Token == "" {
 		return errors.New("--initial-cluster-token is required: all members must be restored with the same token")
 	}
@@ -202,7 +202,7 @@ type snapshotProgress struct {
 	shown    time.Time // when the line was last written; zero if there is none
 }
 
-// of returns a function that shows how many bytes are done, after verb.
+// of returns a function that shows verb and the number of bytes done.
 func (p *snapshotProgress) of(verb string) snapshot.Progress {
 	const every = 100 * time.Millisecond
 	return func(done, total int64) {

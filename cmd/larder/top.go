@@ -30,7 +30,7 @@ type top struct {
 	output   string
 }
 
-// topQuery is the query to the server.
+// topQuery holds the parameters of the request to the server.
 type topQuery struct{ by, sort, window string }
 
 func newTop() *cobra.Command {
@@ -84,7 +84,7 @@ func (t *top) run(cmd *cobra.Command) error {
 	}
 }
 
-// ask asks the server for a number of rows; 0 means all.
+// ask requests up to rows rows from the server; 0 means all.
 func (t *top) ask(ctx context.Context, rows int) (*costs.Report, error) {
 	var d costs.Report
 	query := map[string]string{"by": t.query.by, "sort": t.query.sort, "window": t.query.window, "limit": strconv.Itoa(rows)}
@@ -113,7 +113,7 @@ func (t *top) print(ctx context.Context, out io.Writer, further bool) error {
 
 // Control sequences of terminals.
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l" // another screen, without a cursor
+	enterScreen = "\x1b[?1049h\x1b[?25l" // switches to the alternate screen and hides the cursor
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
 	toTop       = "\x1b[H"
 	clearLine   = "\x1b[K"
@@ -171,7 +171,7 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 	}
 }
 
-// draw draws d, and why it is old.
+// draw draws d. If old is not nil, it replaces the first line with the reason why d is old.
 func draw(screen *os.File, d *costs.Report, old error) error {
 	width, height := size(screen)
 	lines := topTable(d, width)

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 )
 
-// topTable returns the lines that show d. Lines are at most width wide, unless that is 0. Characters that
-// could control a terminal are replaced.
+// topTable formats d as lines of at most width characters; 0 sets no limit. It replaces characters that could control
+// a terminal.
 func topTable(d *costs.Report, width int) []string {
 	seconds := d.To.Sub(d.From).Seconds()
 	lines := []string{clip(summaryLine(d, seconds), width), ""}
@@ -110,7 +110,7 @@ func rate(n int64, seconds float64) string {
 	return fmt.Sprintf("%.1f", float64(n)/max(seconds, 1e-9))
 }
 
-// bytesText writes a number of bytes in at most six letters.
+// bytesText formats a number of bytes in at most six characters.
 func bytesText(n float64) string {
 	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
 		if n < 1000 || unit == "TB" {
@@ -124,8 +124,7 @@ func bytesText(n float64) string {
 	return ""
 }
 
-// printable replaces characters that cannot be printed, or that control a terminal or change the direction of its
-// text.
+// printable replaces unprintable characters, including those that control a terminal or change the direction of text.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -135,8 +134,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// align aligns cells in columns: numbers to the right, and the names after them to the left. It shortens
-// the widest names if width is too small.
+// align aligns cells in columns: the last names columns to the left, the others to the right. If width is too small, it
+// shortens the widest names.
 func align(rows [][]string, width, names int) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -182,7 +181,7 @@ func align(rows [][]string, width, names int) []string {
 	return lines
 }
 
-// clip cuts s to a width, unless that is 0.
+// clip shortens s to width characters; 0 sets no limit.
 func clip(s string, width int) string {
 	if width <= 0 || utf8.RuneCountInString(s) <= width {
 		return s

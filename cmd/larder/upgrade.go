@@ -14,15 +14,15 @@ import (
 )
 
 // inheritedVariable is the environment variable with the number of files that a successor inherits. They
-// begin at descriptor firstInherited, as in systemd's protocol. systemd's variable cannot be used: it
-// has the ID of the process, which is not known before the process exists.
+// begin at descriptor firstInherited, as in systemd's protocol. systemd's own variables include the ID of the
+// process, which is unknown before the process exists.
 const (
 	inheritedVariable = "LARDER_INHERITED_FILES"
 	firstInherited    = 3
 )
 
-// inherit returns the files from the process that this one replaces. Without one, it returns the listener
-// that systemd has opened, if any.
+// inherit returns the files that this process has inherited from its predecessor. Without a predecessor, it returns the
+// listener that systemd has opened, if any.
 func inherit() (server.Inherited, error) {
 	count := os.Getenv(inheritedVariable)
 	if count == "" {
@@ -43,7 +43,7 @@ func inherit() (server.Inherited, error) {
 	return server.Inherited{Listener: files[0], Ready: files[1], Lock: files[2]}, os.Unsetenv(inheritedVariable)
 }
 
-// successor starts the program again, with the name and arguments of this process, and passes files to it.
+// successor starts a process with the name and arguments of this one, and passes files to it.
 func successor(files []uintptr) (*os.Process, error) {
 	path, err := exec.LookPath(os.Args[0])
 	if err != nil {

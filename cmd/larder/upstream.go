@@ -25,8 +25,8 @@ func addLoggingGates() {
 	}
 }
 
-// removed accepts flags that recent versions of kube-apiserver have removed and that manifests still
-// have. They already had no effect in the last versions that had them.
+// removed adds flags that recent versions of kube-apiserver have removed and that manifests still contain. They had no
+// effect in the last versions that accepted them.
 func (o *options) removed(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
 		fs.String(name, "", "Has no effect.")
@@ -54,8 +54,7 @@ func (v *versionFlag) String() string {
 	return v.asked
 }
 
-// Set takes a boolean, "raw", or a version. A version may differ from the build's only after the patch
-// level.
+// Set accepts a boolean, "raw", or a version, which may differ from the build's only after the patch level.
 func (v *versionFlag) Set(value string) error {
 	switch {
 	case value == versionRaw:

@@ -17,13 +17,13 @@ import (
 
 // Errors that callers distinguish with errors.Is.
 var (
-	// ErrUnknown says that no checkpoint has the name.
+	// ErrUnknown means that no checkpoint has the name.
 	ErrUnknown = errors.New("checkpoint: not known to this process")
-	// ErrTooLarge says that there is no room for another checkpoint.
+	// ErrTooLarge means that the limits leave no room for another checkpoint.
 	ErrTooLarge = errors.New("checkpoint: no room")
-	// ErrBusy says that other clients kept writing during a reset.
+	// ErrBusy means that other clients kept writing during a reset.
 	ErrBusy = errors.New("checkpoint: other clients keep writing to the store")
-	// ErrReplaced says that the store was replaced after the checkpoint was taken.
+	// ErrReplaced means that the store was replaced after the checkpoint was taken.
 	ErrReplaced = errors.New("checkpoint: the store was replaced after the checkpoint was taken")
 )
 
@@ -32,21 +32,21 @@ type Config struct {
 	// Stores hold the objects, each under Prefix.
 	Stores []kv.Store
 	Prefix string
-	// MaxBytes limits the keys and values of all checkpoints together, MaxNames their
-	// number; 0 means 1 GiB, and 64.
+	// MaxBytes limits the keys and values of all checkpoints together. 0 means 1 GiB.
 	MaxBytes int64
+	// MaxNames limits the number of checkpoints. 0 means 64.
 	MaxNames int
-	// Fence wraps the stores for the writes of requests; nil if nothing does.
+	// Fence wraps the stores of requests; it may be nil.
 	Fence *Fence
 	// Pause stops controllers that delete objects, until resume is called, and warns of controllers
 	// that it cannot stop. It is called before a reset restores anything; nil stops nothing.
 	Pause func(ctx context.Context) (resume func(), warnings []string, err error)
-	// Await blocks until authorization, admission and routing have seen the writes of a reset. Reset
-	// returns its error. nil does not wait.
+	// Await, unless nil, blocks until authorization, admission and routing have seen the writes of a reset. Reset
+	// returns its error.
 	Await func(ctx context.Context, writes []Write) error
 }
 
-// Write is one change that a reset made: of a key, at a revision of its store.
+// Write is one change of a reset, at a revision of its store.
 type Write struct {
 	Key      string
 	Revision int64
@@ -59,15 +59,15 @@ type Info struct {
 	Taken    time.Time `json:"taken"`
 	Revision int64     `json:"revision"` // of the first store
 	Objects  int       `json:"objects"`
-	Bytes    int64     `json:"bytes"` // of keys and values
+	Bytes    int64     `json:"bytes"` // size of keys and values
 }
 
 // Outcome is the result of a reset. At Revision, the first store had the checkpoint's state.
 type Outcome struct {
 	Name     string `json:"name"`
-	Deleted  int    `json:"deleted"`  // that were made since
-	Restored int    `json:"restored"` // that were deleted since
-	Changed  int    `json:"changed"`  // that were changed since
+	Deleted  int    `json:"deleted"`  // objects created since the checkpoint
+	Restored int    `json:"restored"` // objects deleted since the checkpoint
+	Changed  int    `json:"changed"`  // objects changed since the checkpoint
 	Revision int64  `json:"revision"`
 	// Warnings name controllers that could not be stopped and may continue to delete.
 	Warnings []string `json:"warnings,omitempty"`
@@ -75,8 +75,7 @@ type Outcome struct {
 	writes []Write
 }
 
-// Checkpoints remembers named states. Its methods may be called by any number of
-// goroutines.
+// Checkpoints holds named states. It is safe for concurrent use.
 type Checkpoints struct {
 	config Config
 	busy   *semaphore.Weighted // held by one Take or Reset
@@ -88,16 +87,16 @@ type Checkpoints struct {
 // state is one checkpoint. Fields other than info change only during a Take or Reset.
 type state struct {
 	info   Info
-	stores []storeState // as Config.Stores
+	stores []storeState // in the order of Config.Stores
 }
 
 // storeState is the state of one store.
 type storeState struct {
-	// items are the restored items, ordered by key. Each has the last known revision of its value: from the
-	// checkpoint, or from the last reset.
+	// items are the items to restore, ordered by key. Each has the last known revision of its value, from the
+	// checkpoint or from the last reset.
 	items        []kv.Item
-	revision     int64 // of the checkpoint
-	equal        int64 // the last revision at which the store was known to hold just these
+	revision     int64 // revision of the checkpoint
+	equal        int64 // last revision at which the store held exactly these items, 0 if unknown
 	replacements uint64
 }
 
@@ -113,7 +112,7 @@ func New(config Config) *Checkpoints {
 	return &Checkpoints{config: config, busy: semaphore.NewWeighted(1), named: make(map[string]*state)}
 }
 
-// List describes all checkpoints, by name.
+// List returns all checkpoints, ordered by name.
 func (c *Checkpoints) List() []Info {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +134,7 @@ func (c *Checkpoints) Drop(name string) error {
 	return nil
 }
 
-// Take saves the present state under a name, and replaces an earlier checkpoint of that name.
+// Take saves the current state under a name. It replaces an earlier checkpoint of that name.
 func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
 	if err := c.busy.Acquire(ctx, 1); err != nil {
 		return Info{}, fmt.Errorf("checkpoint: waiting for another: %w", err)
@@ -162,7 +161,7 @@ func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
 	return taken.info, nil
 }
 
-// room returns the largest size in bytes of a checkpoint of that name.
+// room returns the maximum size in bytes of a checkpoint with that name.
 func (c *Checkpoints) room(name string) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +183,7 @@ func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (sto
 	held, bytes := storeState{replacements: store.Replacements()}, int64(0)
 	revision, err := kv.RangeAll(ctx, store, kv.RangeOptions{Prefix: c.config.Prefix, Limit: kv.FittingPages}, func(page kv.Page) error {
 		for _, item := range page.Items {
-			if item.Lease != 0 || c.leftOut(item.Key) {
+			if item.Lease != 0 || c.excluded(item.Key) {
 				continue
 			}
 			if bytes += int64(len(item.Key) + len(item.Value)); bytes > room {
@@ -201,10 +200,10 @@ func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (sto
 	return held, bytes, nil
 }
 
-// leftOut reports whether a key is a record of API servers, which checkpoints leave out.
-func (c *Checkpoints) leftOut(key string) bool {
+// excluded reports whether a key is a record of API servers, which checkpoints do not contain.
+func (c *Checkpoints) excluded(key string) bool {
 	path := key[len(c.config.Prefix):]
 	return strings.HasPrefix(path, "masterleases/") || // addresses of servers
-		strings.HasPrefix(path, "peerserverleases/") || // and where other servers reach them
+		strings.HasPrefix(path, "peerserverleases/") || // addresses at which other servers reach them
 		strings.HasPrefix(path, "leases/kube-system/apiserver-") // their identities
 }

@@ -13,31 +13,32 @@
 //
 // # Guarantees
 //
-//   - When Reset returns no error, the store held the checkpoint's state at the returned revision or a
+//   - If Reset returns no error, the store held the checkpoint's state at the returned revision or a
 //     later one, except for the objects under Limits.
 //   - Every write is conditional on the compared revision. Keys that others write meanwhile are
-//     compared again. After a limited number of rounds, Reset returns [ErrBusy].
+//     compared again. After several rounds, Reset returns [ErrBusy].
 //   - CRDs and namespaces are restored before anything is deleted. New ones are deleted after
 //     their contents.
 //   - Config.Await is called before Reset returns. It waits until this server has seen the
 //     writes, so that RBAC, webhooks and routing follow the restored state.
 //   - With Config.Fence, requests that were received before the last comparison write nothing
 //     afterwards. They get a conflict.
-//   - Config.Pause is called before anything is restored, and resume after it, so that controllers
-//     of this process delete nothing that was restored. Outcome.Warnings names those that could
+//   - Config.Pause is called before anything is restored, and resume afterwards, so that controllers
+//     of this process delete no restored object. Outcome.Warnings names controllers that could
 //     not be stopped.
 //   - A failed Reset may be repeated. It is not rolled back.
 //
-// Other servers on the same stores do not take part: their requests and controllers may continue to write.
+// Other servers on the same stores are not paused: their requests and controllers may continue to write.
 //
 // # Limits
 //
-// Checkpoints leave out the Leases and addresses of API servers. Objects that expire, such as events, are
-// deleted if they are new, but not restored. Checkpoints are kept in memory, within limits. They end with
-// the process, or when the store is replaced by a restored backup.
+// Checkpoints exclude the Leases and addresses of API servers. Reset deletes new objects that expire, such as events,
+// but does not restore deleted ones. Checkpoints are kept in memory, within limits, until the process ends. A
+// checkpoint becomes unusable when a restored backup replaces the store.
 //
 // # Locks and goroutines
 //
 // Checkpoints.busy admits one Take or Reset at a time. Checkpoints.mu is a leaf and guards the
-// names. Fence.mu is held for reading during a write to the store, which takes the locks of kv. Reset writes from several goroutines, which end before it returns.
+// names. Fence.mu is held for reading during a write to the store, which takes the locks of kv. Reset writes from
+// several goroutines, which end before it returns.
 package checkpoint

@@ -13,14 +13,14 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Fence refuses the writes of requests that were received before it was last raised. These include
-// deletions of collections in progress. A nil Fence refuses nothing.
+// Fence rejects the writes of requests that were received before it was last raised, including deletions of
+// collections in progress. A nil Fence rejects nothing.
 type Fence struct {
 	mu     sync.RWMutex // held for reading during a write
 	raised time.Time
 }
 
-// Raise returns once no request that was received before can write any more.
+// Raise raises the fence. When it returns, requests that were received earlier can no longer write.
 func (f *Fence) Raise() {
 	if f == nil {
 		return
@@ -30,7 +30,7 @@ func (f *Fence) Raise() {
 	f.raised = time.Now()
 }
 
-// Store returns inner with writes that the fence can refuse.
+// Store returns inner with writes that the fence can reject.
 func (f *Fence) Store(inner kv.Store) kv.Store {
 	if f == nil {
 		return inner
@@ -72,6 +72,6 @@ func (f *Fence) check(ctx context.Context) error {
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
-		Message: "all objects were brought back to a checkpoint while the request was under way; please look at them again",
+		Message: "all objects were reset to a checkpoint while the request was in progress; read the object again and retry",
 	}}
 }

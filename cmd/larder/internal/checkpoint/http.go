@@ -48,7 +48,7 @@ func (c *Checkpoints) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // an error means that the client has left
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client has disconnected
 }
 
 // resource names checkpoints in errors.
@@ -59,10 +59,10 @@ var statusType = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 // asStatus returns the Status for err.
 func asStatus(err error, name string) metav1.Status {
 	var status metav1.Status
-	var told apierrors.APIStatus
+	var apiStatus apierrors.APIStatus
 	switch {
-	case errors.As(err, &told):
-		status = told.Status()
+	case errors.As(err, &apiStatus):
+		status = apiStatus.Status()
 	case errors.Is(err, ErrUnknown):
 		status = apierrors.NewNotFound(resource, name).Status()
 	case errors.Is(err, ErrTooLarge):

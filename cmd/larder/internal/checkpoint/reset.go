@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// maxRounds limits the rounds of comparing and writing, before Reset fails because of concurrent
-	// writes.
+	// maxRounds limits the rounds of comparing and writing. With concurrent writes, Reset fails after them.
 	maxRounds = 10
 	// writers is the number of concurrent writes, which the store commits together.
 	writers = 64
@@ -22,15 +21,14 @@ const (
 	scanItems = 10_000
 )
 
-// change is one difference between a checkpoint and the present.
+// change is one difference between a checkpoint and the current state.
 type change struct {
 	key  string
-	item *kv.Item // of the checkpoint; nil if it has none
-	now  int64    // the key's revision in the store; 0 if there is none
+	item *kv.Item // the checkpoint's item; nil if it has none
+	now  int64    // the key's revision in the store; 0 if the store does not have it
 }
 
-// Reset restores the state of that name. It returns ErrUnknown, ErrReplaced, ErrBusy, or an error of the
-// store.
+// Reset restores the named state. It returns ErrUnknown, ErrReplaced, ErrBusy, or an error of the store.
 func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 	if err := c.busy.Acquire(ctx, 1); err != nil {
 		return Outcome{}, fmt.Errorf("checkpoint: waiting for another: %w", err)
@@ -74,7 +72,7 @@ type reset struct {
 	*Checkpoints
 	wanted  *state
 	all     Outcome
-	release func() // returned by Config.Pause; nil before
+	release func() // result of Config.Pause; nil until that is called
 }
 
 // round writes the checkpoint's state to all stores.
@@ -93,7 +91,7 @@ func (r *reset) round(ctx context.Context) error {
 	return nil
 }
 
-// pause stops the controllers that delete objects, before anything is restored.
+// pause stops the controllers that delete objects, unless they are stopped or changes restore nothing.
 func (r *reset) pause(ctx context.Context, changes []change) error {
 	if r.release != nil || r.config.Pause == nil || !slices.ContainsFunc(changes, func(ch change) bool { return ch.item != nil }) {
 		return nil
@@ -105,11 +103,10 @@ func (r *reset) pause(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// restore writes the state wanted to store. It returns the changes, and a revision at which store had
-// that state.
+// restore writes the wanted state to store. It returns the changes, and a revision at which store had that state.
 func (r *reset) restore(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
 	var all Outcome
-	if wanted.equal != 0 { // comparing may take much longer
+	if wanted.equal != 0 { // try the revision first, because comparing may take much longer
 		r.config.Fence.Raise()
 		revision, err := store.Revision(ctx)
 		if err != nil {
@@ -121,8 +118,8 @@ func (r *reset) restore(ctx context.Context, store kv.Store, wanted *storeState)
 		}
 	}
 	for range maxRounds {
-		// Requests received before this write nothing from now on: a request may delete restored objects, or rely on
-		// a namespace or CRD that no longer exists.
+		// From now on, requests received earlier cannot write. They might delete restored objects, or rely on a
+		// namespace or CRD that no longer exists.
 		r.config.Fence.Raise()
 		changes, revision, err := r.compare(ctx, store, wanted)
 		if err != nil {
@@ -168,7 +165,7 @@ func (c *Checkpoints) compare(ctx context.Context, store kv.Store, wanted *store
 					changes = append(changes, change{key: item.Key, item: &rest[0], now: item.Revision})
 				}
 				rest = rest[1:]
-			case c.leftOut(item.Key), item.Lease != 0 && item.CreateRevision <= wanted.revision:
+			case c.excluded(item.Key), item.Lease != 0 && item.CreateRevision <= wanted.revision:
 			default:
 				changes = append(changes, change{key: item.Key, now: item.Revision})
 			}
@@ -181,8 +178,8 @@ func (c *Checkpoints) compare(ctx context.Context, store kv.Store, wanted *store
 	return changes, revision, err
 }
 
-// write writes changes, one phase after the other. It returns their number, and the last revision at which
-// one was committed. It skips keys that others have written meanwhile; the next comparison finds them.
+// write writes changes, one phase after the other. It returns their number and the last committed revision. It skips
+// keys that others have written meanwhile; the next comparison finds them.
 func (c *Checkpoints) write(ctx context.Context, store kv.Store, changes []change) (Outcome, error) {
 	var byPhase [phases][]change
 	for _, ch := range changes {
@@ -232,8 +229,8 @@ func (o *Outcome) add(other Outcome) {
 	o.writes = append(o.writes, other.writes...)
 }
 
-// write writes the checkpoint's value of one key, if the key has not changed since the comparison, and counts
-// that in done. It stores the new revision in the item, which no other change has.
+// write writes the checkpoint's value of one key, unless the key has changed since the comparison. It adds the write
+// to done and stores the new revision in the item, which no other change shares.
 func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) error {
 	count, put := &done.Deleted, ch.item != nil
 	var result kv.Result
@@ -258,7 +255,7 @@ func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) erro
 	return nil
 }
 
-// phases is the number of phases.
+// phases is the number of results of phase.
 const phases = 4
 
 // phase returns the phase in which a change is written. Objects that hold others, such as namespaces, are

@@ -20,14 +20,14 @@ import (
 
 // Config configures a Cluster.
 type Config struct {
-	// Dir is the server's data directory, which has its CA, the key of service accounts and the
-	// administrator's kubeconfig. This package writes its files there, too.
+	// Dir is the server's data directory, which has its CA, the service account key and the
+	// administrator's kubeconfig. This package also writes its files there.
 	Dir string
 	// Programs is the directory of the programs to start; see package programs.
 	Programs string
 	// Nodes is the number of nodes. Further nodes of earlier runs are removed.
 	Nodes int
-	// ServiceRanges are the server's ranges of service addresses. Pods get no addresses of them.
+	// ServiceRanges are the server's service CIDRs.
 	ServiceRanges string
 	// Progress receives a few lines about the start; nil discards them.
 	Progress io.Writer
@@ -41,20 +41,20 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Cluster runs the other programs of a cluster beside a server. Run it once.
+// Cluster runs the other programs of a cluster beside a server.
 type Cluster struct {
 	config Config
 	begun  time.Time
 }
 
-// New returns a Cluster that is not running. config is valid.
+// New returns a Cluster. config must be valid.
 func New(config Config) *Cluster {
 	config.Progress = cmp.Or(config.Progress, io.Discard)
 	return &Cluster{config: config}
 }
 
-// Run runs the cluster beside a server that is ready. It returns nil when ctx ends, and an error when a
-// program ends.
+// Run runs the cluster beside a ready server. It returns nil when ctx ends, and an error when a program ends. It may be
+// called once.
 func (c *Cluster) Run(ctx context.Context) error {
 	c.begun = time.Now()
 	config, err := clientcmd.BuildConfigFromFlags("", c.file("admin.kubeconfig"))
@@ -69,7 +69,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err := c.provide(config.Host, config.CAData); err != nil {
 		return err
 	}
-	if err := c.letKwok(ctx, client); err != nil {
+	if err := c.authorizeKwok(ctx, client); err != nil {
 		return ignoreEnd(ctx, err)
 	}
 	if err := c.makeNodes(ctx, client); err != nil {
@@ -83,13 +83,13 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// file returns the path of the file of that name.
+// file returns the path of a file in the data directory.
 func (c *Cluster) file(name string) string { return filepath.Join(c.config.Dir, name) }
 
 // programs returns the programs to start.
 func (c *Cluster) programs() []*program {
-	authority := c.file(filepath.Join("pki", "ca.crt"))
-	authorityKey := c.file(filepath.Join("pki", "ca.key"))
+	ca := c.file(filepath.Join("pki", "ca.crt"))
+	caKey := c.file(filepath.Join("pki", "ca.key"))
 	logs := c.file("logs")
 	path := func(name string) string { return filepath.Join(c.config.Programs, name) }
 	return []*program{
@@ -97,9 +97,9 @@ func (c *Cluster) programs() []*program {
 			"--kubeconfig=" + c.kubeconfig(programs.ControllerManager),
 			"--use-service-account-credentials",
 			"--service-account-private-key-file=" + c.file(filepath.Join("pki", "sa.key")),
-			"--root-ca-file=" + authority,
-			"--cluster-signing-cert-file=" + authority,
-			"--cluster-signing-key-file=" + authorityKey,
+			"--root-ca-file=" + ca,
+			"--cluster-signing-cert-file=" + ca,
+			"--cluster-signing-key-file=" + caKey,
 			"--allocate-node-cidrs", "--configure-cloud-routes=false", "--cluster-cidr=" + podRange,
 			"--service-cluster-ip-range=" + c.config.ServiceRanges,
 			"--controller-shutdown-timeout=" + (shutdownTimeout / 2).String(),
@@ -121,7 +121,7 @@ func (c *Cluster) awaitNodes(ctx context.Context, client kubernetes.Interface) e
 	const interval = 100 * time.Millisecond
 	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		return err == nil && ready(nodes.Items) >= c.config.Nodes, nil // a server that ends refuses
+		return err == nil && ready(nodes.Items) >= c.config.Nodes, nil // a stopping server rejects the request
 	})
 	if err == nil {
 		fmt.Fprintf(c.config.Progress, "cluster: %d nodes, ready after %v; logs in %s\n", c.config.Nodes, time.Since(c.begun).Round(10*time.Millisecond), c.file("logs"))
@@ -129,7 +129,7 @@ func (c *Cluster) awaitNodes(ctx context.Context, client kubernetes.Interface) e
 	return nil
 }
 
-// ready counts the nodes that are ready and may be given pods.
+// ready counts the nodes that are ready and have no taints.
 func ready(nodes []corev1.Node) (n int) {
 	for _, node := range nodes {
 		for _, condition := range node.Status.Conditions {
@@ -141,7 +141,7 @@ func ready(nodes []corev1.Node) (n int) {
 	return n
 }
 
-// ignoreEnd is err unless ctx has ended.
+// ignoreEnd returns err, or nil if ctx has ended.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

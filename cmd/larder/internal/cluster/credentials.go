@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
 )
 
-// users are the user names of the programs. Every server has upstream's roles for the first two; the role of
-// kwok is created here.
+// users holds the user names of the programs. Every server has default roles for the first two. authorizeKwok creates
+// the role of kwok.
 var users = map[string]string{
 	programs.ControllerManager: "system:kube-controller-manager",
 	programs.Scheduler:         "system:kube-scheduler",
@@ -64,9 +64,8 @@ options:
   enablePodsOnNodeSyncStreamWatch: true
 `
 
-// letKwok grants kwok the rights that it needs, which are some of those in its own manifests (kwok
-// kustomize/rbac/role.yaml).
-func (c *Cluster) letKwok(ctx context.Context, client kubernetes.Interface) error {
+// authorizeKwok grants kwok the rights that it needs, a subset of its own manifest's (kwok kustomize/rbac/role.yaml).
+func (c *Cluster) authorizeKwok(ctx context.Context, client kubernetes.Interface) error {
 	rule := func(group string, resources []string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
 	}

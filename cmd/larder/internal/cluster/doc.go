@@ -1,17 +1,17 @@
 // Package cluster runs kube-controller-manager, kube-scheduler and kwok as processes beside an API
 // server. It creates nodes, whose kubelets kwok simulates.
 //
-// Each program has a client certificate of its own, which the server's CA signs at each start, and
+// Each program has its own client certificate, which the server's CA signs at each start, and
 // the rights of its role. The programs listen on no port. Their logs are in files.
 //
 // [Cluster.Run] is called when the server is ready. It creates the nodes, starts the programs, and
-// ends them before it returns. If one program ends by itself, all end, and the error has its last
-// line of output. When the context ends, each program gets ten seconds after SIGTERM. On Linux the
+// ends them before it returns. If a program ends unexpectedly, Run ends the others and returns an error with the last
+// line of its output. When the context ends, each program gets ten seconds after SIGTERM. On Linux the
 // programs also end when this process is killed.
 //
 // Config.Dir, the server's data directory, has these files:
 //
-//	NAME.kubeconfig       of each program
+//	NAME.kubeconfig       kubeconfig of each program
 //	kwok.yaml             kwok's configuration
 //	logs/NAME.log         output since the last start
 //

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// podRange has 256 addresses for the pods of each of maxNodes nodes.
+	// podRange has 256 pod addresses for each of maxNodes nodes.
 	podRange = "10.128.0.0/9"
 	maxNodes = 1 << 15
 	zones    = 3
 
-	// fakeAnnotation marks nodes for kwok, fakeLabel for their owner.
+	// fakeAnnotation marks the nodes that kwok simulates. fakeLabel marks the nodes that makeNodes manages.
 	fakeAnnotation, fakeLabel, fakeValue = "kwok.x-k8s.io/node", "larder.io/node", "fake"
 )
 
@@ -48,8 +48,8 @@ func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) er
 	return nil
 }
 
-// node returns the i-th node. It has its range of pod addresses from the start: kube-controller-manager may
-// assign two ranges to a node whose status changes meanwhile, and logs that as an error.
+// node returns the i-th node, with its range of pod addresses. kube-controller-manager might otherwise assign two ranges
+// to a node whose status changes meanwhile, and log an error.
 func node(i int) *corev1.Node {
 	name, pods := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 128+i>>8, i&0xff)
 	size := corev1.ResourceList{

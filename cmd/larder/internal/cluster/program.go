@@ -37,8 +37,7 @@ func (p *program) run(ctx context.Context) error {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = shutdownTimeout
 	keepApart(cmd)
-	// Where the kernel ends a process with its parent, it takes the end of the thread that
-	// started it for the parent's: that thread lives as long as the process.
+	// With Pdeathsig, a process gets its signal when the thread that started it ends. Keep that thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
@@ -51,7 +50,7 @@ func (p *program) run(ctx context.Context) error {
 	return fmt.Errorf("cluster: %s ended unexpectedly: %w; the end of %s: %s", name, err, log.Name(), lastLine(log))
 }
 
-// lastLine returns the last line of a log that is not blank.
+// lastLine returns the last nonblank line of a log.
 func lastLine(log *os.File) string {
 	const near = 4 << 10
 	size, err := log.Seek(0, io.SeekEnd)

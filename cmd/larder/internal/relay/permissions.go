@@ -11,10 +11,10 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
-// permission is something that a relay must be allowed to do in the upstream.
+// permission is a permission that a relay needs in the upstream.
 type permission struct {
 	verb, group, resource, subresource string
-	without                            string // what fails without it
+	without                            string // effect of a missing permission
 }
 
 var usualPermissions = []permission{
@@ -24,7 +24,7 @@ var usualPermissions = []permission{
 	{"watch", "apiextensions.k8s.io", "customresourcedefinitions", "", "requests for custom resources go through"},
 }
 
-// impersonationPermissions are needed for users with client certificates. The group of users and groups is
+// impersonationPermissions are needed for users with client certificates. The resources users and groups belong to
 // the core group (apiserver pkg/endpoints/filters/impersonation).
 var impersonationPermissions = []permission{
 	{"impersonate", "", "users", "", "users with client certificates are refused"},
@@ -33,8 +33,8 @@ var impersonationPermissions = []permission{
 	{"impersonate", "authentication.k8s.io", "userextras", user.CredentialIDKey, "users with client certificates are refused"},
 }
 
-// missingPermissions asks the upstream for a relay's rights, and returns a line of text for each permission that it
-// lacks. With certificates, client certificates name users.
+// missingPermissions asks the upstream for the relay's permissions, and returns a line of text for each missing one.
+// certificates means that users may have client certificates.
 func missingPermissions(ctx context.Context, client authorizationclient.SelfSubjectAccessReviewsGetter, certificates bool) (lines []string, err error) {
 	needed := usualPermissions
 	if certificates {

@@ -26,14 +26,14 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// How long decisions of the upstream hold. Accepted tokens are cached for ten seconds in all, elsewhere; tokenTTL only
-// makes watches that are authenticated again share one review.
+// How long decisions of the upstream hold. Package auth caches accepted tokens for ten seconds. tokenTTL only makes
+// watches that are authenticated again share one review.
 const (
 	allowedTTL    = 10 * time.Second
 	deniedTTL     = 5 * time.Second
 	tokenTTL      = 2 * time.Second
 	reviewTimeout = 30 * time.Second // as in kube-apiserver
-	maxReview     = 1 << 20          // bytes of an answer, which repeats the user's groups
+	maxReview     = 1 << 20          // bytes of a response, which repeats the user's groups
 )
 
 // retries configures the retries of a review. A client retries a request that fails.
@@ -45,8 +45,8 @@ const (
 	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 )
 
-// loadUpstream reads the current context of a kubeconfig; "" is the service account of the pod that this
-// process runs in.
+// loadUpstream reads the current context of a kubeconfig. "" means the service account of the pod in which this
+// process runs.
 func loadUpstream(kubeconfig string) (config *rest.Config, err error) {
 	if kubeconfig == "" {
 		config, err = rest.InClusterConfig()
@@ -61,15 +61,15 @@ func loadUpstream(kubeconfig string) (config *rest.Config, err error) {
 	return config, nil
 }
 
-// loadRights returns the authentication and authorization of a relay, by the reviews of the upstream at base. client
-// has the relay's own credentials there. clientCAFile may be "". ctx is used as in [auth.Load].
+// loadRights returns the authentication and authorization of a relay, which send reviews to the upstream at base.
+// client has the relay's own credentials there. clientCAFile may be "". ctx is used as in [auth.Load].
 func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientCAFile string, anonymous bool) (*auth.Auth, error) {
 	authentication := options.NewBuiltInAuthenticationOptions().WithAnonymous().WithClientCert()
 	authentication.TokenSuccessCacheTTL = 0 // package auth has its own
 	authentication.Anonymous.Allow = anonymous
 	authentication.ClientCert.ClientCA = clientCAFile
 	authorization := options.NewBuiltInAuthorizationOptions()
-	authorization.Modes, authorization.WebhookConfigFile = []string{modes.ModeWebhook}, "none" // reviews take its place
+	authorization.Modes, authorization.WebhookConfigFile = []string{modes.ModeWebhook}, "none" // AccessReviews replaces the file
 	at := func(path string) *rest.Config {
 		return &rest.Config{Host: base.JoinPath(path).String(), Transport: reviewing{client.Transport}, Timeout: reviewTimeout, QPS: -1}
 	}
@@ -92,7 +92,8 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 	})
 }
 
-// reviewing sends reviews. An answer that is none, as the page of a proxy before the upstream, decides nothing.
+// reviewing sends reviews. It rejects a response that is not a review, such as the page of a proxy in front of the
+// upstream.
 type reviewing struct{ next http.RoundTripper }
 
 func (r reviewing) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -40,23 +40,23 @@ import (
 type Config struct {
 	Upstreams []Upstream
 
-	// SecureServing is where to listen. Without a certificate one is generated.
+	// SecureServing has the address and the certificate. A missing certificate is generated.
 	SecureServing *options.SecureServingOptions
 
-	// Resources are the resources that are followed, as RESOURCE or RESOURCE.GROUP; empty means all but secrets.
+	// Resources lists the resources to cache, as RESOURCE or RESOURCE.GROUP. Empty means all except secrets.
 	Resources []string
 	// ConsistentFrom, Idle and ServeStale are fields of [relay.Config].
 	ConsistentFrom   int
 	Idle, ServeStale time.Duration
-	// MemoryBudget is the number of bytes that cached objects of all upstreams may have. 0 means half of the memory
-	// limit of the process, or no limit if that has none.
+	// MemoryBudget limits the bytes of cached objects of all upstreams. 0 means half of the process's memory limit, or
+	// no limit if the process has none.
 	MemoryBudget int64
 	// SteerCollector lets package heap set the garbage collector's percentage.
 	SteerCollector bool
 
-	// Version is the Kubernetes that this program has the types of.
+	// Version is the Kubernetes version of this program.
 	Version version.Info
-	// Progress gets a line for each upstream when the relay is ready.
+	// Progress receives a line for each upstream when the relay is ready.
 	Progress io.Writer
 	Logger   *slog.Logger
 }
@@ -74,7 +74,7 @@ type Server struct {
 	listener     net.Listener
 }
 
-// New checks config and returns a Server that is not running.
+// New checks config and returns a Server.
 func New(config Config) (*Server, error) {
 	minor, err := strconv.ParseInt(config.Version.Minor, 10, 32)
 	if err != nil {
@@ -84,7 +84,7 @@ func New(config Config) (*Server, error) {
 		return nil, errors.Join(errs...)
 	}
 	s := &Server{config: config, minor: minor, layers: lifecycle.New(), follows: func(gr schema.GroupResource) bool {
-		return gr != schema.GroupResource{Resource: "secrets"} // reading one would cache the Secrets of all users here
+		return gr != schema.GroupResource{Resource: "secrets"} // the first read would cache the Secrets of all users
 	}}
 	if len(config.Resources) > 0 {
 		named := sets.New[schema.GroupResource]()
@@ -100,11 +100,11 @@ func New(config Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) (err error) {
 	secure := s.config.SecureServing
 	address := net.JoinHostPort(secure.BindAddress.String(), strconv.Itoa(secure.BindPort))
-	// First, because all that follows logs.
+	// Listen first: a taken port is the most likely error, and all later steps write logs.
 	if s.listener, _, err = options.CreateListener("", address, net.ListenConfig{}); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	defer s.listener.Close() // when nothing accepts any more
+	defer s.listener.Close() // after the layers have stopped accepting
 	defer func() { err = errors.Join(err, s.layers.Stop()) }()
 	if s.config.SteerCollector {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, nil) })
@@ -146,7 +146,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	}
 }
 
-// loadCertificates loads the certificates, or makes them.
+// loadCertificates loads or generates the serving certificate, and loads the client CAs of all upstreams.
 func (s *Server) loadCertificates(ctx context.Context) (err error) {
 	secure := *s.config.SecureServing
 	secure.ServerCert.PairName = "relay"
@@ -173,9 +173,9 @@ func (s *Server) loadCertificates(ctx context.Context) (err error) {
 	return nil
 }
 
-// build makes the parts that serve.
+// build creates the registry and the server of each upstream.
 func (s *Server) build() error {
-	unused := new(rest.Config) // the storages want one, but a relay stores no objects
+	unused := new(rest.Config) // the storages require one, but a relay stores no objects
 	client, err := kubernetes.NewForConfig(unused)
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
@@ -204,7 +204,7 @@ func (s *Server) build() error {
 	return nil
 }
 
-// serve makes what serves u.
+// serve creates the relay and the HTTP server of u.
 func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.Budget) (err error) {
 	proxied := relay.ProxyConfig{Upstream: u.rest, Prefix: httpapi.PathOf(u.Name)}
 	if u.auth.ClientCA != nil {
@@ -245,7 +245,7 @@ func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.
 	return err
 }
 
-// nothing is the store of a registry that stores nothing.
+// nothing is the kv.Store of a registry without objects.
 type nothing struct{ kv.Store }
 
 // Replacements implements kv.Store.

@@ -28,26 +28,26 @@ const (
 	rememberedDecisions = 10_000
 	// maxRemembered limits the text of an entry.
 	maxRemembered = 16 << 10
-	// patience is how long the upstream is asked if there is a last decision. After it has not answered, last
-	// decisions are repeated for pause without asking.
+	// patience limits the wait for the upstream if there is a last decision. After a timeout, last decisions are
+	// repeated for pause without a request to the upstream.
 	patience, pause = 2 * time.Second, time.Second
 )
 
-// stale repeats the last decisions of authenticators and authorizers while the upstream does not answer. A decision
-// older than bound is not repeated. A refusal replaces an earlier approval.
+// stale repeats the last decisions of authenticators and authorizers while the upstream does not respond. Decisions
+// expire. A refusal replaces an earlier approval.
 type stale struct {
 	digester         *identity.Digester
 	users, decisions *memory
-	failed           atomic.Pointer[time.Time] // when the upstream last did not answer; nil if it always has
+	failed           atomic.Pointer[time.Time] // time of the last missing response of the upstream, nil without one
 }
 
-// newStale returns a stale without decisions. If bound is 0, it repeats none.
+// newStale returns an empty stale, whose decisions expire after bound. If bound is 0, it repeats none.
 func newStale(bound time.Duration) *stale {
 	newMemory := func() *memory { return &memory{bound: bound, entries: cache.NewLRUExpireCache(rememberedDecisions)} }
 	return &stale{digester: identity.NewDigester(), users: newMemory(), decisions: newMemory()}
 }
 
-// authenticator returns next with the last decisions about tokens.
+// authenticator returns an authenticator that falls back on next's last decisions about tokens.
 func (s *stale) authenticator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		key, ok := s.credentialKey(req)
@@ -70,7 +70,7 @@ func (s *stale) authenticator(next authenticator.Request) authenticator.Request 
 			return resp, ok, err
 		}
 		if err != nil && errors.Is(err, context.Canceled) {
-			return resp, ok, err // the client has left
+			return resp, ok, err // the client has disconnected
 		}
 		now := &remembered{asked: asked}
 		if ok && err == nil {
@@ -81,7 +81,7 @@ func (s *stale) authenticator(next authenticator.Request) authenticator.Request 
 	})
 }
 
-// authorizer returns next with its last decisions.
+// authorizer returns an authorizer that falls back on next's last decisions.
 func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		key, err := s.attributesKey(a)
@@ -119,7 +119,7 @@ func mayNotReview(err error) bool {
 	return apierrors.IsForbidden(err)
 }
 
-// fail notes that the upstream has not answered, unless the client's own context has ended.
+// fail records that the upstream has not responded, unless the client's own context has ended.
 func (s *stale) fail(ctx context.Context) {
 	if ctx.Err() == nil {
 		now := time.Now()
@@ -127,14 +127,14 @@ func (s *stale) fail(ctx context.Context) {
 	}
 }
 
-// pauses reports whether the upstream is not asked now.
+// pauses reports whether requests to the upstream are paused.
 func (s *stale) pauses() bool {
 	failed := s.failed.Load()
 	return failed != nil && time.Since(*failed) < pause
 }
 
-// credentialKey returns a digest of the credentials of req. It returns false if they have no token: then the
-// upstream is not asked.
+// credentialKey returns a digest of the credentials of req. It returns false if req has no token, so that the
+// upstream does not decide.
 func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
 	b := fmt.Appendf(nil, "%q %q ", req.Header["Authorization"], req.Header["Sec-Websocket-Protocol"])
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
@@ -144,7 +144,7 @@ func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
 	return key, len(req.Header["Authorization"])+len(req.Header["Sec-Websocket-Protocol"]) > 0
 }
 
-// attributesKey returns a digest of all that a SubjectAccessReview has.
+// attributesKey returns a digest of all attributes that a SubjectAccessReview contains.
 func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
 	fields, err := a.GetFieldSelector()
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
 	s.digester.Digest(&key, fmt.Appendf(nil, "%q", []any{
 		u.GetName(), u.GetUID(), u.GetGroups(), u.GetExtra(), a.GetVerb(), a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName(),
 		a.GetAPIGroup(), a.GetAPIVersion(), a.GetPath(), a.IsResourceRequest(), fields, labels,
-	})) // quoted, no two lists are the same
+	})) // quoting makes the text unambiguous
 	return key, nil
 }
 
@@ -173,7 +173,7 @@ type remembered struct {
 	reason   string
 }
 
-// limit returns a context for asking again. It ends early if there is a last decision.
+// limit returns the context of a request to the upstream. It ends early if there is a last decision.
 func (r *remembered) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r == nil {
 		return ctx, func() {}
@@ -181,7 +181,7 @@ func (r *remembered) limit(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, patience)
 }
 
-// memory has the last decisions.
+// memory holds the last decisions.
 type memory struct {
 	bound   time.Duration
 	entries *cache.LRUExpireCache
@@ -189,14 +189,14 @@ type memory struct {
 	mu sync.Mutex // orders remember
 }
 
-// recall returns the decision of that key, nil if there is none that may be repeated.
+// recall returns the decision of a key, nil if there is none or it has expired.
 func (m *memory) recall(key digest) *remembered {
 	known, _ := m.entries.Get(key)
 	r, _ := known.(*remembered)
 	return r
 }
 
-// remember stores a decision, unless there is one with a later request, or it is too large.
+// remember stores a decision unless it is too large, or memory has the decision of a later request.
 func (m *memory) remember(key digest, r *remembered) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

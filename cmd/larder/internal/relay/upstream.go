@@ -19,19 +19,19 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Upstream is an API server that a relay stands before.
+// Upstream is an API server whose objects a relay caches.
 type Upstream struct {
-	// Name is "" if the relay has one upstream, which it serves at the root. Others are served below /clusters/{name}.
+	// Name is "" for the only upstream, which is served at the root. Named upstreams are served below /clusters/{name}.
 	Name string
-	// Kubeconfig has the address of the upstream and the relay's own credentials there; "" means the cluster that
-	// the relay runs in.
+	// Kubeconfig has the address of the upstream and the relay's own credentials there. "" means the cluster in which
+	// the relay runs.
 	Kubeconfig string
-	// ClientCAFile has the CAs of the client certificates of the upstream's users; "" accepts none.
+	// ClientCAFile has the CAs of the client certificates of the upstream's users. "" accepts no certificates.
 	ClientCAFile string
 }
 
-// ParseUpstreams reads the upstreams of a relay: one KUBECONFIG, or NAME=KUBECONFIG for each of several. clientCAs
-// are their files with the CAs of client certificates in the same form. Without kubeconfigs there is one upstream.
+// ParseUpstreams parses the flags --upstream and --client-ca-file: one KUBECONFIG and FILE, or NAME=KUBECONFIG and
+// NAME=FILE for each of several upstreams. Without kubeconfigs, the upstream is the cluster in which the relay runs.
 func ParseUpstreams(kubeconfigs, clientCAs []string) (all []Upstream, err error) {
 	if len(kubeconfigs) == 0 {
 		kubeconfigs = []string{""}
@@ -40,7 +40,7 @@ func ParseUpstreams(kubeconfigs, clientCAs []string) (all []Upstream, err error)
 	for i, text := range kubeconfigs {
 		name, file := parseNamed(text)
 		if _, twice := at[name]; twice || name == "" && len(kubeconfigs) > 1 {
-			return nil, fmt.Errorf("--upstream %s: each of several upstreams needs a name of its own, as in NAME=KUBECONFIG", text)
+			return nil, fmt.Errorf("--upstream %s: each of several upstreams needs its own name, as in NAME=KUBECONFIG", text)
 		}
 		at[name] = i
 		all = append(all, Upstream{Name: name, Kubeconfig: file})
@@ -77,8 +77,8 @@ type upstream struct {
 	http   *httpapi.Server
 }
 
-// reach makes the client of an upstream, and loads authentication and authorization, which the upstream decides
-// about. It sends no request: an upstream that is away does not delay others.
+// reach creates the client, authentication and authorization of an upstream. It sends no request, so an unreachable
+// upstream does not delay others.
 func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
 	u := &upstream{Upstream: of, logger: s.config.Logger}
 	if u.Name != "" {
@@ -105,7 +105,7 @@ func clientFor(config *rest.Config) (*http.Client, error) {
 	return &http.Client{Transport: direct{transport}}, err
 }
 
-// direct follows no redirects: each request of the transport has the relay's credential, whatever its server is.
+// direct rejects redirects, because the transport would send the relay's credentials to any server.
 type direct struct{ http.RoundTripper }
 
 func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -117,7 +117,7 @@ func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// warn waits until the upstream responds, and logs the rights that the relay lacks there. It returns when ctx ends.
+// warn waits until the upstream responds, and logs the permissions that the relay lacks. It returns when ctx ends.
 func (u *upstream) warn(ctx context.Context) error {
 	client, err := kubernetes.NewForConfigAndClient(u.rest, u.client)
 	if err != nil {

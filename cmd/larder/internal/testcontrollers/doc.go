@@ -1,9 +1,9 @@
 // Package testcontrollers runs a few of kube-controller-manager's controllers in this process, for
 // tests and development.
 //
-// [Controllers] empty deleted namespaces and collect garbage. In each namespace they publish the CA and
-// create the default service account, without which no pod is admitted. There are no controllers of
-// workloads: a Deployment creates no pods.
+// [Controllers] empty deleted namespaces and delete objects whose owners are gone. In each namespace they publish the
+// CA and create the default service account, without which no pod is admitted. There are no workload controllers: a
+// Deployment creates no pods.
 //
 // The controllers have no leader election. They must not run beside a kube-controller-manager,
 // which [Rival] detects, nor in two servers of one store.

@@ -11,11 +11,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// monitors has the informers by which the collector follows the metadata of all objects.
-// It implements upstream's InformerFactory.
+// monitors holds the collector's informers of the metadata of all objects. It implements upstream's InformerFactory.
 //
 // The collector cannot end the informer of a kind that is no longer served. The informer keeps retrying with
-// growing pauses, without logging. If the kind is served again, the informer follows it.
+// growing delays, without logging, until the kind is served again.
 type monitors struct {
 	factory metadatainformer.SharedInformerFactory
 

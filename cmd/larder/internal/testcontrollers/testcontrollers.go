@@ -47,25 +47,25 @@ const managerLease = "kube-controller-manager"
 type Config struct {
 	// Client connects to the server as a user with all rights.
 	Client *rest.Config
-	// RootCA is published in every namespace: the certificates in PEM with which pods verify the
-	// server's certificate.
+	// RootCA has the certificates, in PEM, with which pods verify the server's certificate. It is published in every
+	// namespace.
 	RootCA []byte
 }
 
-// Controllers are the controllers of one server. Build them with [New].
+// Controllers are the controllers of one server. Create them with [New].
 type Controllers struct {
 	config   Config
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	ready    chan struct{} // closed once pods are admitted
-	isReady  func()        // closes ready, once
+	isReady  func()        // closes ready; may be called repeatedly
 	pauses   chan *pause
 }
 
 // pause makes Run stop the controllers.
 type pause struct {
-	stopped chan struct{} // closed when they have ended
-	resumed chan struct{} // closed when they may begin again
+	stopped chan struct{} // closed when the controllers have ended
+	resumed chan struct{} // closed when they may start again
 }
 
 // New returns Controllers. It does no I/O.
@@ -96,8 +96,8 @@ func (c *Controllers) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Rival returns the holder of the lease of kube-controller-manager, which does the same work, or "" if there
-// is none.
+// Rival returns the holder of the lease of kube-controller-manager, which runs the same controllers, or "" if the lease
+// is not held.
 func Rival(ctx context.Context, client kubernetes.Interface) (string, error) {
 	lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
 	switch {
@@ -116,7 +116,7 @@ func Rival(ctx context.Context, client kubernetes.Interface) (string, error) {
 	return *spec.HolderIdentity, nil
 }
 
-// Run runs the controllers until ctx ends, which is no error. It may be called once.
+// Run runs the controllers until ctx ends, and then returns nil. It may be called once.
 func (c *Controllers) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := c.runUntilPaused(ctx); err != nil {
@@ -150,9 +150,9 @@ func (c *Controllers) runUntilPaused(ctx context.Context) error {
 	}
 }
 
-// Pause stops the controllers, which must run, and returns once they have ended. After resume, new
-// controllers start without the state of the old ones. So they do not delete an object that was restored
-// meanwhile because the old ones knew it as deleted or without an owner.
+// Pause stops the controllers, which must be running, and returns when they have ended. After resume, new
+// controllers start without the state of the old ones. Otherwise they might delete an object that was restored
+// meanwhile, because the old ones had seen it deleted or without an owner.
 func (c *Controllers) Pause(ctx context.Context) (resume func(), err error) {
 	p := &pause{stopped: make(chan struct{}), resumed: make(chan struct{})}
 	select {

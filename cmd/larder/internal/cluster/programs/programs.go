@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// The go.mod and go.sum of the programs' module. Under these names they would make the directory a module,
-// which cannot be embedded.
+// The go.mod and go.sum of the programs' module. Under their usual names they would make this directory a separate
+// module, whose files cannot be embedded.
 var (
 	//go:embed programs.mod
 	moduleFile string
@@ -31,8 +31,7 @@ const (
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
 	Kwok              = "kwok"
-	// Stages is kwok's file of the life cycles of nodes and pods, with the name and content that it has
-	// in kwok's releases.
+	// Stages is the file with kwok's stages of nodes and pods, with the name and content of kwok's releases.
 	Stages = "stage-fast.yaml"
 )
 
@@ -66,8 +65,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "larder", "programs"), nil
 }
 
-// Build returns the directory of the programs below cache. If they are missing, it calls say and builds
-// them, which takes minutes.
+// Build returns the directory of the programs below cache. If programs are missing, it calls say and builds all,
+// which takes minutes.
 func Build(ctx context.Context, cache string, say func(string)) (string, error) {
 	dir := filepath.Join(cache, key())
 	if found, err := Find(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +79,7 @@ func Build(ctx context.Context, cache string, say func(string)) (string, error) 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("programs: %w", err)
 	}
-	say(fmt.Sprintf("building kube-controller-manager, kube-scheduler and kwok into %s: it takes minutes, this once", dir))
+	say(fmt.Sprintf("building kube-controller-manager, kube-scheduler and kwok into %s; this takes minutes, only once", dir))
 	stage, err := os.MkdirTemp(cache, ".build-")
 	if err != nil {
 		return "", fmt.Errorf("programs: %w", err)
@@ -97,7 +96,7 @@ func Build(ctx context.Context, cache string, say func(string)) (string, error) 
 	return Find(dir)
 }
 
-// stages are the files of kwok's module that make up its stage-fast.yaml.
+// stages matches the files of kwok's module that make up its stage-fast.yaml.
 var stages = []string{"node/fast/*.yaml", "node/heartbeat-with-lease/*.yaml", "pod/fast/*.yaml"}
 
 // build builds the programs into dir, in a module that it writes there.
@@ -107,8 +106,7 @@ func build(ctx context.Context, dir string) error {
 			return fmt.Errorf("programs: %w", err)
 		}
 	}
-	// With flags of their own, for programs without debugging information say, the packages
-	// that Larder links, too, would all be compiled again.
+	// The compiler flags are Larder's, so that packages that Larder also links are not compiled again.
 	_, err := command(ctx, dir, "build", "-buildvcs=false", "-ldflags", stamp(), "-o", dir+string(filepath.Separator),
 		"k8s.io/kubernetes/cmd/"+ControllerManager, "k8s.io/kubernetes/cmd/"+Scheduler, "sigs.k8s.io/kwok/cmd/"+Kwok)
 	if err != nil {
@@ -162,7 +160,7 @@ func command(ctx context.Context, dir string, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Version is the release of Kubernetes of kube-controller-manager and kube-scheduler.
+// Version returns the Kubernetes release of kube-controller-manager and kube-scheduler.
 func Version() string {
 	found := regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)`).FindStringSubmatch(moduleFile)
 	if found == nil {
