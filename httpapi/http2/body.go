@@ -21,10 +21,10 @@ type body struct {
 	expects bool  // the client waits for 100 Continue; belongs to the goroutine that reads the body
 
 	data  []byte // arrived and not read
-	got   int64  // bytes that came
+	got   int64  // bytes that have arrived
 	left  int64  // bytes that the client may send
 	owed  int64  // bytes that were read, but not yet returned by a WINDOW_UPDATE
-	ended bool   // all came
+	ended bool   // all of it has arrived
 	err   error  // after an error nothing is read, and further bytes are discarded
 
 	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
@@ -40,7 +40,7 @@ type body struct {
 func (c *Conn) data(f *http2.DataFrame) error {
 	p, size, end := f.Data(), int64(f.Header().Length), f.StreamEnded()
 	if len(p) == 0 && !end {
-		if err := c.flood.check(); err != nil {
+		if err := c.checkFlood(); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 		return nil
 	case st == nil:
 		_ = c.framer.WriteRSTStream(f.StreamID, http2.ErrCodeStreamClosed)
-		return c.flood.check()
+		return c.checkFlood()
 	case st.body == nil || st.body.ended:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
 	}
@@ -110,8 +110,8 @@ func (st *stream) consumedLocked(n int64) {
 	}
 }
 
-// requestGrantLocked asks for a grant if the body may be larger than the window of its stream. A body of
-// an unknown length does not ask before it has come to half of the window.
+// requestGrantLocked requests a grant if the body may be larger than the window of its stream. A body of unknown
+// length requests it once half of the window has arrived.
 func (st *stream) requestGrantLocked() {
 	b, l := st.body, &st.c.memory
 	if !b.whole || b.granted > 0 || b.wants > 0 || b.ended || b.err != nil {
@@ -123,7 +123,7 @@ func (st *stream) requestGrantLocked() {
 	}
 	if b.wants = max(0, need-l.maxOwed); b.wants > 0 {
 		l.waiting = append(l.waiting, st)
-		l.grant((*stream).increaseLocked)
+		l.grant()
 	}
 }
 
@@ -162,7 +162,7 @@ func (st *stream) discardLocked(err error, settled bool) {
 	c.freeLocked(n)
 	c.memory.large += b.granted
 	b.granted = 0
-	c.memory.grant((*stream).increaseLocked)
+	c.memory.grant()
 }
 
 // Proceed implements exchange.HijackedBody.

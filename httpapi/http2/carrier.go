@@ -106,8 +106,7 @@ func (r *request) leaveSlot() {
 // StartStream implements exchange.Carrier. The head is sent at once.
 func (r *request) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	st := r.stream
-	block := st.appendFields(appendStatus(nil, code), header)
-	_, _ = st.write(appendHeaders(nil, st.id, block, false), nil, false) // the first write returns an error
+	_ = st.writeHead(code, header) // the first write of the body returns an error
 	r.streamed = st.written
 	return exchange.BodyStream{Conn: st, End: st.End, Left: st.Left}
 }
@@ -115,16 +114,17 @@ func (r *request) StartStream(code int, header []exchange.Field) exchange.BodySt
 // hijacked returns the argument of Response.Hijack.
 func (r *request) hijacked() exchange.Hijacked {
 	st := r.stream
-	t := exchange.Hijacked{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}
+	begin := func(code int, header http.Header) error { return st.writeHead(code, fieldsOf(header)) }
+	t := exchange.Hijacked{Conn: st, Begin: begin, End: st.endResponse, Left: st.Left}
 	if st.body != nil {
 		t.Body = st
 	}
 	return t
 }
 
-// beginResponse sends the head of a response.
-func (st *stream) beginResponse(code int, header http.Header) error {
-	block := st.appendFields(appendStatus(nil, code), fieldsOf(header))
+// writeHead sends the head of a response.
+func (st *stream) writeHead(code int, header []exchange.Field) error {
+	block := st.appendFields(appendStatus(nil, code), header)
 	_, err := st.write(appendHeaders(nil, st.id, block, false), nil, false)
 	return err
 }
@@ -221,7 +221,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	return r.sendBody(head, x)
 }
 
-// blockCapacity is the initial capacity for the header block of a response. Few are longer.
+// blockCapacity is the initial capacity for the header block of a response. Few blocks are longer.
 const blockCapacity = 512
 
 // sendBody writes a response with an exchange.Body.
@@ -286,7 +286,7 @@ func (r *request) relay(head []byte, body io.Reader) error {
 // relaySize is the maximum size of a relayed piece.
 const relaySize = 32 << 10
 
-// staticNames are the numbers of names that every HPACK decoder knows (RFC 7541, appendix A).
+// staticNames are the indexes of header names in HPACK's static table (RFC 7541, appendix A).
 var staticNames = map[string]int{
 	"cache-control": 24, "content-encoding": 26, "content-length": 28, "content-type": 31,
 	"date": 33, "location": 46, "retry-after": 53, "vary": 59,

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -70,9 +71,9 @@ type Conn struct {
 	first       [1]byte
 	framer      *http2.Framer // reads frames; the frames it writes, which mu guards, are queued
 	decoder     *hpack.Decoder
-	block       block     // the header that is being read
-	headerUntil time.Time // when the header must be whole; zero if none has begun
-	flood       bucket    // frames that only make work
+	block       block                          // the header that is being read
+	headerUntil time.Time                      // when the header must be whole; zero if none has begun
+	flood       flowcontrol.PassiveRateLimiter // frames that only make work
 
 	running sync.WaitGroup // the goroutines that serve streams or flush control frames
 
@@ -101,7 +102,7 @@ type Conn struct {
 	goingAway     goAwayState          // guarded by mu
 	idleSince     time.Time            // guarded by mu
 
-	expelled bool // guarded by the mu of the pool: it has ended c
+	expelled bool // guarded by the mu of the pool: the pool has ended the connection
 }
 
 // goAwayState is the progress of a GOAWAY.
@@ -124,6 +125,7 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*stream),
 		window: initialWindow, initial: initialWindow, frame: initialFrame,
 		memory: newMemoryUsage(&s.config), idleSince: time.Now(),
+		flood: flowcontrol.NewTokenBucketPassiveRateLimiter(floodRate, floodBurst),
 	}
 	if invariants.Enabled {
 		m.memoryHolders = make(map[*stream]struct{})
@@ -226,7 +228,7 @@ func (c *Conn) read() error {
 			err = c.handle(frame)
 		}
 		if stream, ok := errors.AsType[http2.StreamError](err); ok {
-			if err := c.flood.check(); err != nil {
+			if err := c.checkFlood(); err != nil {
 				return err
 			}
 			c.resetStream(stream.StreamID, stream.Code)
@@ -297,7 +299,7 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	}
 }
 
-// endStreams stops all work on the connection. Its streams fail with why.
+// endStreams stops all work on the connection. Its streams fail with the error why.
 func (c *Conn) endStreams(why error) {
 	c.mu.Lock()
 	if c.over == nil {
@@ -383,23 +385,15 @@ func (c *Conn) UnderWay() (answered func() bool) {
 	return answered
 }
 
-// bucket limits how often something happens.
-type bucket struct {
-	level float64
-	at    time.Time
-}
-
 const (
 	floodBurst = 2000
-	floodRate  = 200 // a second
+	floodRate  = 200 // per second
 )
 
-// check counts a frame that only makes work. If there are too many, the connection ends.
-func (b *bucket) check() error {
-	now := time.Now()
-	b.level = max(0, b.level-floodRate*now.Sub(b.at).Seconds()) + 1
-	b.at = now
-	if b.level > floodBurst {
+// checkFlood counts a frame that only makes work. It returns an error, which ends the connection, if there are too
+// many.
+func (c *Conn) checkFlood() error {
+	if !c.flood.TryAccept() {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	return nil

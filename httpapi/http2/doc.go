@@ -32,15 +32,15 @@
 //   - Streams, and goroutines that make answers: Config.MaxStreams. Goroutines in all: twice that, because one may
 //     wait for the audit log after its answer. A stream beyond these limits is refused.
 //   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] times that for all unanswered
-//     requests of a connection. HPACK may expand a header to [expandMost] times its
+//     requests of a connection. HPACK may expand a header to [maxExpansion] times its
 //     encoded size, beyond a usual size that is always allowed.
 //   - Bodies: Config.MaxBodyBytes for each, and the window of the connection for all. Memory grows
 //     with the data that has arrived, not with the announced length.
-//   - Answers that wait for the client: Config.WriteTimeout for each, and the pool of the server.
+//   - Answers that wait for the client: Config.WriteTimeout for each, and the server's memory pool for all.
 //   - Frames that only make work, such as resets, pings, settings and DATA of closed streams:
 //     [floodRate]. A client that sends more gets ENHANCE_YOUR_CALM, and its connection ends.
 //     A WINDOW_UPDATE wakes only as many writers as its window has room for.
-//   - Control frames that the client causes and does not read: [mostControl]. Then the connection ends.
+//   - Control frames that the client causes and does not read: [maxControl]. Then the connection ends.
 //   - The time until the client has sent its preface or the rest of a header:
 //     Config.HeaderTimeout.
 //

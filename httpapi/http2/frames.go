@@ -23,27 +23,27 @@ func (c *Conn) handle(frame http2.Frame) error {
 		return c.ping(f)
 	case *http2.GoAwayFrame:
 		c.goAway(goAwayDone) // the client opens no more streams on this connection
-		return c.flood.check()
+		return c.checkFlood()
 	case *http2.PushPromiseFrame:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	case *http2.PriorityFrame:
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
 		}
-		return c.flood.check()
+		return c.checkFlood()
 	default:
-		return c.flood.check() // unknown frames are ignored
+		return c.checkFlood() // unknown frames are ignored
 	}
 }
 
 func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		return c.flood.check()
+		return c.checkFlood()
 	}
 	if f.NumSettings() > maxSettings {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	if err := c.flood.check(); err != nil {
+	if err := c.checkFlood(); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -80,7 +80,7 @@ func (c *Conn) setLocked(s http2.Setting) error {
 
 func (c *Conn) ping(f *http2.PingFrame) error {
 	if !f.IsAck() {
-		if err := c.flood.check(); err != nil {
+		if err := c.checkFlood(); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -96,7 +96,7 @@ func (c *Conn) ping(f *http2.PingFrame) error {
 			c.goAway(goAwayDone)
 		}
 	}
-	return c.flood.check()
+	return c.checkFlood()
 }
 
 func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
@@ -143,7 +143,7 @@ func (c *Conn) rstStream(f *http2.RSTStreamFrame) error {
 	if st != nil {
 		st.clientLeft(errReset)
 	}
-	return c.flood.check()
+	return c.checkFlood()
 }
 
 // The frames of responses are assembled here, in the buffer that they leave in (RFC 9113, 6). Each

@@ -58,9 +58,9 @@ func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
 	return said.Bytes()
 }
 
-// mostAllocated is how many bytes are allocated at most for each byte of a header: strings of
+// maxAllocated is how many bytes are allocated at most for each byte of a header: strings of
 // the decoder, lines, and the same again where buffers grow.
-const mostAllocated = 40
+const maxAllocated = 40
 
 // TestHeaderCostIsLinear checks that reading a header takes work and memory in proportion to its decoded size,
 // whatever its encoding.
@@ -104,7 +104,7 @@ func TestHeaderCostIsLinear(t *testing.T) {
 					asked = 0
 					allocated := allocatedBytes()
 					defer func() {
-						if got := allocatedBytes() - allocated; got > mostAllocated*weight+1<<20 {
+						if got := allocatedBytes() - allocated; got > maxAllocated*weight+1<<20 {
 							t.Errorf("%d bytes were allocated for a header of %d", got, weight)
 						}
 					}()

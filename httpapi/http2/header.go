@@ -26,7 +26,7 @@ type request struct {
 	lines  []line
 	pseudo [lastPseudo]span
 
-	malformed      bool  // the block is no request, and the stream is reset
+	malformed      bool  // the block is not a request, so the stream is reset
 	large          bool  // the answer is 431
 	length         int64 // of the body; -1 if it is not announced
 	expects        bool  // the client waits for 100 Continue
@@ -92,16 +92,16 @@ func (r *request) size() int64 {
 // therefore limited to a usual size, and beyond that to a multiple of its encoded size, so that few bytes cannot
 // cause much work.
 const (
-	expandUsual = 64 << 10
-	expandMost  = 8
+	expandUsual  = 64 << 10
+	maxExpansion = 8
 )
 
 // block is a header block that is being read.
 type block struct {
 	req     *request // nil: the fields are decoded for the decoder's state alone
-	sent    int      // bytes of it
-	size    int      // of the fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts
-	most    int      // of size
+	sent    int      // encoded size of the block
+	size    int      // size of the fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts
+	most    int      // limit of size
 	regular bool     // fields of the header have begun
 	pieces  []byte   // of the block, if it comes in several
 }
@@ -112,7 +112,7 @@ func (b *block) add(f hpack.HeaderField) {
 	if r == nil || r.large {
 		return
 	}
-	if b.size += int(f.Size()); b.size > b.most || b.size > expandUsual+expandMost*b.sent {
+	if b.size += int(f.Size()); b.size > b.most || b.size > expandUsual+maxExpansion*b.sent {
 		r.large = true
 		r.dropHeader()
 		return
@@ -277,7 +277,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 		if !ok {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		if err := c.flood.check(); err != nil {
+		if err := c.checkFlood(); err != nil {
 			return err
 		}
 		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()

@@ -32,7 +32,7 @@ type memoryUsage struct {
 
 	headers    int64
 	maxHeaders int64
-	gathered   int64 // the header that is not complete yet
+	gathered   int64 // size of the header that is still arriving
 
 	// Bodies larger than the window of a stream are granted the rest when ReadBody asks for it,
 	// in the order in which they asked.
@@ -124,7 +124,7 @@ func (st *stream) chargeLocked() {
 	st.charged = waitCost + st.owned
 	st.c.memory.pooled += st.charged
 	if invariants.Enabled {
-		st.c.memoryHolders[st] = struct{}{} // it may be over, and not be in there any more
+		st.c.memoryHolders[st] = struct{}{} // checkLocked may have removed a stream that is over
 	}
 }
 
@@ -133,8 +133,8 @@ func (st *stream) refundLocked() {
 	st.charged = 0
 }
 
-// grant grants memory to the waiting streams, as long as there is any.
-func (l *memoryUsage) grant(increase func(*stream, int64)) {
+// grant grants memory to the waiting streams in their order, until one needs more than there is.
+func (l *memoryUsage) grant() {
 	for len(l.waiting) > 0 {
 		st := l.waiting[0]
 		if n := st.body.wants; n > 0 {
@@ -143,7 +143,7 @@ func (l *memoryUsage) grant(increase func(*stream, int64)) {
 			}
 			l.large -= n
 			st.body.granted, st.body.wants = n, 0
-			increase(st, n)
+			st.increaseLocked(n)
 		}
 		l.waiting[0], l.waiting = nil, l.waiting[1:]
 	}

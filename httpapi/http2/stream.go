@@ -167,7 +167,7 @@ func (st *stream) discard() {
 	st.discardLocked(errEnded, true)
 }
 
-// answered notes that the exchange is over.
+// answered records that the exchange has ended, and frees the memory of its header.
 func (st *stream) answered() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
@@ -253,7 +253,7 @@ func (st *stream) endedLocked() {
 	st.wakeLocked()
 }
 
-// endAnswerLocked notes that the goroutine of the stream has ended the answer, or has ended itself.
+// endAnswerLocked records that the goroutine of the stream has ended the answer, or has ended itself.
 func (st *stream) endAnswerLocked() {
 	if st.answering {
 		st.answering = false

@@ -76,7 +76,7 @@ func (c *Conn) closed() bool {
 
 // Queued control frames are limited: a client that causes more of them does not read.
 const (
-	mostControl = 64 << 10
+	maxControl  = 64 << 10
 	keptControl = 4 << 10
 )
 
@@ -87,7 +87,7 @@ type controlWriter Conn
 // released that.
 func (w *controlWriter) Write(frame []byte) (int, error) {
 	c := (*Conn)(w)
-	if len(c.control)+len(frame) > mostControl {
+	if len(c.control)+len(frame) > maxControl {
 		c.broken()
 		return len(frame), nil
 	}
@@ -126,8 +126,8 @@ func (c *Conn) out(p []byte) (err error) {
 	return err
 }
 
-// mostUnsent limits the unsent bytes, so that one more frame fits into a burst.
-const mostUnsent = burst - exchange.RecordSize
+// maxUnsent limits the unsent bytes, so that one more frame fits into a burst.
+const maxUnsent = burst - exchange.RecordSize
 
 // writeUnsent writes the unsent frames. The caller holds writeMu.
 func (c *Conn) writeUnsent() error {
@@ -229,7 +229,7 @@ func (st *stream) send(head, p []byte, end bool) error {
 		*buffer = (*buffer)[:0]
 	}
 	*buffer = st.appendFrames(*buffer, head, p, end, frame)
-	if st.gather && len(*buffer) <= mostUnsent {
+	if st.gather && len(*buffer) <= maxUnsent {
 		c.unsent = buffer
 		return nil
 	}
