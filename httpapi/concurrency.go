@@ -15,7 +15,7 @@ import (
 
 // concurrency limits how many requests are served at once.
 type concurrency struct {
-	flow                    *flow.Control // nil: the number of requests decides
+	flow                    *flow.Control // nil: maxReading and maxMutating apply instead
 	inflight                *exchange.InFlight
 	maxReading, maxMutating int           // 0 sets no bound
 	timeout                 time.Duration // of requests without a deadline
@@ -23,8 +23,7 @@ type concurrency struct {
 
 // gaugeOf returns the gauge for requests of x's kind, and their limit without flow control; 0 means none.
 func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
-	switch x.Verb {
-	case "get", "list", "watch":
+	if x.IsReadOnly() {
 		return &s.inflight.ReadOnly, s.maxReading
 	}
 	return &s.inflight.Mutating, s.maxMutating
@@ -113,8 +112,7 @@ func (s *concurrency) queueDeadline(x *apiCall) time.Time {
 // tooMany rejects a request that cannot be served now.
 func tooMany(x *apiCall, retryAfter string) {
 	info, req := x.RequestInfo(), x.HTTP()
-	mutating := x.Verb != "get" && x.Verb != "list" && x.Verb != "watch"
-	metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, mutating)
+	metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, !x.IsReadOnly())
 	metrics.RecordRequestTermination(req, info, metrics.APIServerComponent, http.StatusTooManyRequests)
 	x.Set("Retry-After", retryAfter)
 	x.Text(http.StatusTooManyRequests, "Too many requests, please try again later.")

@@ -21,7 +21,7 @@ import (
 // faultFilter injects faults into requests from outside of the process.
 type faultFilter struct{ faults *inject.Faults } // nil injects none
 
-// route has next serve the request, unless a fault refuses it. The answer may be lost.
+// route lets next serve the request, unless a fault refuses it. A fault may also discard the answer.
 func (g *faultFilter) route(x *apiCall, next *router) {
 	if g.faults == nil || g.faults.Idle() && x.Verb != "watch" || !x.IsResourceRequest || x.Carrier.Internal() {
 		next.route(x)
@@ -40,7 +40,7 @@ func (g *faultFilter) route(x *apiCall, next *router) {
 	switch plan.Lost(x.StatusCode()) {
 	case faults.LoseCut:
 		x.Cut = true
-	case faults.LoseTimeout: // the handler, which has counted its answer, comes too late
+	case faults.LoseTimeout: // as if the handler, which has counted its answer, had missed the deadline
 		x.Audit.Answer(http.StatusGatewayTimeout)
 		x.TimeOut()
 		metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, metrics.PostTimeoutHandlerOK)
@@ -69,8 +69,8 @@ func refuseAs(x *apiCall, next *router, status, retryAfter int) {
 	next.countFailure(x)
 }
 
-// countFailure counts a failed request in upstream's metrics, as the handler of its resource does. It counts
-// none of resources that this server does not have.
+// countFailure counts a failed request in upstream's metrics, as the handler of its resource does. It
+// ignores resources that this server does not serve.
 func (r *router) countFailure(x *apiCall) {
 	if r.remote(x) != nil {
 		return
@@ -86,8 +86,7 @@ func (r *router) countFailure(x *apiCall) {
 	} else {
 		return
 	}
-	switch x.Verb {
-	case "get", "list", "watch":
+	if x.IsReadOnly() {
 		x.reading.Exchange = &x.Exchange
 		x.reading.Observe(i, x.Length())
 		return

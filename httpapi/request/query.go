@@ -11,7 +11,7 @@ type Query []Param
 // Param is one key and value of a [Query].
 type Param struct{ Key, Value string }
 
-// MaxParams is the maximum number of parameters in a query. net/url reads nothing of a longer query.
+// MaxParams limits the parameters in a query. Like net/url, parseQuery returns no parameters of a longer query.
 const MaxParams = 10000
 
 // parseQuery appends the parameters in raw to query. Like upstream, it leaves out pairs that do not decode.
@@ -98,7 +98,7 @@ func (q Query) Get(key string) string {
 	return value
 }
 
-// Values returns a copy of q as upstream's decoders want it.
+// Values returns a copy of q for upstream's decoders.
 func (q Query) Values() url.Values {
 	values := make(url.Values, len(q))
 	for _, p := range q {

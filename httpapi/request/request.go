@@ -32,9 +32,9 @@ import (
 type Request struct {
 	Method   string
 	Target   string // the request target as it was sent
-	Host     string // of a target that names one
+	Host     string // the host in the target; usually ""
 	RawQuery string
-	Query    Query // of RawQuery what could be read
+	Query    Query // the parameters of RawQuery that could be decoded
 
 	Action // its Parts are in this Request's room: see [Action.Clone]
 
@@ -44,7 +44,7 @@ type Request struct {
 	options    *internalversion.ListOptions
 	optionsErr error
 
-	// Room for what nearly all paths and queries are split into.
+	// Memory for Parts and Query. Nearly all paths and queries fit.
 	segments [8]string
 	params   [4]Param
 }
@@ -240,7 +240,10 @@ func (r *Request) refineGet() {
 // NamesItem reports whether the path itself names an item.
 func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
 
-// RequestInfo returns r as upstream's code wants it in a context. It shares r's Parts.
+// IsReadOnly reports whether the request is a get, list or watch.
+func (r *Action) IsReadOnly() bool { return r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" }
+
+// RequestInfo returns r in the form that upstream's code reads from contexts. The result shares r's Parts.
 func (r *Action) RequestInfo() *apirequest.RequestInfo {
 	info := &apirequest.RequestInfo{
 		IsResourceRequest: r.IsResourceRequest, Path: r.Path, Verb: r.Verb, APIPrefix: r.APIPrefix,
@@ -419,13 +422,7 @@ func (a *Attributes) GetUser() user.Info { return a.User }
 func (a *Attributes) GetVerb() string { return a.Request.Verb }
 
 // IsReadOnly implements authorizer.Attributes.
-func (a *Attributes) IsReadOnly() bool {
-	switch a.Request.Verb {
-	case "get", "list", "watch":
-		return true
-	}
-	return false
-}
+func (a *Attributes) IsReadOnly() bool { return a.Request.IsReadOnly() }
 
 // GetNamespace implements authorizer.Attributes.
 func (a *Attributes) GetNamespace() string { return a.Request.Namespace }
