@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -326,34 +325,6 @@ func TestPagesAnswerAsUpstream(t *testing.T) {
 				token, _, _ := strings.Cut(rest, `"`)
 				path = base + "&continue=" + url.QueryEscape(token)
 			}
-		}
-	}
-}
-
-// TestListsAllocateNothingPerItem measures the allocations of a list besides its bytes.
-func TestListsAllocateNothingPerItem(t *testing.T) {
-	p := newPair(t)
-	const items = 2000
-	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
-	for i := range items {
-		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"}}`, i)))
-	}
-	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
-		list := func() {
-			p.ours.must(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": accept}})
-		}
-		list()
-		// Others allocate meanwhile: the least of several counts is the list's own.
-		least := uint64(items)
-		for range 10 {
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			list()
-			runtime.ReadMemStats(&after)
-			least = min(least, after.Mallocs-before.Mallocs)
-		}
-		if least >= items/2 {
-			t.Errorf("%s: %d allocations for %d items", accept, least, items)
 		}
 	}
 }
