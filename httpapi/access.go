@@ -134,7 +134,8 @@ type authorization struct {
 	shell      bool // the HTML of the status page, which has no data, needs no authorization
 }
 
-// authorize asks whether the user may send the Request. Routing reads the same Request.
+// authorize reports whether the user may send the request; if not, it answers the request. Routing reads the same
+// Request value.
 func (g *authorization) authorize(x *apiCall) bool {
 	if g.authorizer == nil || x.Carrier.Internal() || g.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
 		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0)
@@ -162,8 +163,8 @@ func (g *authorization) authorize(x *apiCall) bool {
 	return false
 }
 
-// unsynced answers a request whose authorization data was not loaded in time. Clients retry the request,
-// and resume a watch at their revision.
+// unsynced returns the error for a request whose authorization data was not loaded in time. Clients retry the
+// request, and resume a watch at their revision.
 func unsynced() error {
 	return apierrors.NewTooManyRequests("the server has not loaded yet what decides about access, please try again later", 1)
 }

@@ -43,7 +43,7 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// newServer returns a server with an empty table of routes.
+// newServer returns a server with an empty routing table.
 func newServer(config Config) *Server {
 	config.setDefaults()
 	s := &Server{config: config, draining: make(chan struct{}), unready: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(config.cpu)}
@@ -51,11 +51,11 @@ func newServer(config Config) *Server {
 	s.stitcher = reads.NewStitcher(64 << 20)
 	s.assemble()
 	s.http1 = http1.New(s.http1Config())
-	s.publish(routes.New())
+	s.table.Store(routes.New())
 	return s
 }
 
-// assemble makes the chain and the parts that serve requests.
+// assemble builds the handler chain and its parts.
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
@@ -160,7 +160,7 @@ func (s *Server) install() error {
 	if config.Relay == nil {
 		discovery.InstallIndex(t, t.Paths(), config.Aggregator)
 	}
-	s.publish(t)
+	s.table.Store(t)
 	return nil
 }
 
@@ -238,9 +238,6 @@ func processCPU() time.Duration {
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
-
-// publish makes t the table that routes requests.
-func (s *Server) publish(t *routes.Table) { s.table.Store(t) }
 
 // Schemas returns the OpenAPI schemas of CustomResourceDefinitions, and the schemas that custom resources refer to.
 func (s *Server) Schemas() (map[string]*spec.Schema, error) {

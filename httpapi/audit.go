@@ -20,7 +20,7 @@ type auditor struct {
 // asSent returns the request with the URL that the client has sent, for the audit record.
 func asSent(x *apiCall) *http.Request {
 	req := *x.HTTP()
-	if u, err := x.SentURL(); err == nil { // which was read already
+	if u, err := x.SentURL(); err == nil { // the parser has accepted the target
 		req.URL = u
 	}
 	return &req

@@ -40,7 +40,7 @@ func TestDrippingHeader(t *testing.T) {
 	defer s.cancel()
 	routes := routes.New()
 	routes.Handle("/x", http.HandlerFunc(echo))
-	s.publish(routes)
+	s.table.Store(routes)
 	long := strings.Repeat("a", 1<<20-100)
 	for _, script := range []string{
 		"GET /x HTTP/1.1\r\nHost: h\r\nA: " + long + "\r\n\r\n",
@@ -106,7 +106,7 @@ func TestBodiesArrive(t *testing.T) {
 	}
 	routes.Handle("/read", http.HandlerFunc(sum))
 	routes.Handle("/leave", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	s.publish(routes)
+	s.table.Store(routes)
 	rapid.Check(t, func(t *rapid.T) {
 		var script bytes.Buffer
 		var want []string
@@ -229,7 +229,7 @@ func TestLateBodies(t *testing.T) {
 			_, err := io.ReadAll(req.Body)
 			ended <- err
 		}))
-		s.publish(routes)
+		s.table.Store(routes)
 		client, server := net.Pipe()
 		var all sync.WaitGroup
 		all.Go(s.http1.Session(server).Serve)

@@ -23,15 +23,14 @@ type apiCall struct {
 	foreign      bool // the request may have credentials outside the Authorization header
 	uncached     bool // the request goes through to the upstream of a relay, which authorizes it
 	attrs        request.Attributes
-	basis        revocation.Basis // of the authorizer's answer about a watch
+	basis        revocation.Basis // what the authorizer's decision about a watch depends on
 	reading      reads.Read
-	span         trace.Span // nil: it is not traced
+	span         trace.Span // nil: the request is not traced
 
 	audited, impersonated time.Duration // how long these filters took, if they did anything
 }
 
-// attributes returns the request's attributes, for flow control and the authorizer. They end
-// with the call.
+// attributes returns the request's attributes, for flow control and the authorizer. They are valid as long as x.
 func (x *apiCall) attributes() *request.Attributes {
 	x.attrs = request.Attributes{User: x.User, Request: &x.Action}
 	return &x.attrs

@@ -10,11 +10,11 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// corsFilter decides by upstream's CORS filter which web pages may read answers. It also rejects requests
-// by which pages of other sites would change something outside the API: a browser adds its client
-// certificate, and kubectl proxy its credentials, to requests of any page.
+// corsFilter runs upstream's CORS filter, which decides which web pages may read answers. It also rejects unsafe
+// requests that pages of other sites send to paths outside the API: a browser adds its client certificate, and
+// kubectl proxy its credentials, to requests of any page.
 type corsFilter struct {
-	filter  *nethttp.Filter // of CORS; nil if no page may
+	filter  *nethttp.Filter // upstream's CORS filter; nil if no page of another site may read answers
 	sites   *http.CrossOriginProtection
 	auditor *auditor
 }
@@ -28,8 +28,8 @@ func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	return o
 }
 
-// check sets the header fields by which a browser lets a page read the answer. It answers preflight
-// requests, and requests of other sites' pages that it refuses.
+// check sets the header fields that tell a browser whether a page may read the answer. If it returns false, it has
+// answered the request: a preflight request, or one that it refuses.
 func (o *corsFilter) check(x *apiCall) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {

@@ -46,7 +46,7 @@ type shutdownFilter struct {
 	refused atomic.Bool // new requests are answered with 429
 }
 
-// check answers a request that is rejected. Probes and scrapes never are.
+// check rejects the request if the server shuts down. It never rejects health probes and scrapes of /metrics.
 func (l *shutdownFilter) check(x *apiCall) bool {
 	if !l.refused.Load() || x.Carrier.Internal() {
 		return true
@@ -64,8 +64,8 @@ func (l *shutdownFilter) check(x *apiCall) bool {
 	return false
 }
 
-// storageVersionFilter refuses writes of resources whose storage version is not published yet, by
-// upstream's filter.
+// storageVersionFilter runs upstream's filter, which refuses writes of resources whose storage version is not
+// published yet.
 type storageVersionFilter struct {
 	versions storageversion.Manager // nil lets everything pass
 	filter   *nethttp.Filter

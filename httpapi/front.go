@@ -26,7 +26,7 @@ func PathOf(name string) string {
 	return clustersPath + name
 }
 
-// Front serves several servers on one listener, each below /clusters/{name}. Itself it serves only /healthz,
+// Front serves several servers on one listener, each below /clusters/{name}. The Front itself serves only /healthz,
 // /livez and /readyz, and reads no credentials.
 type Front struct {
 	servers  map[string]*Server
@@ -34,7 +34,8 @@ type Front struct {
 	draining chan struct{} // closed when Run's context has ended
 }
 
-// NewFront returns a Front for at least one server, by name. It has the limits of any one of them.
+// NewFront returns a Front for servers, at least one, by name. It takes its limits from one of them: all must have
+// the same.
 func NewFront(listener net.Listener, config *tls.Config, servers map[string]*Server) *Front {
 	f := &Front{servers: servers, draining: make(chan struct{})}
 	var limits http1.Config

@@ -54,7 +54,7 @@ func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	defer s.cancel()
 	routes := routes.New()
 	routes.HandlePrefix("/", http.HandlerFunc(echo))
-	s.publish(routes)
+	s.table.Store(routes)
 	c := &scriptConn{in: bytes.NewReader([]byte(script))}
 	s.http1.Session(&pieces{c, piece}).Serve()
 	s.handlers.Wait()

@@ -22,6 +22,6 @@ func TestMain(m *testing.M) {
 func answerOnce() {
 	s := newServer(Config{})
 	defer s.cancel()
-	s.publish(routes.New())
+	s.table.Store(routes.New())
 	s.http1.Session(&scriptConn{in: bytes.NewReader([]byte("GET /x HTTP/1.0\r\n\r\n"))}).Serve()
 }

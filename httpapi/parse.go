@@ -15,7 +15,7 @@ import (
 
 // parser reads requests.
 type parser struct {
-	hsts        string // is sent with every answer, unless it is ""
+	hsts        string // the Strict-Transport-Security field of every answer; "" sends none
 	credentials *identity.Headers
 }
 
@@ -49,7 +49,7 @@ func (p *parser) parse(x *apiCall) bool {
 	return true
 }
 
-// methodString copies a method, the usual ones without allocating.
+// methodString copies a method. It does not allocate for the usual methods.
 func methodString(b []byte) string {
 	for _, m := range [...]string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} {
 		if string(b) == m {

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 )
 
-// ageHeader has the seconds since the last contact with the upstream of a relay, in answers from caches while the
-// upstream does not answer.
+// ageHeader is the header field of answers from a relay's caches while its upstream does not answer: the seconds
+// since the last contact.
 const ageHeader = "Larder-Upstream-Age"
 
 // unavailable returns the error for a request that the upstream could not authenticate or authorize.

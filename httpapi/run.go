@@ -42,7 +42,7 @@ type Server struct {
 	base     context.Context
 	cancel   context.CancelFunc
 	draining chan struct{} // closed when shutdown begins
-	unready  chan struct{} // closed then, unless another process has taken over
+	unready  chan struct{} // closed when shutdown begins, unless another process has taken over
 	drain    sync.Once
 }
 
@@ -62,7 +62,8 @@ func (s *Server) HandOver() {
 	s.http1.StopAccepting()
 }
 
-// Run serves until ctx ends. Then /readyz fails, the server stops accepting connections, streams end, and requests in flight finish. Run returns when everything that it started has ended.
+// Run serves until ctx ends. Then /readyz fails, the server stops accepting connections, streams end, and requests in
+// flight finish. Run returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	group, groupCtx := errgroup.WithContext(ctx)

@@ -59,7 +59,7 @@ func newTestServerWith(t testing.TB, config Config, change func(*http1.Config), 
 	s.http1 = http1.New(serving)
 	routes := routes.New()
 	fill(routes)
-	s.publish(routes)
+	s.table.Store(routes)
 	return runTestServer(t, s, l.Addr().String(), pool)
 }
 
@@ -431,7 +431,7 @@ func TestConnectionsStayOpenUntilTheListenerCloses(t *testing.T) {
 	const stream = "/debug/pprof/x"
 	routes.Handle("/x", http.HandlerFunc(echo))
 	routes.Handle(stream, http.HandlerFunc(echo))
-	s.publish(routes)
+	s.table.Store(routes)
 	f := runTestServer(t, s, l.Addr().String(), pool)
 	c := f.dial(t)
 	in := bufio.NewReader(c)

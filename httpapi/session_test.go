@@ -155,7 +155,7 @@ func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration
 	defer s.cancel()
 	routes := routes.New()
 	routes.Handle("/x", http.HandlerFunc(echo))
-	s.publish(routes)
+	s.table.Store(routes)
 	client, server := net.Pipe()
 	start := time.Now()
 	var sending, serving sync.WaitGroup

@@ -25,7 +25,7 @@ import (
 // tracer records sampled requests as spans, as apiserver pkg/endpoints/filters/traces.go
 // does. A request that is not sampled costs only a read of one header field and a random number.
 type tracer struct {
-	spans  trace.Tracer // samples whatever it is asked to; nil records nothing
+	spans  trace.Tracer // samples every span that it starts; nil records nothing
 	chance float64      // that a request is sampled if its sender does not decide that
 }
 

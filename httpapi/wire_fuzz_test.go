@@ -138,7 +138,7 @@ func checkScript(t interface {
 	defer s.cancel()
 	routes := routes.New()
 	routes.HandlePrefix("/", listen(&ours))
-	s.publish(routes)
+	s.table.Store(routes)
 	s.http1.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
 	s.handlers.Wait()
 	theirs := reference(script)

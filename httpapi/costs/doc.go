@@ -26,11 +26,11 @@
 // # Limits
 //
 // Memory is bounded regardless of what clients send: names have a maximum length, and there are at most
-// [mostAccounts] accounts and [mostEntries] rows of a summary. Above that, the smallest rows are
+// [maxAccounts] accounts and [maxEntries] rows of a summary. Above that, the smallest rows are
 // dropped for each kind of cost, by the algorithm of Misra and Gries (Finding repeated elements,
 // 1982). A row without an entry may have caused at most one part in 101 of the summary's total;
 // every larger one has an entry. A Report has the maximum that may be missing from each row, which
-// is 0 while there are fewer than mostEntries names.
+// is 0 while there are fewer than maxEntries names.
 //
 // # Locks
 //

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// mostAccounts is the largest number of accounts.
-	mostAccounts = 4096
+	// maxAccounts is the largest number of accounts.
+	maxAccounts = 4096
 
 	// interval is the time between sweeps of Run, and the length of the shortest periods.
 	interval = 10 * time.Second
 
-	// creditMost bounds the CPU time of the past that may still be given out: a request that
+	// maxCredit bounds the CPU time of the past that may still be given out: a request that
 	// ends now may have used it.
-	creditMost = time.Second
+	maxCredit = time.Second
 )
 
 // Ledger adds up the costs of all clients. Its methods may be called by any number of goroutines.
@@ -75,7 +75,7 @@ func (l *Ledger) open(caller callerKey) *Account {
 	if a := l.accounts[caller]; a != nil {
 		return a
 	}
-	if len(l.accounts) == mostAccounts {
+	if len(l.accounts) == maxAccounts {
 		l.sweepLocked(time.Now(), func(*Account) bool { return false })
 	}
 	a, key := &Account{ledger: l, caller: caller, fresh: true}, caller.key()
@@ -160,7 +160,7 @@ func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
 	for _, p := range periods {
 		p.process += process
 	}
-	l.credit = min(max(0, l.credit-given), creditMost)
+	l.credit = min(max(0, l.credit-given), maxCredit)
 	l.short.roll(now)
 	l.long.roll(now)
 }

@@ -37,7 +37,7 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 		<-swept
 		checkCharged(t, l)
 	})
-	// A sweep visits up to mostAccounts accounts and new callers wait for it, so the number of sweeps is bounded here.
+	// A sweep visits up to maxAccounts accounts and new callers wait for it, so the number of sweeps is bounded here.
 	t.Run("accounts are removed because there are too many", func(t *testing.T) {
 		l := New(boundless())
 		chargeConcurrently(l, func(i int) {

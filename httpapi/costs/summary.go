@@ -104,11 +104,11 @@ func (k Key) project(d Dimension) Key {
 const (
 	// keep is the number of rows of each kind of cost that a summary keeps when it drops others.
 	keep = 100
-	// mostEntries is the largest number of rows of a summary.
-	mostEntries = 6 * keep
+	// maxEntries is the largest number of rows of a summary.
+	maxEntries = 6 * keep
 )
 
-// summary adds up costs by name, for at most mostEntries names. The zero summary is empty.
+// summary adds up costs by name, for at most maxEntries names. The zero summary is empty.
 //
 // Invariant: the charges of a name, of each kind, are between seen and seen+missed of its row, or at most
 // missed of the summary if it has no row. missed*(keep+1) <= total.
@@ -141,7 +141,7 @@ func (s *summary) row(key unique.Handle[Key]) *entry {
 // add charges key with u.
 func (s *summary) add(key unique.Handle[Key], u *Usage) {
 	s.total.add(u)
-	if len(s.rows) == mostEntries && s.rows[key] == nil {
+	if len(s.rows) == maxEntries && s.rows[key] == nil {
 		s.prune()
 	}
 	e := s.row(key)
@@ -169,7 +169,7 @@ func (s *summary) prune() {
 	maps.DeleteFunc(s.rows, func(_ unique.Handle[Key], e *entry) bool { return e.left == Usage{} })
 }
 
-// merge adds other, which is of a later time. The result may have more than mostEntries rows.
+// merge adds other, which is of a later time. The result may have more than maxEntries rows.
 func (s *summary) merge(other *summary) {
 	for key, e := range other.rows {
 		row := s.row(key)

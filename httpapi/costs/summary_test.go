@@ -24,7 +24,7 @@ func streams(random *rand.Rand) map[string]func(i int) Caller {
 	return map[string]func(i int) Caller{
 		"zipf":    func(int) Caller { return caller(fmt.Sprint(zipf.Uint64())) },
 		"uniform": func(int) Caller { return caller(fmt.Sprint(random.IntN(5000))) },
-		"few":     func(int) Caller { return caller(fmt.Sprint(random.IntN(mostEntries))) },
+		"few":     func(int) Caller { return caller(fmt.Sprint(random.IntN(maxEntries))) },
 		"unique beside heavy": func(i int) Caller {
 			if i%20 == 0 {
 				return caller(fmt.Sprint("heavy", i/20%10))
@@ -32,7 +32,7 @@ func streams(random *rand.Rand) map[string]func(i int) Caller {
 			return caller(fmt.Sprint(i))
 		},
 		// Each comes back when it has just been dropped.
-		"rounds": func(i int) Caller { return caller(fmt.Sprint(i % (mostEntries + 1))) },
+		"rounds": func(i int) Caller { return caller(fmt.Sprint(i % (maxEntries + 1))) },
 	}
 }
 
@@ -99,7 +99,7 @@ func compareWithExact(t *testing.T, seed uint64, name string) {
 				}
 			}
 		}
-		if most := mostEntries * len(l.short.periods()); len(r.Rows) > most {
+		if most := maxEntries * len(l.short.periods()); len(r.Rows) > most {
 			t.Fatalf("%d rows", len(r.Rows))
 		}
 	}
@@ -108,7 +108,7 @@ func compareWithExact(t *testing.T, seed uint64, name string) {
 
 // checkMemory fails if more is kept than may be.
 func checkMemory(t *testing.T, l *Ledger) {
-	if len(l.accounts) > mostAccounts {
+	if len(l.accounts) > maxAccounts {
 		t.Fatalf("%d accounts", len(l.accounts))
 	}
 	periods := append(append(l.short.periods(), l.long.periods()...), l.all)
@@ -117,7 +117,7 @@ func checkMemory(t *testing.T, l *Ledger) {
 	}
 	for _, p := range periods {
 		for d := range p.by {
-			if n := len(p.by[d].rows); n > mostEntries {
+			if n := len(p.by[d].rows); n > maxEntries {
 				t.Fatalf("%v: %d rows", Dimension(d), n)
 			}
 		}

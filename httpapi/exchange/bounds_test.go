@@ -41,7 +41,7 @@ func (carrier) Until(ctx context.Context) context.Context { return ctx }
 // TestWritesEndAtTheDeadlineOfTheirRequest checks that a request that has waited has less time to write.
 func TestWritesEndAtTheDeadlineOfTheirRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for waited, most := range map[time.Duration]time.Duration{0: mostOfWrites, 45 * time.Second: 15 * time.Second} {
+		for waited, most := range map[time.Duration]time.Duration{0: maxWriteTime, 45 * time.Second: 15 * time.Second} {
 			x := &Exchange{Carrier: carrier{}, Deadlines: NewDeadlines(t.Context(), time.Minute), Received: time.Now().Add(-waited)}
 			x.Deadline = x.Received.Add(time.Minute)
 			ctx, cancel := x.BoundedWrite()

@@ -10,7 +10,7 @@ import (
 const (
 	// ChunkSize is the size of the buffer of a [ChunkWriter]: whole TLS records that fit into the processor's cache.
 	ChunkSize = 4 * RecordSize
-	// RecordSize is the maximum of bytes in a TLS record.
+	// RecordSize is the maximum size of a TLS record.
 	RecordSize = 16 << 10
 	chunkRoom  = 16 << 10 // extra capacity for bytes that are appended before their size is checked
 	keepChunk  = 4 * ChunkSize
@@ -27,7 +27,7 @@ type ChunkWriter struct {
 
 var chunks = sync.Pool{New: func() any { return &ChunkWriter{Buf: make([]byte, 0, ChunkSize+chunkRoom)} }}
 
-// NewChunkWriter returns a ChunkWriter to w; w itself, if it is one already.
+// NewChunkWriter returns a ChunkWriter that writes to w, or w itself if it is a ChunkWriter.
 func NewChunkWriter(w io.Writer) *ChunkWriter {
 	if c, ok := w.(*ChunkWriter); ok {
 		c.nested++
@@ -78,7 +78,7 @@ func (c *ChunkWriter) send(p []byte) {
 	c.Written += int64(n)
 }
 
-// Release returns c to the pool when its last user has called it.
+// Release returns c to the pool. Every caller of NewChunkWriter calls it once; the last call counts.
 func (c *ChunkWriter) Release() {
 	if c.nested > 0 {
 		c.nested--

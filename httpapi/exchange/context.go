@@ -52,9 +52,9 @@ type Deadlines struct {
 	writes  *Deadlines // shorter ones, for writes; nil in those themselves
 }
 
-// mostOfWrites limits the time of a write (apiserver pkg/endpoints/handlers/rest.go,
+// maxWriteTime limits the time of a write (apiserver pkg/endpoints/handlers/rest.go,
 // requestTimeoutUpperBound).
-const mostOfWrites = 34 * time.Second
+const maxWriteTime = 34 * time.Second
 
 // deadline is the shared deadline of requests that begin in [from, to).
 type deadline struct {
@@ -63,9 +63,9 @@ type deadline struct {
 	cancel   context.CancelFunc
 }
 
-// NewDeadlines gives requests timeout each. Their contexts end with base, too.
+// NewDeadlines returns Deadlines that give every request timeout. Their contexts also end with base.
 func NewDeadlines(base context.Context, timeout time.Duration) *Deadlines {
-	return &Deadlines{base: base, timeout: timeout, writes: &Deadlines{base: base, timeout: min(timeout, mostOfWrites)}}
+	return &Deadlines{base: base, timeout: timeout, writes: &Deadlines{base: base, timeout: min(timeout, maxWriteTime)}}
 }
 
 // Base returns the context that all the contexts end with.

@@ -111,12 +111,12 @@ type Facts struct {
 	Foreign bool
 }
 
-// Refuse has the request answered 400.
+// Refuse makes the server answer the request with 400.
 func (f *Facts) Refuse(why string) {
 	f.Code, f.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
 }
 
-// Single refuses the request if it has a header field of that name again. *seen says that it had one before.
+// Single refuses the request if the field name occurs twice. *seen records the first occurrence.
 func (f *Facts) Single(seen *bool, name string) {
 	if *seen {
 		f.Refuse("repeated " + name + " header")
@@ -175,8 +175,8 @@ func (x *Exchange) Init(c Carrier, received time.Time, deadlines *Deadlines) {
 }
 
 // Charge charges the account for the request: for the bytes of the response, and for its time without the waits for
-// the client. The HTTP server calls it once, when the response has been written or taken over. It ends the spans of
-// x, and completes the audit record.
+// the client. The HTTP server calls it once, when the response has been written or taken over. Charge also ends
+// the spans of x, and completes the audit record.
 func (x *Exchange) Charge(bytes int64, waited time.Duration) {
 	x.answered(bytes, waited)
 	if x.Account == nil {
@@ -195,7 +195,7 @@ func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-localDe
 // Peek returns a field of the request's header, without a copy. The bytes end with the exchange.
 func (x *Exchange) Peek(name string) []byte { return x.Carrier.Peek(name) }
 
-// CommonHeaders sets what every response carries.
+// CommonHeaders sets the header fields of every response.
 func (x *Exchange) CommonHeaders() {
 	x.Set("Cache-Control", "no-cache, private")
 	if x.AuditID != "" {
@@ -315,7 +315,7 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 // BoundedWrite is Bounded for a write that begins now: upstream limits writes to 34 s.
 func (x *Exchange) BoundedWrite() (context.Context, context.CancelFunc) {
 	now := time.Now()
-	until := now.Add(mostOfWrites)
+	until := now.Add(maxWriteTime)
 	late := x.Deadline.Before(until) // the request has waited, or its client wants an answer soon
 	if late {
 		until = x.Deadline

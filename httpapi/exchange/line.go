@@ -13,33 +13,32 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// lineVerbosity is the verbosity from which each request is a line of the log (apiserver
-// pkg/server/httplog/httplog.go).
+// lineVerbosity is the lowest verbosity at which every request is logged (apiserver pkg/server/httplog/httplog.go).
 const lineVerbosity = 3
 
-// Lines reports whether requests are lines of the log.
+// Lines reports whether requests are logged.
 func Lines() bool { return klog.V(lineVerbosity).Enabled() }
 
-// Line is the line of the log about one request, as kube-apiserver writes it. It moves with the request
-// to the code that sees the end. A nil line is not written.
+// Line is the log line of one request, in kube-apiserver's format. The code that finishes the request writes it.
+// Methods of a nil Line do nothing.
 type Line struct {
 	began  time.Time
 	values []any  // names and values; Write inserts the latency after the verb and the URI
 	info   string // at the end
 }
 
-// mostAuditID is the length from which audit IDs are cut off (apiserver pkg/audit/context.go).
-const mostAuditID = 64
+// maxAuditID is the length to which the log truncates audit IDs (apiserver pkg/audit/context.go).
+const maxAuditID = 64
 
-// Line returns the line of x; nil if x is not logged, or was.
+// Line returns the log line of x, or nil if x is not logged or its line was taken before.
 func (x *Exchange) Line() *Line {
 	if !Lines() || x.Logged || x.Path == "" || x.Carrier.Internal() {
 		return nil
 	}
 	x.Logged = true
 	id := x.AuditID
-	if len(id) > mostAuditID {
-		id = id[:mostAuditID] + "..."
+	if len(id) > maxAuditID {
+		id = id[:maxAuditID] + "..."
 	}
 	return &Line{
 		began: x.Received,
@@ -57,14 +56,14 @@ func NormalizedVerb(x *Exchange) string {
 	return metrics.NormalizedVerb(req.WithContext(apirequest.WithRequestInfo(context.Background(), x.RequestInfo())))
 }
 
-// Add adds to the line, before it is written.
+// Add appends a key and its value to the line.
 func (l *Line) Add(key string, value any) {
 	if l != nil {
 		l.values = append(l.values, key, value)
 	}
 }
 
-// Write writes the log line of a request that was answered with code; body is the error's.
+// Write logs the request, which was answered with code and body. It logs body only for server errors other than 504.
 func (l *Line) Write(code int, body []byte) {
 	if l == nil {
 		return

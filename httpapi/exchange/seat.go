@@ -29,7 +29,7 @@ func (p *Seat) Release() {
 	}
 }
 
-// Gauge counts requests, and the most there were.
+// Gauge counts requests, and keeps the highest count.
 type Gauge struct{ now, peak atomic.Int64 }
 
 // Add counts delta more requests, and returns how many there are.
@@ -47,7 +47,7 @@ type InFlight struct{ ReadOnly, Mutating Gauge }
 // inflightInterval is how often Report sets upstream's metrics to the peaks since the last time.
 const inflightInterval = time.Second
 
-// Report sets upstream's metrics, at once and then until ctx ends. waiting returns the most requests
+// Report sets upstream's metrics at once, and then every second until ctx ends. waiting returns the most requests
 // that waited since its last call; nil says that none ever waits.
 func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating int)) {
 	wait.UntilWithContext(ctx, func(context.Context) {
@@ -59,8 +59,8 @@ func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating
 	}, inflightInterval)
 }
 
-// StreamSeat is what flow control counts for a request that has a connection to itself. It holds a seat
-// until the request ends, or until a watch is initialized, and counts a watch until it ends.
+// StreamSeat is the flow control seat of a request that has a connection to itself. It is held until the request ends
+// or, for a watch, until the watch is initialized. Flow control counts a watch until it ends.
 //
 // It implements the signal by which upstream's code says that a watch is initialized.
 type StreamSeat struct {

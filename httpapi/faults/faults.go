@@ -43,8 +43,8 @@ const (
 	LoseTimeout = "timeout" // the answer is 504
 )
 
-// MostCount limits the numbers of a rule, and of events in a step.
-const MostCount = 1 << 30
+// MaxCount limits the numbers of a rule, and of events in a step.
+const MaxCount = 1 << 30
 
 // Rule is a match and one action: Hold, Delay, End, Stale or StaleAt, Refuse, Lose, or Seed.
 type Rule struct {
@@ -96,8 +96,8 @@ func (r *Rule) Validate() error {
 		return fmt.Errorf("rule %q: not a name", r.Name)
 	case actions != 1:
 		return fmt.Errorf("rule %q: it must have one action, has %d", r.Name, actions)
-	case min(r.Skip, r.Times, r.After, r.RetryAfter) < 0 || max(r.Skip, r.Times, r.After, r.RetryAfter, r.Stale) > MostCount:
-		return fmt.Errorf("rule %q: a number is negative or above %d", r.Name, MostCount)
+	case min(r.Skip, r.Times, r.After, r.RetryAfter) < 0 || max(r.Skip, r.Times, r.After, r.RetryAfter, r.Stale) > MaxCount:
+		return fmt.Errorf("rule %q: a number is negative or above %d", r.Name, MaxCount)
 	}
 	return nil
 }

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// discardMost is how much of an unread body the session discards so that another request can
+	// maxDiscard limits the unread part of a body that the session discards so that another request can
 	// follow, as in net/http's server.
-	discardMost = 256 << 10
-	// trailerMost bounds what follows the last chunk of a body.
-	trailerMost = 4 << 10
-	// bodyStart is the most that is allocated for a body before any of it has come.
+	maxDiscard = 256 << 10
+	// maxTrailer limits the size of the trailer of a chunked body.
+	maxTrailer = 4 << 10
+	// bodyStart limits the memory that is allocated for a body before any of it has arrived.
 	bodyStart = 64 << 10
 )
 
@@ -132,7 +132,7 @@ func (b *incoming) readTrailer() error {
 		if bytes.HasSuffix(next, []byte("\r\n\r\n")) {
 			break
 		}
-		if err != nil || size == trailerMost {
+		if err != nil || size == maxTrailer {
 			return errLongTrailer
 		}
 	}
@@ -204,7 +204,7 @@ func (ss *Session) settle(x *exchange.Exchange) bool {
 	switch {
 	case b.over:
 		return true
-	case b.err != nil || b.expects || b.left >= discardMost:
+	case b.err != nil || b.expects || b.left >= maxDiscard:
 		return false
 	case x.Body != nil && !b.buffered():
 		return false
@@ -215,6 +215,6 @@ func (ss *Session) settle(x *exchange.Exchange) bool {
 	if ss.bodyBy(x.Received.Add(ss.s.config.BodyTimeout)) != nil {
 		return false
 	}
-	_, err := io.CopyN(io.Discard, b, discardMost+1)
+	_, err := io.CopyN(io.Discard, b, maxDiscard+1)
 	return err == io.EOF
 }

@@ -111,7 +111,7 @@ func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyS
 	c.from.served(c)
 	to := exchange.BodyStream{Conn: ss.conn, Chunked: ss.Chunks()}
 	h := &ss.header
-	if to.Chunked && h.IsGet() && ss.body.over && len(ahead) <= socket.MostEarly && !h.ConnectionClose() && !ss.ends() {
+	if to.Chunked && h.IsGet() && ss.body.over && len(ahead) <= socket.MaxEarly && !h.ConnectionClose() && !ss.ends() {
 		to.Next = func(early []byte) { c.from.resume(c, append(ahead, early...)) }
 	}
 	to.Head = streamHead(code, header, to.Chunked, to.Next == nil)

@@ -32,7 +32,7 @@
 //
 // # Goroutines
 //
-// Each connection has one while it is served, and none while a handler has it. ServeNetwork, EndLeft and
+// Each connection has a goroutine while it is served, and none while a handler has it. ServeNetwork, EndLeft and
 // CutStalled run on the goroutines of their callers. Abort returns after the last connection has
 // ended.
 //

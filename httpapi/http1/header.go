@@ -18,8 +18,8 @@ var (
 
 // headerEnd finds the end of a header that arrives in pieces, looking at each byte once.
 type headerEnd struct {
-	line int // where the header's first line ends; 0 while that is not known
-	seen int // no end begins before
+	line int // offset of the end of the first line; 0 until it is known
+	seen int // no end begins before this offset
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 func (e *headerEnd) find(block []byte) (bool, error) {
 	if e.line == 0 {
 		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {
-			return true, nil // as nearly all come
+			return true, nil // the usual case
 		}
 		n := bytes.IndexByte(block[e.seen:], '\n')
 		if n < 0 {
@@ -64,21 +64,20 @@ func (e *headerEnd) find(block []byte) (bool, error) {
 		case bytes.HasPrefix(rest[n+1:], crlf2[1:2]):
 			return false, errBareLine
 		case len(rest)-n < len(crlf2)-1:
-			e.seen += n // what follows decides
+			e.seen += n // the next bytes decide
 			return false, nil
 		}
 		e.seen += n + 1
 	}
 }
 
-// endsFirstLine reports whether the first line of a whole header ends with CRLF, as
-// inspect wants all others to.
+// endsFirstLine reports whether the first line of a whole header ends with CRLF. inspect checks the other lines.
 func endsFirstLine(block []byte) bool {
 	n := bytes.IndexByte(block, '\n')
 	return n > 0 && block[n-1] == '\r'
 }
 
-// isRequestLine reports whether line could be a request's.
+// isRequestLine reports whether line could be a request line.
 func isRequestLine(line []byte) bool {
 	_, rest, _ := bytes.Cut(bytes.TrimSuffix(line, crlf2[:1]), []byte{' '})
 	_, version, _ := bytes.Cut(rest, []byte{' '})

@@ -166,7 +166,7 @@ func TestStreamsThatEndTheConnection(t *testing.T) {
 		"a body":                   "GET /watch HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
 		"a body in chunks":         "GET /watch HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"HEAD":                     "HEAD /watch HTTP/1.1\r\nHost: h\r\n\r\n",
-		"more ahead than the room": "GET /watch HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 2*socket.MostEarly) + "\r\n\r\n" + strings.Repeat("\r\n", socket.MostEarly),
+		"more ahead than the room": "GET /watch HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 2*socket.MaxEarly) + "\r\n\r\n" + strings.Repeat("\r\n", socket.MaxEarly),
 	} {
 		c := &scriptConn{in: bytes.NewReader([]byte(request + "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"))}
 		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) { finish(to, nil) })})

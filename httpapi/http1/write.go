@@ -85,7 +85,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeChunked writes a response whose body, of unknown size, is what write writes.
+// writeChunked writes a response in chunks. write writes its body, whose size is not known.
 func writeChunked(resp *fasthttp.Response, out *exchange.ChunkWriter, write func(framer) error) error {
 	resp.Header.SetContentLength(exchange.UnknownSize)
 	out.Buf = resp.Header.AppendBytes(out.Buf)

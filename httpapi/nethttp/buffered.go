@@ -22,11 +22,12 @@ import (
 // length. A longer answer is sent in chunks.
 const MaxBuffered = 4 << 20
 
-// maxFlushed is MaxBuffered for an answer that may be flushed. Other servers send these: nothing else limits how
-// many of them wait for slow readers.
+// maxFlushed is MaxBuffered for an answer that may be flushed. Such answers come from other servers, and nothing else
+// limits how many of them wait for slow readers.
 const maxFlushed = 64 << 10
 
-// buffered records an answer. One beyond MaxBuffered or maxFlushed bytes turns it into a pipe, from which the connection reads.
+// buffered records an answer. An answer of more than MaxBuffered or maxFlushed bytes goes through a pipe, from which
+// the connection reads.
 type buffered struct {
 	flushes    bool                  // Flush sends the buffered bytes
 	audit      *exchange.AuditRecord // ends with the handler
@@ -123,7 +124,7 @@ func (w *buffered) record() {
 	w.audit.End()
 }
 
-// recovered takes note of a panic.
+// recovered records a panic of the handler, and logs it unless the handler asked to cut the connection.
 func (w *buffered) recovered(p any, log []any) {
 	if exchange.IsAbort(p) {
 		w.panicked = p
@@ -168,7 +169,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	switch {
 	case w.abandoned:
-		w.Recorder.WriteHeader(http.StatusOK) // as the record has it
+		w.Recorder.WriteHeader(http.StatusOK) // for the audit record
 		w.mu.Unlock()
 		return 0, http.ErrHandlerTimeout
 	case w.out == nil && w.body.Len()+len(p) <= w.most:

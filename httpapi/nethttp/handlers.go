@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/flow"
 )
 
-// Config says what handlers of a server have around them.
+// Config configures [Handlers].
 type Config struct {
 	// Streams has the requests that have a connection to themselves.
 	Streams *streams.Streams
@@ -81,7 +81,7 @@ func (x *Call) withAuditID(h http.Handler) http.Handler {
 	})
 }
 
-// Call is an exchange that net/http code may have to look at or to serve.
+// Call is an exchange that net/http code may read or serve.
 //
 // It belongs to the goroutine that serves the exchange and ends with it.
 type Call struct {
@@ -106,7 +106,7 @@ func (x *Call) HTTP() *http.Request {
 	return x.detached
 }
 
-// Replace has HTTP return req from now on, with x's own context.
+// Replace makes HTTP return req from now on, with x's own context.
 func (x *Call) Replace(req *http.Request) { x.detached = req.WithContext(x.Base()) }
 
 // HideCredential removes the credentials from the request, so that no handler sees or forwards them.
@@ -209,7 +209,7 @@ func (b *body) Read(p []byte) (int, error) {
 // Close does nothing: the connection discards the unread rest.
 func (b *body) Close() error { return nil }
 
-// give lets Read continue. The first call counts.
+// give sets the body and lets Read continue. Only the first call has an effect.
 func (b *body) give(data []byte, err error) {
 	b.reply.Do(func() {
 		b.data, b.err = data, err

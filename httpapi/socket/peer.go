@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MostEarly is how many bytes Alive reads ahead of the connection's owner.
-const MostEarly = 4 << 10
+// MaxEarly is how many bytes Alive reads ahead of the connection's owner.
+const MaxEarly = 4 << 10
 
 // Alive reports whether c's peer has not closed the connection. It blocks for a few milliseconds at most.
 // No other goroutine may read from c. Alive reads bytes that the peer has sent, because the end of the
-// connection may follow them, for example a TLS close_notify. It appends them to early. With MostEarly bytes
+// connection may follow them, for example a TLS close_notify. It appends them to early. With MaxEarly bytes
 // there it reads no more, and notices only that the socket is closed.
 func Alive(c net.Conn, early *[]byte) bool {
 	switch events, err := eventsOf(c); {
@@ -71,7 +71,7 @@ func poll(fd uintptr) int16 {
 	return look[0].Revents
 }
 
-// readEarly appends bytes that are readable now to early, which then has MostEarly at most, and reports
+// readEarly appends bytes that are readable now to early, which then has MaxEarly at most, and reports
 // whether the connection is still open.
 func readEarly(c net.Conn, early *[]byte) bool {
 	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
@@ -79,8 +79,8 @@ func readEarly(c net.Conn, early *[]byte) bool {
 	}
 	defer c.SetReadDeadline(time.Time{})
 	var b [512]byte
-	for len(*early) < MostEarly {
-		n, err := c.Read(b[:min(len(b), MostEarly-len(*early))])
+	for len(*early) < MaxEarly {
+		n, err := c.Read(b[:min(len(b), MaxEarly-len(*early))])
 		*early = append(*early, b[:n]...)
 		if err != nil {
 			return IsTimeout(err)

@@ -68,12 +68,12 @@ func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
 		}
 	}()
 	var early []byte
-	for len(early) < MostEarly {
+	for len(early) < MaxEarly {
 		if !Alive(server, &early) {
 			t.Fatal("a client that sends is taken for gone")
 		}
 	}
-	if !Alive(server, &early) || !bytes.Equal(early, bytes.Repeat([]byte("a"), MostEarly)) {
+	if !Alive(server, &early) || !bytes.Equal(early, bytes.Repeat([]byte("a"), MaxEarly)) {
 		t.Errorf("kept %d bytes", len(early))
 	}
 	server.Close()
@@ -86,16 +86,16 @@ func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
 // as gone.
 func TestAliveSeesTheEndBehindBytes(t *testing.T) {
 	client, server := connected(t)
-	if _, err := client.Write(make([]byte, 4*MostEarly)); err != nil {
+	if _, err := client.Write(make([]byte, 4*MaxEarly)); err != nil {
 		t.Fatal(err)
 	}
 	var early []byte
-	for len(early) < MostEarly {
+	for len(early) < MaxEarly {
 		if !Alive(server, &early) {
 			t.Fatal("a client that sends is taken for gone")
 		}
 	}
-	if !Alive(server, &early) || len(early) != MostEarly {
+	if !Alive(server, &early) || len(early) != MaxEarly {
 		t.Errorf("kept %d bytes", len(early))
 	}
 	client.Close()

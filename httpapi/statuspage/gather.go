@@ -108,8 +108,8 @@ type Budget struct {
 const (
 	// patience limits the time of the store, and of a health check.
 	patience = 2 * time.Second
-	// mostGroups limits the listed groups of watches.
-	mostGroups = 100
+	// maxGroups limits the listed groups of watches.
+	maxGroups = 100
 )
 
 // gather collects a Snapshot.
@@ -204,10 +204,10 @@ func (p *Page) gatherWatchers(s *Snapshot) {
 	slices.SortFunc(s.Watchers, func(a, b Watchers) int {
 		return cmp.Or(-cmp.Compare(a.Lag, b.Lag), -cmp.Compare(a.Watches, b.Watches), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.User, b.User), cmp.Compare(a.UserAgent, b.UserAgent))
 	})
-	for _, g := range s.Watchers[min(len(s.Watchers), mostGroups):] {
+	for _, g := range s.Watchers[min(len(s.Watchers), maxGroups):] {
 		s.Unlisted += g.Watches
 	}
-	s.Watchers = s.Watchers[:min(len(s.Watchers), mostGroups)]
+	s.Watchers = s.Watchers[:min(len(s.Watchers), maxGroups)]
 }
 
 // check runs the health checks.

@@ -145,10 +145,10 @@ func notSupported(method string) error {
 	return apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "status"}, strings.ToLower(method))
 }
 
-// mostFailures is the number of failures that are kept, and maxText the maximum length of their texts.
+// maxFailures is the number of failures that are kept, and maxText the maximum length of their texts.
 const (
-	mostFailures = 50
-	maxText      = 300
+	maxFailures = 50
+	maxText     = 300
 )
 
 // Failure is an answer with a code of 500 or above.
@@ -180,7 +180,7 @@ func (r *Failures) Add(f Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all++
-	if len(r.last) == mostFailures {
+	if len(r.last) == maxFailures {
 		r.last = slices.Delete(r.last, 0, 1)
 	}
 	r.last = append(r.last, f)

@@ -14,7 +14,7 @@ type connection struct{ flushed int }
 func (c *connection) Flush(*socket.Waiter) { c.flushed++ }
 
 // TestQueue checks that every waiting watch is returned once, that watches of a connection keep their order, and
-// that a connection has at most mostInSuccession turns in a row while others wait.
+// that a connection has at most maxInSuccession turns in a row while others wait.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := queue{conns: make(map[socket.Group]*connQueue)}
@@ -26,7 +26,7 @@ func TestQueue(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				g := rapid.SampledFrom(groups).Draw(t, "group")
-				for range rapid.IntRange(1, 2*mostInSuccession).Draw(t, "watches") {
+				for range rapid.IntRange(1, 2*maxInSuccession).Draw(t, "watches") {
 					ws := &watchStream{response: response{group: g}}
 					q.push(ws)
 					waiting[g] = append(waiting[g], ws)
@@ -34,7 +34,7 @@ func TestQueue(t *testing.T) {
 				}
 			},
 			"pop": func(t *rapid.T) {
-				for range rapid.IntRange(1, mostInSuccession).Draw(t, "watches") {
+				for range rapid.IntRange(1, maxInSuccession).Draw(t, "watches") {
 					var kept socket.Group
 					if rapid.Bool().Draw(t, "kept") {
 						kept = last
@@ -65,7 +65,7 @@ func TestQueue(t *testing.T) {
 					if row++; others == 0 {
 						row = 0
 					}
-					if row > mostInSuccession {
+					if row > maxInSuccession {
 						t.Fatalf("%d turns in a row while %d others wait", row, others)
 					}
 					if last = ws.group; more && (last == nil || len(waiting[last]) == 0) {

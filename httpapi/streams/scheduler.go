@@ -27,8 +27,8 @@ type scheduler struct {
 	closed bool  // guarded by mu: goroutines end instead of waiting for work
 }
 
-// mostIdle limits the goroutines that stay without work.
-const mostIdle = 2
+// maxIdle limits the goroutines that stay without work.
+const maxIdle = 2
 
 func (p *scheduler) init() {
 	p.most = max(runtime.GOMAXPROCS(0), 2)
@@ -112,7 +112,7 @@ func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool)
 			return nil, false, false
 		}
 		p.active--
-		if p.closed || p.active >= p.most || p.idle >= mostIdle {
+		if p.closed || p.active >= p.most || p.idle >= maxIdle {
 			return nil, false, waited
 		}
 		p.idle++
@@ -160,8 +160,8 @@ type connQueue struct {
 	served  int // watches that ran one after the other
 }
 
-// mostInSuccession limits the watches of one connection that run before others do.
-const mostInSuccession = 64
+// maxInSuccession limits the watches of one connection that run before others do.
+const maxInSuccession = 64
 
 // push adds ws.
 func (q *queue) push(ws *watchStream) {
@@ -206,7 +206,7 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 		delete(q.conns, cq.group)
 		*cq = connQueue{waiting: cq.waiting}
 		q.spare = cq
-	case cq.served == mostInSuccession:
+	case cq.served == maxInSuccession:
 		cq.served = 0
 		q.entries.push(q.entries.pop())
 	default:

@@ -16,18 +16,18 @@ import (
 
 // Limits of the faults that a server keeps. docs/faults.md states them.
 const (
-	mostRules     = 128
-	mostRuleSize  = 8 << 10
-	mostHeld      = 256 << 20 // bytes of the events that all watches hold
-	mostInjected  = 10_000
-	mostCounted   = 1 << 18 // kinds of requests that the seeds count; further kinds meet no faults
-	mostTextBytes = 512     // of each part of a request
+	maxRules     = 128
+	maxRuleSize  = 8 << 10
+	maxHeldBytes = 256 << 20 // bytes of the events that all watches hold
+	maxInjected  = 10_000
+	maxCounted   = 1 << 18 // kinds of requests that the seeds count; further kinds meet no faults
+	maxTextBytes = 512     // of each part of a request
 )
 
 // Faults holds the rules of a server. All methods may be called from any goroutine.
 type Faults struct {
 	some  atomic.Bool // there are rules
-	limit int         // mostHeld, less in tests
+	limit int         // maxHeldBytes, less in tests
 
 	mu       sync.Mutex
 	rules    []*rule           // guarded by mu: in the order in which they were set
@@ -47,7 +47,7 @@ type rule struct {
 
 // New returns Faults with a rule for seed, unless that is 0. The rule leaves kubectl alone.
 func New(seed uint64) *Faults {
-	f := &Faults{limit: mostHeld}
+	f := &Faults{limit: maxHeldBytes}
 	if seed != 0 {
 		f.set(faults.Rule{Name: "seed", Seed: seed, Match: faults.Match{UserAgent: "!kubectl*"}})
 	}
@@ -66,7 +66,7 @@ func (f *Faults) set(r faults.Rule) bool {
 	if i := f.indexLocked(r.Name); i >= 0 {
 		gone, f.rules[i] = f.rules[i], added
 		f.counted -= len(gone.ordinals)
-	} else if len(f.rules) == mostRules {
+	} else if len(f.rules) == maxRules {
 		return false
 	} else {
 		f.rules = append(f.rules, added)
@@ -147,8 +147,8 @@ func (f *Faults) state() faults.State {
 
 // noteLocked lists and logs an injected fault.
 func (f *Faults) noteLocked(r *rule, q faults.Request, ordinal int, fault string) {
-	if len(f.injected) == mostInjected {
-		f.injected = slices.Delete(f.injected, 0, mostInjected/10)
+	if len(f.injected) == maxInjected {
+		f.injected = slices.Delete(f.injected, 0, maxInjected/10)
 	}
 	i := faults.Injected{Rule: r.Name, Seed: r.Seed, Request: q, Ordinal: ordinal, Fault: fault}
 	f.injected = append(f.injected, i)
@@ -312,8 +312,8 @@ func RequestOf(userAgent, user, verb, group, resource, subresource, namespace, n
 	}
 	q := faults.Request{UserAgent: userAgent, User: user, Verb: verb, Resource: kind, Namespace: namespace, Name: name}
 	for _, text := range []*string{&q.UserAgent, &q.User, &q.Resource, &q.Namespace, &q.Name} {
-		if len(*text) > mostTextBytes {
-			*text = strings.Clone((*text)[:mostTextBytes])
+		if len(*text) > maxTextBytes {
+			*text = strings.Clone((*text)[:maxTextBytes])
 		}
 	}
 	return q

@@ -243,17 +243,17 @@ func TestWhatIsHeldHasALimit(t *testing.T) {
 func TestWhatIsKeptOfRequestsHasALimit(t *testing.T) {
 	f := New(7)
 	q := RequestOf(strings.Repeat("a", 1<<20), "", "update", "", "pods", "", "", strings.Repeat("n", 1<<20))
-	if len(q.UserAgent) != mostTextBytes || len(q.Name) != mostTextBytes {
+	if len(q.UserAgent) != maxTextBytes || len(q.Name) != maxTextBytes {
 		t.Errorf("kept %d and %d bytes", len(q.UserAgent), len(q.Name))
 	}
 	f.set(faults.Rule{Name: "refuse", Refuse: 500})
-	for range mostInjected + 1 {
+	for range maxInjected + 1 {
 		f.Plan(q)
 	}
-	if n := len(f.state().Injected); n > mostInjected {
+	if n := len(f.state().Injected); n > maxInjected {
 		t.Errorf("%d faults are listed", n)
 	}
-	f.counted = mostCounted
+	f.counted = maxCounted
 	other := update
 	other.Name = "other"
 	if f.Plan(other); len(f.rules[0].ordinals) != 1 {
@@ -271,12 +271,12 @@ func TestThereAreNotTooManyRules(t *testing.T) {
 	put := func(n int) (int, string) {
 		return ask(t, f, http.MethodPut, fmt.Sprintf("%s/r%d", faults.Path, n), `{"hold":"changes"}`)
 	}
-	for n := range mostRules {
+	for n := range maxRules {
 		if code, body := put(n); code != http.StatusOK {
 			t.Fatalf("rule %d: %d %s", n, code, body)
 		}
 	}
-	if code, body := put(mostRules); code != http.StatusForbidden || !strings.Contains(body, `"reason":"Forbidden"`) || !strings.Contains(body, "already 128 rules") {
+	if code, body := put(maxRules); code != http.StatusForbidden || !strings.Contains(body, `"reason":"Forbidden"`) || !strings.Contains(body, "already 128 rules") {
 		t.Errorf("one more: %d %s", code, body)
 	}
 	if code, body := put(1); code != http.StatusOK {
@@ -296,7 +296,7 @@ func TestEndpointAnswersWithStatuses(t *testing.T) {
 		{http.MethodGet, "", "", 200, `"rules":[{"name":"r","match":{},"hold":"changes"}]`},
 		{http.MethodPut, "/r", `{"hold":"some"}`, 400, `unknown value`},
 		{http.MethodPut, "/r", `{"helt":"some"}`, 400, `unknown field`},
-		{http.MethodPut, "/r", `{"hold":"changes"}` + strings.Repeat(" ", mostRuleSize), 413, `at most 8192 bytes`},
+		{http.MethodPut, "/r", `{"hold":"changes"}` + strings.Repeat(" ", maxRuleSize), 413, `at most 8192 bytes`},
 		{http.MethodPost, "/r/step?events=2", "", 200, `"status":"Success"`},
 		{http.MethodPost, "/r/step", "", 400, "positive number"},
 		{http.MethodPost, "/r/release", "", 200, `"status":"Success"`},

@@ -56,8 +56,8 @@ func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
 		n := 0
 		if action == "step" {
 			var err error
-			if n, err = strconv.Atoi(req.URL.Query().Get("events")); err != nil || n < 1 || n > faults.MostCount {
-				return nil, apierrors.NewBadRequest(fmt.Sprintf("events must be a positive number up to %d", faults.MostCount))
+			if n, err = strconv.Atoi(req.URL.Query().Get("events")); err != nil || n < 1 || n > faults.MaxCount {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("events must be a positive number up to %d", faults.MaxCount))
 			}
 		}
 		if !f.move(name, n) {
@@ -73,9 +73,9 @@ func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
 
 // put sets the rule in body.
 func (f *Faults) put(name string, body io.Reader) *apierrors.StatusError {
-	data, err := io.ReadAll(io.LimitReader(body, mostRuleSize+1))
-	if err == nil && len(data) > mostRuleSize {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a rule has at most %d bytes", mostRuleSize))
+	data, err := io.ReadAll(io.LimitReader(body, maxRuleSize+1))
+	if err == nil && len(data) > maxRuleSize {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a rule has at most %d bytes", maxRuleSize))
 	}
 	var r faults.Rule
 	decoder := json.NewDecoder(bytes.NewReader(data))
@@ -88,7 +88,7 @@ func (f *Faults) put(name string, body io.Reader) *apierrors.StatusError {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	if !f.set(r) {
-		return apierrors.NewForbidden(resource, name, fmt.Errorf("there are already %d rules", mostRules))
+		return apierrors.NewForbidden(resource, name, fmt.Errorf("there are already %d rules", maxRules))
 	}
 	return nil
 }

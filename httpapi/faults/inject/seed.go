@@ -30,7 +30,7 @@ func (f *Faults) drawLocked(r *rule, q faults.Request) (draw, bool) {
 	kind := xxhash.Sum64String(text)
 	ordinal, known := r.ordinals[kind]
 	if !known {
-		if f.counted == mostCounted {
+		if f.counted == maxCounted {
 			return draw{}, false
 		}
 		f.counted++
