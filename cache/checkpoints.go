@@ -28,8 +28,8 @@ type checkpoints struct {
 }
 
 // keep considers prev, which next is about to replace, as a checkpoint.
-func (h *checkpoints) keep(prev, next *state, log *Log) {
-	list := h.list()
+func (c *checkpoints) keep(prev, next *state, log *Log) {
+	list := c.list()
 	last, every := Position(0), Position(log.config.CheckpointEvery)
 	if len(list) > 0 {
 		last = list[len(list)-1].position
@@ -37,9 +37,9 @@ func (h *checkpoints) keep(prev, next *state, log *Log) {
 	if next.position < last+every {
 		return
 	}
-	h.trim(log)
-	list = append(thin(h.list(), next.position, every), prev.withoutIndexes())
-	h.kept.Store(&list)
+	c.trim(log)
+	list = append(thin(c.list(), next.position, every), prev.withoutIndexes())
+	c.kept.Store(&list)
 }
 
 // thin copies the list without the checkpoints that are too close to the one before: the
@@ -62,41 +62,41 @@ func thin(list []*state, now, every Position) []*state {
 }
 
 // trim drops states that are older than the log.
-func (h *checkpoints) trim(log *Log) {
-	list, first := h.list(), log.ring.First()
+func (c *checkpoints) trim(log *Log) {
+	list, first := c.list(), log.ring.First()
 	keep := 0
 	for keep < len(list) && list[keep].position < first {
 		keep++
 	}
 	if keep > 0 {
 		list = slices.Clone(list[keep:])
-		h.kept.Store(&list)
+		c.kept.Store(&list)
 	}
-	for i := range h.recent {
-		if s := h.recent[i].Load(); s != nil && s.position < first {
-			h.recent[i].CompareAndSwap(s, nil)
+	for i := range c.recent {
+		if s := c.recent[i].Load(); s != nil && s.position < first {
+			c.recent[i].CompareAndSwap(s, nil)
 		}
 	}
 }
 
-func (h *checkpoints) list() []*state {
-	if p := h.kept.Load(); p != nil {
+func (c *checkpoints) list() []*state {
+	if p := c.kept.Load(); p != nil {
 		return *p
 	}
 	return nil
 }
 
-func (h *checkpoints) reset() {
-	h.kept.Store(nil)
-	for i := range h.recent {
-		h.recent[i].Store(nil)
+func (c *checkpoints) reset() {
+	c.kept.Store(nil)
+	for i := range c.recent {
+		c.recent[i].Store(nil)
 	}
 }
 
 // find returns a state of the epoch at exactly the position, or nil.
-func (h *checkpoints) find(epoch uint64, at Position) *state {
-	for i := range h.recent {
-		if s := h.recent[i].Load(); s != nil && s.epoch == epoch && s.position == at {
+func (c *checkpoints) find(epoch uint64, at Position) *state {
+	for i := range c.recent {
+		if s := c.recent[i].Load(); s != nil && s.epoch == epoch && s.position == at {
 			return s
 		}
 	}
@@ -104,8 +104,8 @@ func (h *checkpoints) find(epoch uint64, at Position) *state {
 }
 
 // remember keeps a reconstructed state for later readers of its revision.
-func (h *checkpoints) remember(s *state) {
-	h.recent[h.nextRecent.Add(1)%recentStates].Store(s)
+func (c *checkpoints) remember(s *state) {
+	c.recent[c.nextRecent.Add(1)%recentStates].Store(s)
 }
 
 // At returns the exact state at a revision, with that revision as its Revision. Lists of a

@@ -249,16 +249,16 @@ func (l *Log) append(events []*Event) {
 }
 
 // repair replaces the event of a corrupt object, if the log still has it. No reader has passed that event.
-func (l *Log) repair(h repair) {
-	at, _ := l.search(l.ring.First(), l.ring.Next(), h.corrupt.Revision()-1)
+func (l *Log) repair(r repair) {
+	at, _ := l.search(l.ring.First(), l.ring.Next(), r.corrupt.Revision()-1)
 	for ; ; at++ {
 		e := l.ring.at(at)
 		switch {
-		case e == nil || e.Revision != h.corrupt.Revision():
+		case e == nil || e.Revision != r.corrupt.Revision():
 			return
-		case e.Object == h.corrupt:
+		case e.Object == r.corrupt:
 			e.frames.retire(e.schema().budget)
-			l.ring.Replace(at, &Event{Pos: e.Pos, Revision: e.Revision, Object: h.sound, Prev: e.Prev, time: e.time, Last: e.Last})
+			l.ring.Replace(at, &Event{Pos: e.Pos, Revision: e.Revision, Object: r.sound, Prev: e.Prev, time: e.time, Last: e.Last})
 			return
 		}
 	}

@@ -73,22 +73,22 @@ func (c *Cache) showRepaired(repaired []repair) {
 	defer c.mu.Unlock()
 	now := c.current.Load()
 	var next *state
-	for _, h := range repaired {
-		if now.get(h.corrupt.Key()) != h.corrupt {
+	for _, r := range repaired {
+		if now.get(r.corrupt.Key()) != r.corrupt {
 			continue
 		}
 		if next == nil {
 			next = now.clone()
 		}
-		next.put(h.sound)
+		next.put(r.sound)
 	}
 	if next == nil || c.retired.Load() {
 		return
 	}
 	c.publish(next)
-	for _, h := range repaired {
-		if next.get(h.corrupt.Key()) == h.sound {
-			c.log.repair(h)
+	for _, r := range repaired {
+		if next.get(r.corrupt.Key()) == r.sound {
+			c.log.repair(r)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func (c *Chain) load(config *Config) error {
 	}
 	decorators := admission.Decorators{
 		admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
-			return unlessWithoutWebhooks(plugin, name, config.Informers)
+			return skipWithoutWebhooks(plugin, name, config.Informers)
 		}),
 		admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
 	}
@@ -158,9 +158,9 @@ type mutatingWebhooks struct {
 	configured cache.SharedIndexInformer
 }
 
-// unlessWithoutWebhooks wraps the plugin of mutating webhooks in a mutatingWebhooks, unless webhooks can come from
-// manifest files.
-func unlessWithoutWebhooks(plugin admission.Interface, name string, shared informers.SharedInformerFactory) admission.Interface {
+// skipWithoutWebhooks wraps the plugin of mutating webhooks in a mutatingWebhooks, unless manifest files may contain
+// webhooks. It returns other plugins unchanged.
+func skipWithoutWebhooks(plugin admission.Interface, name string, shared informers.SharedInformerFactory) admission.Interface {
 	admit, ok := plugin.(admission.MutationInterface)
 	if !ok || name != mutatingwebhook.PluginName || utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
 		return plugin
@@ -234,11 +234,11 @@ func (c *Chain) Run(ctx context.Context) error {
 	return nil
 }
 
-// Open says that the informers have synced: writes need not wait for them any longer.
+// Open ends the wait of writes for the informers, because they have synced.
 func (c *Chain) Open() { c.inform() }
 
-// Abandon says that the informers will never sync, because the server ends: writes that wait for
-// them are refused.
+// Abandon refuses the writes that wait for the informers. The caller knows that these will never sync, because the
+// server ends.
 func (c *Chain) Abandon() { c.leave() }
 
 // Running is closed when Run has begun. Then kube-apiserver's health check
@@ -264,8 +264,8 @@ func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admissio
 // errNotReady has the text of upstream's plugins.
 var errNotReady = errors.New("not yet ready to handle request")
 
-// await blocks until writes need not wait, and reports whether they may continue. A write before Run
-// also waits for Run, because the process builds its own clients first.
+// await blocks until the informers have synced or informersTimeout has passed since the start of Run, and reports
+// whether the write may continue. A write may come before Run.
 func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:

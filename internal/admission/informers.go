@@ -93,10 +93,10 @@ type cacheInformer struct {
 }
 
 // HasSynced implements cache.SharedInformer.
-func (h cacheInformer) HasSynced() bool { return h.store.view.Resource.Ready() }
+func (i cacheInformer) HasSynced() bool { return i.store.view.Resource.Ready() }
 
 // GetStore implements cache.SharedInformer.
-func (h cacheInformer) GetStore() cache.Store { return h.store }
+func (i cacheInformer) GetStore() cache.Store { return i.store }
 
 // GetIndexer implements cache.SharedIndexInformer.
-func (h cacheInformer) GetIndexer() cache.Indexer { return h.store }
+func (i cacheInformer) GetIndexer() cache.Indexer { return i.store }

@@ -17,8 +17,8 @@ type lazyClient struct {
 }
 
 // Discovery implements kubernetes.Interface.
-func (t lazyClient) Discovery() discovery.DiscoveryInterface {
-	return lazyDiscovery{t.Interface.Discovery(), t.idle}
+func (c lazyClient) Discovery() discovery.DiscoveryInterface {
+	return lazyDiscovery{c.Interface.Discovery(), c.idle}
 }
 
 type lazyDiscovery struct {

@@ -38,8 +38,8 @@ type Config struct {
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
-	// TokenReviews and AccessReviews take the place of the webhooks whose files the options would name; nil leaves it to
-	// those. The modes of Authorization say whether access is reviewed.
+	// TokenReviews and AccessReviews replace the webhooks that the options configure; nil uses those. AccessReviews
+	// is used only if the modes of Authorization include a webhook.
 	TokenReviews  authenticator.Token
 	AccessReviews *webhook.WebhookAuthorizer
 
@@ -61,7 +61,7 @@ type Config struct {
 	Ended <-chan struct{}
 }
 
-// Auth holds what Load built. Build one with [Load]; it must be run.
+// Auth has the authenticators and authorizers of a server. Build it with [Load]; Run must be called.
 type Auth struct {
 	// Authenticator returns the user of a request. Its responses are shared and must not be
 	// changed.
@@ -76,7 +76,7 @@ type Auth struct {
 	// OpenID adds services for OpenIDPaths: the issuer of the tokens and the keys that verify them. It is
 	// nil if the issuer is not an https URL.
 	OpenID func(*restful.Container)
-	// Audiences that this server's tokens are meant for.
+	// Audiences are the audiences of this server's tokens.
 	Audiences authenticator.Audiences
 	// ClientCA has the CAs of client certificates, including front proxies'. It is nil if no client certificates are
 	// accepted.
@@ -201,5 +201,6 @@ func (a *Auth) Run(ctx context.Context) error {
 	return nil
 }
 
-// Enqueue implements dynamiccertificates.Listener and serviceaccount.Listener: the file of a CA or the keys have changed.
+// Enqueue implements dynamiccertificates.Listener and serviceaccount.Listener. It counts a change of a CA file or of
+// the keys.
 func (a *Auth) Enqueue() { a.generation.Add(1) }

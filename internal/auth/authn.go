@@ -141,7 +141,7 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config, rev
 	if err != nil {
 		return nil, err
 	}
-	localConfig, remoteConfig := byTokens(config)
+	localConfig, remoteConfig := splitTokens(config)
 	local, _, _, _, err := localConfig.New(ctx)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config, rev
 	if reviews != nil {
 		remote = group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(reviews), websocket.NewProtocolAuthenticator(reviews)))
 	}
-	token := remembering(successive(local, remote), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
+	token := cachedTokens(successive(local, remote), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
 	var certificate authenticator.Request
 	if config.ClientCAContentProvider != nil {
 		certificate = newCertificates(config.ClientCAContentProvider)
@@ -180,10 +180,9 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config, rev
 	return update, nil
 }
 
-// byTokens splits config. local has the authenticators of tokens that decide in this process. remote has the
-// authenticators that call a provider or a webhook; they are later in upstream's order. Neither has a cache: compose
-// puts one in front, and revocation must not use one.
-func byTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.Config) {
+// splitTokens splits the authenticators of tokens: local ones decide in this process, remote ones call a provider or
+// a webhook and follow in upstream's order. Neither has a cache: compose adds one, and revocation must not use it.
+func splitTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.Config) {
 	config.RequestHeaderConfig, config.ClientCAContentProvider = nil, nil
 	config.Anonymous = apiserver.AnonymousAuthConfig{}
 	config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL = 0, 0
@@ -193,7 +192,8 @@ func byTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.
 	return local, remote
 }
 
-// successive asks local and then remote, which upstream has in one list. Each may be nil.
+// successive tries local and then remote. Its errors are those of upstream, which has all of them in one list. Each may
+// be nil.
 func successive(local, remote authenticator.Request) authenticator.Request {
 	if local == nil || remote == nil {
 		return cmp.Or(local, remote)
@@ -216,9 +216,8 @@ func successive(local, remote authenticator.Request) authenticator.Request {
 	})
 }
 
-// remembering authenticates by bearer tokens as next does, and caches the result. next may
-// be nil.
-func remembering(next authenticator.Request, success, failure time.Duration) authenticator.Request {
+// cachedTokens caches the results of next, which authenticates bearer tokens. next may be nil.
+func cachedTokens(next authenticator.Request, success, failure time.Duration) authenticator.Request {
 	if next == nil {
 		return nil
 	}
@@ -285,12 +284,12 @@ func (c *certificates) AuthenticateRequest(req *http.Request) (*authenticator.Re
 	}
 	resp, ok, err := c.verify.AuthenticateRequest(req)
 	if err == nil && ok {
-		c.accepted.Add(key, resp, min(certSuccessTTL, time.Until(firstToEnd(req.TLS.PeerCertificates))))
+		c.accepted.Add(key, resp, min(certSuccessTTL, time.Until(earliestExpiry(req.TLS.PeerCertificates))))
 	}
 	return resp, ok, err
 }
 
-// firstToEnd returns when the first of some certificates ends.
-func firstToEnd(chain []*x509.Certificate) time.Time {
+// earliestExpiry returns when the first of the certificates expires.
+func earliestExpiry(chain []*x509.Certificate) time.Time {
 	return slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
 }

@@ -29,9 +29,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// chain asks upstream's authorizers in the configured order, after system:masters. It replaces
-// kubernetes pkg/kubeapiserver/authorizer/reload.go, which hides the single authorizers, so that
-// RBAC's decisions could not be cached.
+// chain calls upstream's authorizers in the configured order, after the check for system:masters. It replaces
+// kubernetes pkg/kubeapiserver/authorizer/reload.go, which does not expose the single authorizers, so that RBAC's
+// decisions could not be cached.
 type chain struct {
 	config    *kubeauthorizer.Config
 	reviews   *webhook.WebhookAuthorizer // in place of webhooks; may be nil

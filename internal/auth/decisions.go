@@ -25,11 +25,10 @@ const (
 // decisions caches RBAC's decisions. For each request RBAC searches all bindings, which costs more
 // than the rest of a GET (B10).
 //
-// A decision is discarded as soon as RBAC could decide otherwise. The stores that RBAC reads count
-// a change while they are locked for it, and the count is read before RBAC is asked.
+// A decision is discarded as soon as RBAC could decide otherwise: each change of the stores that RBAC reads is
+// counted while the store is locked, and a lookup reads the count before RBAC reads the stores.
 //
-// A lookup takes no lock. The hash of a key determines its slot; a decision overwrites the one
-// before.
+// A lookup takes no lock. The hash of a key determines its slot; a new decision overwrites the old one.
 type decisions struct {
 	next    authorizer.Authorizer
 	changes atomic.Uint64 // of the objects that next reads
@@ -50,8 +49,8 @@ type decided struct {
 	err      error
 }
 
-// newDecisions caches what next decides by the objects of the informers, which must not have
-// been started.
+// newDecisions returns a cache of the decisions of next, which reads the informers' objects. The informers must
+// not have been started.
 func newDecisions(next authorizer.Authorizer, factory informers.SharedInformerFactory) (*decisions, error) {
 	d := &decisions{next: next, seed: maphash.MakeSeed(), anyName: string(uuid.NewUUID())}
 	rbac := factory.Rbac().V1()

@@ -14,14 +14,14 @@ import (
 // known. The client should retry.
 var ErrNotSynced = errors.New("auth: objects that authorization needs are not loaded yet")
 
-// firstSync knows whether an authorizer has loaded its objects once.
+// firstSync reports whether an authorizer has loaded its objects for the first time.
 type firstSync struct {
 	loads []<-chan struct{} // each is closed once a part is loaded
 	ended <-chan struct{}   // closed when no request may wait any longer
 	done  atomic.Bool       // all of loads were seen closed
 }
 
-// has reports whether everything is loaded. Once it is, has costs one atomic load.
+// has reports whether everything is loaded. From then on it costs one atomic load.
 func (f *firstSync) has() bool {
 	if f.done.Load() {
 		return true
@@ -63,19 +63,19 @@ type syncedAuthorizer struct {
 }
 
 // Authorize implements authorizer.Authorizer.
-func (p *syncedAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	synced := p.first.has() // before next reads
-	decision, reason, err := p.next.Authorize(ctx, a)
-	if synced || decision != authorizer.DecisionNoOpinion || !p.concerns(a) {
+func (s *syncedAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	synced := s.first.has() // before next reads
+	decision, reason, err := s.next.Authorize(ctx, a)
+	if synced || decision != authorizer.DecisionNoOpinion || !s.concerns(a) {
 		return decision, reason, err
 	}
-	if p.failFast {
+	if s.failFast {
 		return authorizer.DecisionNoOpinion, "", ErrNotSynced
 	}
-	if err := p.first.wait(ctx); err != nil {
+	if err := s.first.wait(ctx); err != nil {
 		return authorizer.DecisionNoOpinion, "", err
 	}
-	return p.next.Authorize(ctx, a)
+	return s.next.Authorize(ctx, a)
 }
 
 // noProbe reports whether a is not a health probe. Probes must not wait.
@@ -94,14 +94,14 @@ type syncedRules struct {
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (p *syncedRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	if err := p.first.wait(ctx); err != nil {
+func (s *syncedRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	if err := s.first.wait(ctx); err != nil {
 		return nil, nil, true, err
 	}
-	return p.next.RulesFor(ctx, u, namespace)
+	return s.next.RulesFor(ctx, u, namespace)
 }
 
-// afterSync makes an authorizer wait for first before it denies a request that concerns reports. It
+// afterSync makes an authorizer wait for first before it denies a request for which concerns returns true. It
 // changes nothing if Config.Ended is nil.
 func (c *chain) afterSync(made link, first *firstSync, concerns func(authorizer.Attributes) bool) link {
 	if c.ended == nil {

@@ -243,7 +243,7 @@ func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
 func (a *reauthenticator) dependencies(req *http.Request) Dependencies {
 	var t Dependencies
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
-		t.Expires = firstToEnd(req.TLS.PeerCertificates)
+		t.Expires = earliestExpiry(req.TLS.PeerCertificates)
 	}
 	token := bearer(req)
 	if token == "" {

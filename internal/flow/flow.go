@@ -346,7 +346,7 @@ func (c *Class) end(seats int, took time.Duration) {
 	flowmetrics.ObserveExecutionDuration(ctx, c.Level, c.Schema, took)
 }
 
-// Estimate returns how many seats a request of a class takes, and for how long after its end.
+// Estimate returns the number of seats that a request of a class takes, and for how long it keeps them after its end.
 func (f *Control) Estimate(a authorizer.Attributes, r Request, class *Class) flowrequest.WorkEstimate {
 	req := new(http.Request)
 	switch a.GetVerb() {
@@ -416,8 +416,8 @@ func (f *Control) Levels() []Level {
 // KeyRoom is the number of bytes that most keys of [AppendKey] fit into.
 const KeyRoom = 512
 
-// AppendKey appends to dst everything in a request, which has a user, that flow schemas match. With the name of an
-// object it is everything that RBAC matches.
+// AppendKey appends to dst all attributes of a request that flow schemas match. With the name of the object, the key
+// has all attributes that RBAC matches. The request must have a user.
 func AppendKey(dst []byte, a authorizer.Attributes, name string) []byte {
 	who := a.GetUser()
 	add := func(parts ...string) {

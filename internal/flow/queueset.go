@@ -55,7 +55,7 @@ func (l *queueSet) enterLocked(seats int) bool {
 	return true
 }
 
-// takeLocked counts more seats, or fewer.
+// takeLocked adds seats, which may be negative, to the count.
 func (l *queueSet) takeLocked(seats int) {
 	l.taken += seats
 	l.seats.Add(float64(seats))
@@ -102,8 +102,8 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 	return &queued{request, l, work.AdditionalLatency}, false
 }
 
-// began updates upstream's metrics for a request that got seats without the queues. Upstream would have
-// observed it alone in its queue.
+// began updates upstream's metrics for a request that got seats without the queues. Upstream would observe a queue of
+// length 1.
 func (l *queueSet) began(ctx context.Context, schema string, seats int) {
 	if l.queues.Load() {
 		flowmetrics.ObserveQueueLength(ctx, l.name, schema, 1)
@@ -177,8 +177,8 @@ func (l *queueSet) limitLocked(limit int) {
 	completer.Complete(config)
 }
 
-// lingerLocked keeps the queues open for latency, because a request that has ended keeps its seats in them
-// that long. Then, or if latency is 0, it closes the queues if no request is left in them.
+// lingerLocked keeps the queues open for latency, because a request that has ended keeps its seats in the queues
+// for that long. If latency is 0, it closes the queues unless requests are left in them.
 func (l *queueSet) lingerLocked(latency time.Duration) {
 	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersUntil) {
 		l.lingersUntil = end

@@ -82,7 +82,7 @@ func (s *Store) readRevision(read *revisionRead) {
 	defer s.mu.Unlock()
 	for w := range s.watches {
 		if w.position.Load() == page.revision {
-			s.hear() // w has delivered all that there is
+			s.resetSilence() // w has delivered all that there is
 		}
 	}
 }

@@ -61,7 +61,7 @@ type Store struct {
 	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
 	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
 	heard     atomic.Int64          // see Silence
-	muted     atomic.Bool           // the opening of a watch does not count as a sign of life
+	muted     atomic.Bool           // the opening of a watch is no sign of life, see Silence
 
 	goroutines sync.WaitGroup
 
@@ -97,7 +97,7 @@ func NewStore(config StoreConfig) (*Store, error) {
 		watches:   make(map[*watcher]struct{}),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
-	s.hear()
+	s.resetSilence()
 	return s, nil
 }
 
@@ -177,11 +177,12 @@ func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
 // Unwatched is Refused for watches only.
 func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
 
-// Silence returns the time since the upstream last sent something in a watch, or a watch provably had sent all, or since
-// the first watch after that was opened, or the store was made. After a watch that was silent, its opening does not count.
+// Silence returns the time since the last sign of life of the upstream, or since the store was made. Signs of life are
+// an event or a bookmark of a watch, and a read of a revision that a watch has delivered. The opening of a watch counts
+// too, if it is the first one after another sign of life, and the watch before did not end because it was silent.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
 
-func (s *Store) hear() { s.heard.Store(time.Now().UnixNano()); s.muted.Store(false) }
+func (s *Store) resetSilence() { s.heard.Store(time.Now().UnixNano()); s.muted.Store(false) }
 
 // Compaction returns 0: the upstream does not report its compactions.
 func (s *Store) Compaction() int64 { return 0 }

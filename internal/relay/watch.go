@@ -105,14 +105,14 @@ type watcher struct {
 	at           scope
 	out          chan<- kv.WatchResponse
 	cancel       context.CancelCauseFunc
-	kick         chan struct{} // has an element if a probe shall begin
+	kick         chan struct{} // has an element when a probe must begin
 	replacements uint64
 
 	// position is the revision up to which everything was delivered. The watch's goroutine writes it.
 	position atomic.Int64
 	sent     int64      // the position last reported to the reader
 	next     []kv.Batch // to deliver
-	proof    *proof     // that is not used yet
+	proof    *proof     // the last one, if useProof has not used it yet
 }
 
 // sendLast sends the last response, unless the reader has left.
@@ -191,7 +191,7 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 		}
 	}
 	if err == nil && !s.muted.Load() {
-		s.hear()
+		s.resetSilence()
 		s.muted.Store(true) // until it sends something
 	} else if err != nil && ctx.Err() == nil {
 		s.slowDown(err)
@@ -282,7 +282,7 @@ func (w *watcher) take(e event) error {
 
 // advance raises the position: everything up to it was delivered or is about to be.
 func (w *watcher) advance(revision int64) {
-	w.store.hear()
+	w.store.resetSilence()
 	if revision > w.position.Load() {
 		w.position.Store(revision)
 	}

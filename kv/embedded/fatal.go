@@ -15,17 +15,17 @@ import (
 type fatalHook struct{ fatal func(error) }
 
 // OnWrite does not return.
-func (w fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(entry.Message)
 	for _, field := range fields {
 		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
 			err = fmt.Errorf("%s: %w", entry.Message, cause)
 		}
 	}
-	if w.fatal == nil || starting() {
+	if h.fatal == nil || starting() {
 		panic(err)
 	}
-	w.fatal(fmt.Errorf("embedded: etcd failed: %w", err))
+	h.fatal(fmt.Errorf("embedded: etcd failed: %w", err))
 }
 
 // starting reports whether the caller's goroutine is the one that starts a server.

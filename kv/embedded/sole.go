@@ -25,29 +25,29 @@ type soleMember struct {
 }
 
 // begin reads the list of members of a server that has applied all that it has stored.
-func (a *soleMember) begin(server *etcdserver.EtcdServer) {
-	a.server = server
-	if !a.isVoter() {
-		a.changes.Store(true)
+func (m *soleMember) begin(server *etcdserver.EtcdServer) {
+	m.server = server
+	if !m.isVoter() {
+		m.changes.Store(true)
 	}
 }
 
 // isVoter reports whether the list has one member that votes. It may wait for the disk.
-func (a *soleMember) isVoter() bool {
-	voters, ok := a.server.Cluster().(interface{ VotingMemberIDs() []types.ID })
+func (m *soleMember) isVoter() bool {
+	voters, ok := m.server.Cluster().(interface{ VotingMemberIDs() []types.ID })
 	return ok && len(voters.VotingMemberIDs()) == 1
 }
 
 // check reports whether the server is the only member.
-func (a *soleMember) check() bool {
-	return (!a.changes.Load() || a.isVoter()) && a.server.Leader() == a.server.MemberID()
+func (m *soleMember) check() bool {
+	return (!m.changes.Load() || m.isVoter()) && m.server.Leader() == m.server.MemberID()
 }
 
 // intercept takes note of requests that change the list of members, before the server does
 // anything for them.
-func (a *soleMember) intercept(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (m *soleMember) intercept(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if info.FullMethod != etcdserverpb.Cluster_MemberList_FullMethodName && strings.HasPrefix(info.FullMethod, "/etcdserverpb.Cluster/") {
-		a.changes.Store(true)
+		m.changes.Store(true)
 	}
 	return handler(ctx, in)
 }

@@ -99,10 +99,10 @@ func NewClient(t testing.TB, urls []string) *Client {
 
 // Leader returns the client URL of the member that leads. Members that do not answer
 // are passed over.
-func (o *Client) Leader(ctx context.Context) (string, error) {
-	for _, member := range o.urls {
+func (c *Client) Leader(ctx context.Context) (string, error) {
+	for _, member := range c.urls {
 		once, cancel := context.WithTimeout(ctx, time.Second)
-		status, err := o.client.Status(once, member)
+		status, err := c.client.Status(once, member)
 		cancel()
 		if err == nil && status.Leader == status.Header.MemberId {
 			return member, nil
@@ -112,8 +112,8 @@ func (o *Client) Leader(ctx context.Context) (string, error) {
 }
 
 // IDs returns the members' ids by their names.
-func (o *Client) IDs(ctx context.Context) (map[string]uint64, error) {
-	list, err := o.client.MemberList(ctx)
+func (c *Client) IDs(ctx context.Context) (map[string]uint64, error) {
+	list, err := c.client.MemberList(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: members: %w", err)
 	}
@@ -125,8 +125,8 @@ func (o *Client) IDs(ctx context.Context) (map[string]uint64, error) {
 }
 
 // MoveLeader makes the leader, at its client URL, transfer the leadership to the member named heir.
-func (o *Client) MoveLeader(ctx context.Context, leader, heir string) error {
-	ids, err := o.IDs(ctx)
+func (c *Client) MoveLeader(ctx context.Context, leader, heir string) error {
+	ids, err := c.IDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,18 +143,18 @@ func (o *Client) MoveLeader(ctx context.Context, leader, heir string) error {
 }
 
 // Compact discards all history before a revision.
-func (o *Client) Compact(ctx context.Context, revision int64) error {
-	if _, err := o.client.Compact(ctx, revision); err != nil {
+func (c *Client) Compact(ctx context.Context, revision int64) error {
+	if _, err := c.client.Compact(ctx, revision); err != nil {
 		return fmt.Errorf("kvtest: compact: %w", err)
 	}
 	return nil
 }
 
 // Compacted returns the oldest revision that the cluster can still be read at.
-func (o *Client) Compacted(ctx context.Context) (int64, error) {
+func (c *Client) Compacted(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for response := range o.client.Watch(ctx, "\x00", clientv3.WithRev(1), clientv3.WithCreatedNotify()) {
+	for response := range c.client.Watch(ctx, "\x00", clientv3.WithRev(1), clientv3.WithCreatedNotify()) {
 		if response.CompactRevision > 0 {
 			return response.CompactRevision, nil
 		}
@@ -177,7 +177,7 @@ type Change struct {
 
 // Transact makes all changes in one revision, which it returns, or none if one of the
 // keys has another revision. After an error either may be the case.
-func (o *Client) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
+func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
 	var conditions []clientv3.Cmp
 	var ops []clientv3.Op
 	for _, change := range changes {
@@ -188,7 +188,7 @@ func (o *Client) Transact(ctx context.Context, changes []Change) (revision int64
 			ops = append(ops, clientv3.OpPut(change.Key, string(change.Value)))
 		}
 	}
-	answer, err := o.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
+	answer, err := c.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
 		return 0, false, fmt.Errorf("kvtest: transact: %w", err)
 	}

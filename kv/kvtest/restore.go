@@ -13,8 +13,8 @@ import (
 )
 
 // Snapshot saves the data of a cluster of one member to a file, as a backup does.
-func (o *Client) Snapshot(ctx context.Context, path string) error {
-	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: o.urls, Logger: zap.NewNop()}, path); err != nil {
+func (c *Client) Snapshot(ctx context.Context, path string) error {
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: c.urls, Logger: zap.NewNop()}, path); err != nil {
 		return fmt.Errorf("kvtest: snapshot: %w", err)
 	}
 	return nil
@@ -42,8 +42,8 @@ func (m *Member) Restore(path string) error {
 }
 
 // Items returns the items under a prefix.
-func (o *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
-	answer, err := o.client.Get(ctx, prefix, clientv3.WithPrefix())
+func (c *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
+	answer, err := c.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: items: %w", err)
 	}

@@ -20,18 +20,18 @@ var ErrUnheard = errors.New("backend: the backend sent too much while the client
 
 // Request is a proxied request. Its methods are safe for concurrent use.
 type Request struct {
-	unheard  atomic.Int64 // bytes that have come since the client was last sent something
-	answered atomic.Bool  // the client was sent something
+	unheard  atomic.Int64 // bytes that the backend has sent since something was last sent to the client
+	answered atomic.Bool  // something was sent to the client
 }
 
-// Heard resets the limit: something is sent to the client.
+// Heard resets the limit, because something is sent to the client.
 func (r *Request) Heard() {
 	r.unheard.Store(0)
 	r.answered.Store(true)
 }
 
-// come counts n bytes and reports whether the limit is exceeded.
-func (r *Request) come(n int) bool { return r.unheard.Add(int64(n)) > MaxUnheard }
+// receive counts n bytes and reports whether the limit is exceeded.
+func (r *Request) receive(n int) bool { return r.unheard.Add(int64(n)) > MaxUnheard }
 
 type requestKey struct{}
 
@@ -105,7 +105,7 @@ type conn struct {
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.request != nil && c.request.come(n) {
+	if c.request != nil && c.request.receive(n) {
 		return 0, ErrUnheard
 	}
 	return n, err

@@ -7,23 +7,19 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 )
 
-// Kubelets returns by with limited transports.
-func Kubelets(by kubeletclient.ConnectionInfoGetter) kubeletclient.ConnectionInfoGetter {
-	return kubelets{by}
-}
-
-type kubelets struct {
-	by kubeletclient.ConnectionInfoGetter
+// Kubelets is a ConnectionInfoGetter that wraps the transports of another one by [Transport].
+type Kubelets struct {
+	kubeletclient.ConnectionInfoGetter
 }
 
 // GetConnectionInfo implements kubeletclient.ConnectionInfoGetter.
-func (k kubelets) GetConnectionInfo(ctx context.Context, node types.NodeName) (*kubeletclient.ConnectionInfo, error) {
-	info, err := k.by.GetConnectionInfo(ctx, node)
+func (k Kubelets) GetConnectionInfo(ctx context.Context, node types.NodeName) (*kubeletclient.ConnectionInfo, error) {
+	info, err := k.ConnectionInfoGetter.GetConnectionInfo(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	bound := *info
-	bound.Transport = Transport(info.Transport)
-	bound.InsecureSkipTLSVerifyTransport = Transport(info.InsecureSkipTLSVerifyTransport)
-	return &bound, nil
+	limited := *info
+	limited.Transport = Transport(info.Transport)
+	limited.InsecureSkipTLSVerifyTransport = Transport(info.InsecureSkipTLSVerifyTransport)
+	return &limited, nil
 }

@@ -157,7 +157,7 @@ func (b *coreBuilder) build() error {
 	if err != nil {
 		return err
 	}
-	nodes.KubeletConnectionInfo = backend.Kubelets(nodes.KubeletConnectionInfo)
+	nodes.KubeletConnectionInfo = backend.Kubelets{ConnectionInfoGetter: nodes.KubeletConnectionInfo}
 	nodes.Proxy.Connection = nodes.KubeletConnectionInfo
 	b.add("nodes", map[string]rest.Storage{"": nodes.Node, "/proxy": nodes.Proxy, "/status": nodes.Status})
 	pods, err := b.buildPods(nodes)

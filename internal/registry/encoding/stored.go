@@ -21,14 +21,14 @@ type Prebuilt struct {
 	Plain bool
 
 	config   cache.ObjectConfig   // Body has no revision, or one to be replaced, and may be part of the stored bytes
-	document *servedjson.Document // from which the body is made, if there is none in config; otherwise nil
+	document *servedjson.Document // the source of the body; nil if config has the body
 }
 
-// Known reports whether f is not the zero Prebuilt.
-func (f *Prebuilt) Known() bool { return f.document != nil || f.config.Body != nil }
+// Known reports whether p is not the zero Prebuilt.
+func (p *Prebuilt) Known() bool { return p.document != nil || p.config.Body != nil }
 
 // Key returns the key of the object.
-func (f *Prebuilt) Key() string { return f.config.Key }
+func (p *Prebuilt) Key() string { return p.config.Key }
 
 // Prebuild returns the cached object of s, which decodes to obj. rest is the part of its key within the resource. The
 // result is unknown if the object cannot be built before its value is stored.
@@ -110,16 +110,16 @@ func (c *Codec) prebuildCustom(s *Stored, obj runtime.Object, f *Prebuilt) bool 
 	return err == nil
 }
 
-// Object makes the cached object of f, which c has built, after its value is stored at revision. stored is
+// Object makes the cached object of p, which c has built, after its value is stored at revision. stored is
 // the size of the value. Object returns nil if it cannot make the object.
-func (f *Prebuilt) Object(c *Codec, revision int64, stored int) *cache.Object {
-	config := f.config
+func (p *Prebuilt) Object(c *Codec, revision int64, stored int) *cache.Object {
+	config := p.config
 	config.Revision, config.Stored = revision, stored
-	if f.document != nil {
-		setDocument(&config, f.document)
+	if p.document != nil {
+		setDocument(&config, p.document)
 		return cache.NewObject(config, c.Schema)
 	}
-	return c.objectAt(config, f.config.Body)
+	return c.objectAt(config, p.config.Body)
 }
 
 // objectAt makes an object from config, with the contents of body at config's revision. It returns nil if

@@ -132,8 +132,7 @@ func messageLayouts(t reflect.Type, within []reflect.Type) *layouts {
 	within = append(within[:len(within):len(within)], t)
 	var all layouts
 	some := false
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		n := fieldNumber(f)
 		if n <= 0 || n >= len(all) {
 			continue

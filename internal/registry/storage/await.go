@@ -22,8 +22,8 @@ const freshness = 3 * time.Second
 type awaiter struct {
 	*stored
 	mirror *mirror.Mirror           // nil: no read waits
-	waited func(took time.Duration) // counts a read
-	fresh  bool                     // upstream does not cache the resource: see uncached
+	waited func(took time.Duration) // counts the wait of a read
+	fresh  bool                     // Config.Fresh
 	made   time.Time
 }
 
@@ -103,8 +103,8 @@ func (w *awaiter) shows(revision uint64) bool {
 	return w.mirror.Shows(int64(min(revision, math.MaxInt64)))
 }
 
-// reached waits for a revision that the store is expected to reach. It counts the wait, and reports whether
-// there was one.
+// reached waits for a revision that the store is expected to reach. It counts the wait, and reports whether it had to
+// wait.
 func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, err error) {
 	if w.shows(revision) {
 		return false, nil
@@ -174,9 +174,9 @@ func (w *awaiter) current(ctx context.Context) error {
 	}
 }
 
-// atHand waits for a read that accepts revision or any later one. Before the cache had loaded, lists were answered
+// notOlderThan waits for a read that accepts revision or a later one. Before the cache had loaded, lists were answered
 // from the store, which may be ahead of the cache. A later read must not show an older state.
-func (w *awaiter) atHand(ctx context.Context, revision uint64) error {
+func (w *awaiter) notOlderThan(ctx context.Context, revision uint64) error {
 	listed := w.listed.Load()
 	if listed == nil || listed.replacements != w.store.Replacements() || uint64(listed.revision) <= revision {
 		return w.revision(ctx, revision)

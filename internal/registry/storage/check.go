@@ -22,9 +22,8 @@ const (
 // ErrInconsistent says that a cache and the store differ.
 var ErrInconsistent = errors.New("registry: cache and store differ")
 
-// Checker is the consistency checker. It compares caches with the store, one after the other, each once
-// in an interval, because nothing else would detect a wrong cache. Upstream's checker is in apiserver
-// pkg/storage/cacher/delegator.go.
+// Checker is the consistency checker. In each interval it compares every cache with the store once, one cache after the
+// other. Nothing else would detect a wrong cache. Upstream's checker is in apiserver pkg/storage/cacher/delegator.go.
 type Checker struct {
 	// Resources lists the resources that exist now.
 	Resources func() []*Resource
@@ -51,16 +50,16 @@ func (c *Checker) Run(ctx context.Context) error {
 		}
 		at %= len(all)
 		if r := all[at]; r.Cache != nil && r.Cache.Ready() {
-			if c.judge(r, r.check(ctx)); ctx.Err() != nil {
+			if c.record(r, r.check(ctx)); ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
 	}
 }
 
-// judge counts the result of a comparison, and reloads a cache that differs. It ignores the result for
-// a cache that has ended meanwhile.
-func (c *Checker) judge(r *Resource, err error) {
+// record counts the result of a comparison, and reloads a cache that differs. It ignores a comparison during which
+// the cache was retired or the server stopped.
+func (c *Checker) record(r *Resource, err error) {
 	switch {
 	case err == nil:
 		r.checks.equal.Add(1)
@@ -115,7 +114,7 @@ func inconsistent(held *cache.Object, key string, revision, at int64) error {
 	return fmt.Errorf("%w at revision %d: cache has %q of %d, store has %q of %d", ErrInconsistent, at, cached, cachedRevision, key, revision)
 }
 
-// pause waits, unless ctx ends before.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -8,16 +8,16 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxIssued limits the remembered revisions. It suffices for a client that takes long to read a list
-// while many other lists are answered.
+// maxIssued limits the remembered revisions. It suffices for a client that reads a list slowly while the server
+// answers many other lists.
 const maxIssued = 1 << 14
 
 // issued remembers the revisions that this server has sent since the store was replaced: those of lists,
 // and of the last deliveries of watches. Clients may resume at them.
 //
 // Revisions up to kv.Store.ReplacedRevision are ambiguous, because the lost history had them, too. So
-// they are accepted only if this server has issued them. Revisions of earlier deliveries are not
-// remembered: a client resumes there only if it missed the end of its watch, and each accepted number may
+// they are accepted only if this server has issued them. Revisions of a watch's earlier deliveries are not
+// remembered, because a client resumes there only if it missed the end of its watch, and every accepted revision may
 // also be one of the lost history.
 type issued struct {
 	store kv.Store
@@ -27,36 +27,31 @@ type issued struct {
 	revisions *lru.Cache // nil if there are none
 }
 
-// add adds a revision of a history.
-func (h *issued) add(history uint64, revision int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.history != history || h.revisions == nil {
-		h.history, h.revisions = history, lru.New(maxIssued)
-	}
-	h.revisions.Add(revision, nil)
-}
-
-func (h *issued) has(history uint64, revision int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.history != history || h.revisions == nil {
-		return false
-	}
-	_, known := h.revisions.Get(revision)
-	return known
-}
-
 // replaced reports whether a revision may belong to a replaced history: that history had reached it, and
 // this server has not issued it since. In time the store's own history passes all such revisions.
-func (h *issued) replaced(revision int64) bool {
-	return revision <= h.store.ReplacedRevision() && !h.has(h.store.Replacements(), revision)
+func (i *issued) replaced(revision int64) bool {
+	if revision > i.store.ReplacedRevision() {
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.history != i.store.Replacements() || i.revisions == nil {
+		return true
+	}
+	_, known := i.revisions.Get(revision)
+	return !known
 }
 
 // issue remembers the revision of a list or of a watch's last delivery. history is the store's at the time of the
 // list's request, or the watch's.
-func (h *issued) issue(history uint64, revision int64) {
-	if revision <= h.store.ReplacedRevision() && h.store.Replacements() == history {
-		h.add(history, revision)
+func (i *issued) issue(history uint64, revision int64) {
+	if revision > i.store.ReplacedRevision() || i.store.Replacements() != history {
+		return
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.history != history || i.revisions == nil {
+		i.history, i.revisions = history, lru.New(maxIssued)
+	}
+	i.revisions.Add(revision, nil)
 }

@@ -161,7 +161,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if read.q.Limit > 0 { // otherwise the next page's revision could be compacted already
 			revision = max(revision, uint64(r.store.Compaction()))
 		}
-		if err := r.await.atHand(ctx, revision); err != nil {
+		if err := r.await.notOlderThan(ctx, revision); err != nil {
 			return cache.Snapshot{}, err
 		}
 	}

@@ -31,7 +31,7 @@ type Resource struct {
 
 	StoreLists StoreLists
 
-	stored // the resource in the store
+	stored // reads the store
 	tail   *kv.Tail
 	await  awaiter
 	mirror *mirror.Mirror // has Cache, Hub and Reflector

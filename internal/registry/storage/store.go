@@ -76,7 +76,7 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 
 // getTraced is Get within a new span, if the span of ctx is recorded.
 func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*cache.Object, error) {
-	ctx, end := s.enter(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
+	ctx, end := s.startSpan(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
 	defer end()
 	if version == "" { // upstream's cacher reads such objects from etcd
 		note(ctx, "About to Get from underlying storage")

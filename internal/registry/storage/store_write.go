@@ -29,7 +29,7 @@ type present struct {
 }
 
 func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	ctx, end := s.enterWrite(ctx, "Create etcd3", key, obj)
+	ctx, end := s.startWriteSpan(ctx, "Create etcd3", key, obj)
 	defer end()
 	full, err := s.layout.full(key, false)
 	if err != nil {
@@ -115,11 +115,11 @@ func (s *adapter) written(full string, value []byte, prebuilt *encoding.Prebuilt
 	return o
 }
 
-// outcome is the object that a write results in, without its revision.
+// outcome is the result of a write, without its revision.
 type outcome struct {
 	obj   runtime.Object
 	data  []byte            // stored bytes to decode obj from; nil if obj is decoded
-	cache encoding.Prebuilt // is offered to the cache, if it is known
+	cache encoding.Prebuilt // offered to the cache, if it is known
 	offer *cache.Offer      // nil if nothing was offered
 	err   error             // data cannot be decoded, which does not stop the write
 }
@@ -165,11 +165,11 @@ func newLike(obj runtime.Object) runtime.Object {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
 }
 
-// suggestion returns the probable present object, without asking the store. It is the result of a write
-// that the cache has not seen yet, or the cached object; without a cache it is the caller's. It is nil if
-// there is none. Unseen writes matter because a pod is deleted by two writes in quick succession.
+// suggestion returns the probable present object, without reading the store. It is the result of a write
+// whose event the cache has not applied yet, or the cached object. Without a cache it is given. It is nil if
+// there is none. Writes that are not applied matter because a pod is deleted by two writes in quick succession.
 //
-// Cached objects that are decorated differ from stored ones and are not used.
+// Decorated objects differ from stored ones, so suggestion does not use them.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && s.codec.Decorate == nil {
 		ahead := s.Cache.Ahead(s.layout.rest(full))
@@ -198,8 +198,7 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 	return p, s.codec.SetRevision(given, p.rev)
 }
 
-// unchanged reports whether the object that will be stored equals the stored form of p, as far as p
-// shows that.
+// unchanged reports whether p is known to be stored as next.
 func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.stale || p.rev == 0 {
 		return false
@@ -214,7 +213,7 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 }
 
 func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
-	ctx, end := s.enterWrite(ctx, "GuaranteedUpdate etcd3", key, destination)
+	ctx, end := s.startWriteSpan(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
 	if s.codec.Records() {
 		var cancel context.CancelFunc
@@ -245,8 +244,8 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	}
 }
 
-// write is the state of a write of one key. It starts with the probable present object. If the store has
-// another, it starts again with that one, until the transaction commits.
+// write is the state of a write of one key. It starts with the probable present object. If the store has another
+// object, it starts again with that object, until the transaction commits.
 type write struct {
 	*adapter
 	full           string
@@ -365,9 +364,9 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	return true, u.committed(ctx, next, destination, result.Revision)
 }
 
-// confirm skips a write that would change nothing, if the bytes in the store show that. The cache's bytes
-// cannot show it: they have defaults that stored bytes may lack. And the update may be meant to store the
-// object in the present version or with the present key.
+// confirm skips a write that would not change the bytes in the store. It compares no cached bytes, because those have
+// defaults that stored bytes may lack. Besides, an update without a change may migrate the object to the present
+// storage version or encryption key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	from := u.now.from
 	if !u.now.fresh {

@@ -139,9 +139,8 @@ func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before i
 	return -1, nil
 }
 
-// decoded returns a function that returns the object of an item. It decodes when it is
-// called; encrypted values are all decoded before, in parallel, because each waits for a key
-// service.
+// decoded returns a function that decodes the i-th item. Encrypted values are decoded in advance, in parallel,
+// because each waits for a key service.
 func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
 	decode := func(i int) *cache.Object {
 		item := items[i]

@@ -115,7 +115,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 		if r.await.uncached() {
 			_, err = r.await.now(ctx, least, 1)
 		} else {
-			err = r.await.atHand(ctx, least)
+			err = r.await.notOlderThan(ctx, least)
 		}
 		if err != nil {
 			return err

@@ -13,11 +13,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// Written has the encoded objects that the writes of one request have returned, so that the answer need not
+// Written has the encoded objects that the writes of one request have returned, so that the response need not
 // encode them again. Its methods are safe for concurrent use.
 //
-// Under its context, a write need not decode the object that it returns. That object may then lack things that
-// decoding would add or normalize, such as a default or an empty list. Code that needs the exact object
+// A write with the context of [Track] may return an object that was not decoded from the stored value. That object may
+// lack what decoding would add or normalize, such as a default or an empty list. Code that needs the exact object
 // calls [Written.Settle] first.
 type Written struct {
 	mu sync.Mutex // a leaf
@@ -74,12 +74,12 @@ func (w *Written) of(result runtime.Object) written {
 }
 
 // For returns the cached object of result, which a REST storage has returned for a write. Every encoding
-// of the cached object equals upstream's encoding of result. For returns nil if the cached object is
-// unknown: if result is not the storage's object (but a Status or a Scale, for example), if nothing was
-// written (a dry run), or if the cache must decode the stored value.
+// of the cached object equals upstream's encoding of result. For returns nil if
 //
-// Only a Decorator changes an object after the storage has returned it. The storage records nothing for
-// such resources.
+//   - result is not the object that storage.Interface returned, but a Status or a Scale, for example;
+//   - nothing was written, as in a dry run;
+//   - the cache must decode the stored value;
+//   - a Decorator changes the objects of the resource after the storage has returned them.
 //
 // Invariant: the canonical encoding of result, settled, is the body of the object.
 func (w *Written) For(result runtime.Object) *cache.Object {

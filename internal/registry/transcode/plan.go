@@ -23,7 +23,7 @@ import (
 var (
 	// ErrUnsupported says that no plan can express a type.
 	ErrUnsupported = errors.New("transcode: unsupported type")
-	// ErrUnusual says that upstream's generated code would not write a message so, or that
+	// ErrUnusual says that upstream's generated code would write a message in another way, or that
 	// its object has no JSON. The object must be decoded.
 	ErrUnusual = errors.New("transcode: unusual message")
 )
@@ -176,8 +176,7 @@ type builder struct {
 // structLocked adds the fields of t and returns their table.
 func (b *builder) structLocked(t reflect.Type) ([]entry, error) {
 	var table []entry
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		tag := f.Tag.Get("protobuf")
 		if f.Type == reflect.TypeFor[metav1.TypeMeta]() && f.Anonymous && tag == "" {
 			continue // always empty
@@ -374,7 +373,7 @@ func marshalsText(t reflect.Type) bool {
 	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
 }
 
-// isMessage reports whether a t is a message in protobuf.
+// isMessage reports whether t is a message in protobuf.
 func isMessage(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[interface{ Unmarshal([]byte) error }]())
 }
