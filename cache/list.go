@@ -66,7 +66,7 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	return l.page, nil
 }
 
-// lister is one List under way.
+// lister is the state of one List.
 type lister struct {
 	query Query
 	state *state
@@ -207,8 +207,8 @@ func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bo
 	return label.RequiresExactMatch(ix.Label)
 }
 
-// checkCorrupt finds the corrupt object that a scan of the same range would have met. It is
-// not in the index: its labels and fields are not known.
+// checkCorrupt finds the corrupt object that a scan of the same range would have found. Indexes do not contain
+// corrupt objects, because their labels and fields are not known.
 func (l *lister) checkCorrupt(start string) {
 	for _, o := range l.state.corruptFrom(start, 1) {
 		if strings.HasPrefix(o.Key(), l.query.Prefix) && (l.page.Next == "" || o.Key() < l.page.Next) {
@@ -217,8 +217,8 @@ func (l *lister) checkCorrupt(start string) {
 	}
 }
 
-// count returns the number of objects with a prefix from a key on. When the range began with
-// the first object, it needs no walk: seen objects came before the key.
+// count returns the number of objects with a prefix from a key on. If the range began with the first object, count
+// does not walk: seen objects precede the key.
 func (s *state) count(prefix, from, start string, seen int) int64 {
 	if start == "" {
 		return int64(s.objects.Len() - seen)

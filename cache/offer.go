@@ -53,10 +53,10 @@ type offers struct {
 	taken []*Offer  // by events that are not applied yet; some may be dropped
 }
 
-// Offer says that value is about to be written to key, and that object makes the same Object from it as
-// Decode. When a Reflector receives the same bytes for that key, it calls object instead of
-// Decode, at most once and with the revision of the event. If object returns nil, it calls Decode.
-// The event may be another client's: the same bytes are the same object.
+// Offer announces that value is about to be written to key. object returns the Object that Decode would make of
+// value. When a Reflector receives the same bytes for that key, it calls object instead of
+// Decode, at most once and with the revision of the event. If object returns nil, the Reflector calls Decode.
+// The event may come from another client's write, because the same bytes make the same object.
 //
 // The value must not be written to afterwards. size is about how many bytes the offer keeps alive.
 // The caller calls Written or Withdraw once it knows the outcome of the write, or knows that it will
@@ -67,7 +67,7 @@ func (c *Cache) Offer(key string, value []byte, size int, object func(revision i
 	return o
 }
 
-// Written says that the write of o has succeeded at a revision. o is kept until the event
+// Written records that the write of o has succeeded at a revision. The cache keeps o until the event
 // comes, unless the event is already applied.
 func (c *Cache) Written(o *Offer, revision int64) {
 	if revision <= c.current.Load().revision {

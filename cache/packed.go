@@ -7,8 +7,8 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// packFrom is the size from which bodies are packed: smaller ones gain little by it, and
-// there are many of them, which are read often (C2).
+// packFrom is the size from which bodies are packed. Packing saves little for smaller bodies, which are more
+// numerous and read often (C2).
 const packFrom = 16 << 10
 
 // optional holds the fields that few objects need. It is separate from Object, so that other
@@ -20,7 +20,7 @@ type optional struct {
 	head, size int
 }
 
-// packing has the buffers that bodies are packed in.
+// packing is a pool of buffers for packed bodies.
 var packing = sync.Pool{New: func() any { return new([]byte) }}
 
 // pack returns head followed by the packed body. It returns nil if that would hardly be

@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	// decodeChunk is the number of values a worker takes at once, applyChunk the
-	// number of events decoded before they are applied: a long backlog must not
-	// wait for its own end.
+	// decodeChunk is the number of values that a worker takes at once. applyChunk is the number of events that are
+	// decoded before they are applied, so that readers of a long backlog need not wait for its end.
 	decodeChunk = 64
 	applyChunk  = 1024
 

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// maxRetries bounds the objects that are tried each time, unless some succeed: many that
-// never will must not keep the store busy.
+// maxRetries limits the objects that are retried each time, unless some succeed. Otherwise many objects that can
+// never be decoded would keep the store busy.
 const maxRetries = 1000
 
 // repair is a corrupt object and the sound one that takes its place.
@@ -22,7 +22,7 @@ func (r *Reflector) retry(ctx context.Context) {
 	for tried := 0; tried < now.corruptCount(); {
 		most := min(maxRetries, now.corruptCount()-tried)
 		part := now.corruptFrom(r.nextRetry, most)
-		part = append(part, now.corruptFrom("", most-len(part))...) // from the first again
+		part = append(part, now.corruptFrom("", most-len(part))...) // wrap around
 		tried, r.nextRetry = tried+len(part), part[len(part)-1].Key()+"\x00"
 		repaired := r.retryAll(ctx, part)
 		r.cache.showRepaired(repaired)

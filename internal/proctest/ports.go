@@ -41,23 +41,23 @@ func Ports(t testing.TB, n int) []int {
 	return ports
 }
 
-// reserve takes the UDP port of the number as a sign to other tests, and reports
-// whether the TCP port is free.
+// reserve reports whether a TCP port is free. It holds the UDP port of the same number until the test ends, so that no
+// other test takes the port.
 func reserve(t testing.TB, port int) bool {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	sign, err := net.ListenPacket("udp4", address)
+	lock, err := net.ListenPacket("udp4", address)
 	if err != nil {
 		return false
 	}
 	for _, on := range []string{address, fmt.Sprintf("0.0.0.0:%d", port)} {
 		l, err := net.Listen("tcp4", on)
 		if err != nil {
-			sign.Close()
+			lock.Close()
 			return false
 		}
 		l.Close()
 	}
-	t.Cleanup(func() { sign.Close() })
+	t.Cleanup(func() { lock.Close() })
 	return true
 }
 

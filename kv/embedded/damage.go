@@ -48,7 +48,7 @@ func checkBucket(bucket *bbolt.Bucket) error {
 	var last []byte
 	cursor, search := bucket.Cursor(), bucket.Cursor()
 	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
-		// A search reads the keys in the branches, which a cursor passes by.
+		// A search also reads the keys in branch pages, which a cursor does not compare.
 		if found, _ := search.Seek(key); !bytes.Equal(found, key) || last != nil && bytes.Compare(last, key) >= 0 {
 			return errors.New("keys are not in order")
 		}

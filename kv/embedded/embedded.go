@@ -59,13 +59,13 @@ type Config struct {
 	kv.StoreConfig
 	// Dir is the data directory, created if missing. One process may use it.
 	Dir string
-	// SnapshotCount is after how many writes the log is cut; 0 is 1,000.
+	// SnapshotCount is the number of writes after which etcd makes a snapshot and cuts its log; 0 is 1,000.
 	SnapshotCount uint64
-	// QuotaBytes is how large the database may grow before writes are refused, until
+	// QuotaBytes limits the size of the database. When it is reached, writes are refused until
 	// there is room again; 0 is 8 GiB.
 	QuotaBytes int64
-	// DefragmentInterval is how often the database is defragmented, if most of it is free;
-	// with 0 it is only when the database has reached its quota.
+	// DefragmentInterval is how often the database is defragmented if most of it is free. With 0 it is
+	// defragmented only when it has reached its quota.
 	DefragmentInterval time.Duration
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
 	// end of this process, but not of the machine.
@@ -175,17 +175,17 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 			err = ctx.Err()
 		}
 	}
-	server.Server.HardStop() // Close waits for what serves clients, which waits until the server is ready or stops
+	server.Server.HardStop() // Close waits for the goroutines that serve clients, which wait until the server is ready or stops
 	server.Close()
 	return nil, err
 }
 
-// elect makes a server that is the only voter and has no leader call an election now, instead of after the election
-// timeout. It sends the message of a leader that wants to be replaced. Raft must have applied all entries that it
-// knows to be committed: it panics if it looks for changes of members in entries that the server has already dropped.
-// etcd publishes the state of raft as a variable, of the server that was started last. A server that has just been
-// restored has no index of its own yet. elect returns an error if there is no voter: there can be no election, and no
-// peer that would add one.
+// elect makes a server that is the only voter and has no leader call an election at once, instead of after the election
+// timeout. It sends the message by which a leader transfers its leadership. Before that, raft must have applied all
+// entries that it knows to be committed, because it panics if it looks for changes of members in entries that the
+// server has already dropped. etcd publishes raft's status of the server that was started last. A server that has just
+// been restored has no applied index yet. elect returns an error if there is no voter: then there can be no election,
+// and no peer that would add a voter.
 func elect(ctx context.Context, server *etcdserver.EtcdServer) error {
 	read := func() raft.Status {
 		status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)

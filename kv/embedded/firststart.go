@@ -23,10 +23,10 @@ import (
 // firstLog is the name of the first file of a WAL.
 const firstLog = "0000000000000000-0000000000000000.wal"
 
-// removeEmptyLog removes a WAL that has no entry, so that etcd makes a new one. A first start that is killed before it
-// writes the entry that adds the member leaves such a WAL, and etcd would wait for ever for a voter. An acknowledged write
-// is an entry, so nothing is lost. removeEmptyLog keeps every WAL that it cannot read to the end, or that etcd has truncated
-// because of that, and every WAL beside which there is a snapshot or anything in the database.
+// removeEmptyLog removes a WAL that has no entry, so that etcd makes a new one. If the first start is killed before it
+// writes the entry that adds the member, it leaves such a WAL, and etcd would wait forever for a voter. Nothing is lost,
+// because an acknowledged write is an entry. removeEmptyLog keeps the WAL if it cannot read it to the end, if etcd has
+// truncated it for that reason, or if there is a snapshot or anything in the database.
 func removeEmptyLog(dir string) error {
 	logs := datadir.ToWALDir(dir)
 	files, err := fs.Glob(os.DirFS(logs), "*.wal*")

@@ -15,9 +15,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxReads is how many reads of the server in this process may be under way, including reads whose
-// callers have gone. It is far more than the processors serve at a time, and bounds the reads that
-// pile up while a disk stalls.
+// maxReads limits the concurrent reads of the server in this process, including reads whose callers have left. The
+// limit is far above what the processors serve at a time. It stops reads from piling up while a disk stalls.
 const maxReads = 256
 
 // measuredRevisions is how many revisions are measured at a time.
@@ -35,8 +34,8 @@ type localKV struct {
 	database backend.Backend
 	answers  kv.Answers
 	log      *writeLog
-	reads    *semaphore.Weighted // has a place for each read that may be under way
-	ctx      context.Context     // ends when no new reads may begin, and ends all that wait
+	reads    *semaphore.Weighted // of maxReads
+	ctx      context.Context     // ended by close; then no read may begin, and callers stop waiting
 	cancel   context.CancelFunc
 }
 

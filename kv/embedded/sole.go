@@ -11,16 +11,16 @@ import (
 	"google.golang.org/grpc"
 )
 
-// soleMember knows whether a server is the only member of its cluster, so that no other member can
+// soleMember reports whether a server is the only member of its cluster, so that no other member can
 // acknowledge writes.
 //
-// etcd holds the lock of its list of members while it writes to the database, a little after
-// each start for one. A caller of check must not wait for a disk that stalls. So the list is read
-// once, and later only if a client has asked the server to change it: to add a member takes an entry
-// that this server applies before it answers.
+// etcd holds the lock of its list of members while it writes to the database, for example a little after
+// each start. A caller of check must not wait for a disk that stalls. So the list is read once, and later only
+// if a client has requested a change of the list: a new member needs an entry that this server applies before
+// it answers.
 type soleMember struct {
 	server *etcdserver.EtcdServer // set before check
-	// changes says that the list had several members, or may have changed since.
+	// changes says that the list had several members when it was read, or may have changed since.
 	changes atomic.Bool
 }
 
@@ -43,8 +43,7 @@ func (m *soleMember) check() bool {
 	return (!m.changes.Load() || m.isVoter()) && m.server.Leader() == m.server.MemberID()
 }
 
-// intercept takes note of requests that change the list of members, before the server does
-// anything for them.
+// intercept records requests that change the list of members, before the server processes them.
 func (m *soleMember) intercept(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if info.FullMethod != etcdserverpb.Cluster_MemberList_FullMethodName && strings.HasPrefix(info.FullMethod, "/etcdserverpb.Cluster/") {
 		m.changes.Store(true)

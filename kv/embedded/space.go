@@ -93,7 +93,7 @@ func (s *space) run(ctx context.Context) error {
 	}
 }
 
-// enough is the size from which on the database is defragmented before it is full.
+// enough returns the size above which the database is defragmented before it is full.
 func (s *space) enough() int64 { return s.quota - s.quota/20 }
 
 // hasRoom reports whether a defragmentation would bring the database well below the
@@ -140,9 +140,8 @@ func (s *space) compactAll(ctx context.Context) error {
 	return nil
 }
 
-// releasePages has etcd count as free the pages that were freed lately: bbolt does so some commits
-// later, when no transaction can be reading them any more. A commit without a change is
-// skipped, so each deletes a key that does not exist.
+// releasePages makes etcd count recently freed pages as free. bbolt does so a few commits later, when no transaction
+// can read the pages any more. etcd skips a commit without a change, so each commit deletes a key that does not exist.
 func (s *space) releasePages() {
 	const commits = 3
 	for range commits {

@@ -97,8 +97,7 @@ func NewClient(t testing.TB, urls []string) *Client {
 	return &Client{client: client, urls: urls}
 }
 
-// Leader returns the client URL of the member that leads. Members that do not answer
-// are passed over.
+// Leader returns the client URL of the member that leads. It skips members that do not answer.
 func (c *Client) Leader(ctx context.Context) (string, error) {
 	for _, member := range c.urls {
 		once, cancel := context.WithTimeout(ctx, time.Second)

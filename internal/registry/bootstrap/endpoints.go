@@ -45,8 +45,8 @@ func (r *promptReconciler) ReconcileEndpoints(service string, ip net.IP, ports [
 }
 
 // samePortReconciler publishes this server among the endpoints of the kubernetes service by
-// upstream's reconciler. That assumes that all servers have the same port and different addresses.
-// Otherwise it would publish a server with the port of another. So while other servers are alive at
+// upstream's reconciler. Upstream's reconciler assumes that all servers have the same port and different
+// addresses; otherwise it would publish a server with the port of another one. So while other servers are alive at
 // another port, this server writes neither endpoints nor leases. When no other server is left, it
 // publishes itself and corrects the port.
 type samePortReconciler struct {
@@ -68,7 +68,7 @@ type published struct {
 	shared bool                  // one of them has this server's address
 }
 
-// elsewhere reports whether other ports than these are published.
+// elsewhere reports whether the published ports differ from these.
 func (p *published) elsewhere(ports []corev1.EndpointPort) bool {
 	return len(p.ports) > 0 && !slices.Equal(p.ports, ports)
 }

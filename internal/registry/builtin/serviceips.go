@@ -48,7 +48,8 @@ type serviceIPs struct {
 	started    chan struct{}
 }
 
-// newServiceIPs calls record for the factory of the allocator of a named record.
+// newServiceIPs returns the allocators of a config. record returns the factory of the allocator over the record
+// with that name, and sets made when the factory is called.
 func newServiceIPs(config *Config, record func(made **rangeAllocator, name string) allocator.AllocatorWithOffsetFactory) (*serviceIPs, error) {
 	s := &serviceIPs{
 		config:     config,

@@ -67,7 +67,7 @@ func (b *builder) skip(c byte) bool {
 	return true
 }
 
-// open and next work as in a walker.
+// open and next do what they do in a walker.
 func (b *builder) open(end byte) bool {
 	b.at++
 	return !b.skip(end)

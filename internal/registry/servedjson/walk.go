@@ -156,8 +156,7 @@ func (w *walker) items(item func() bool) bool {
 	return !w.failed
 }
 
-// open walks the start of an object or a list that ends with end, and reports whether
-// there is something in it.
+// open walks the start of an object or a list that ends with end, and reports whether it is not empty.
 func (w *walker) open(end byte) bool {
 	if !w.skip(end - 2) { // '{' and '}', '[' and ']'
 		w.failed = true

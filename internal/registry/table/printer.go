@@ -134,8 +134,8 @@ func (p *Printer) finish(table *metav1.Table, options *metav1.TableOptions, gv s
 	return nil
 }
 
-// rowObject follows apiserver pkg/endpoints/handlers/response.go, asTable: the bookmark that ends the
-// initial events keeps its metadata whatever the options say.
+// rowObject sets the object of a row, as apiserver pkg/endpoints/handlers/response.go, asTable, does. The bookmark that
+// ends the initial events always keeps its metadata.
 func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPolicy, gv schema.GroupVersion) error {
 	obj := row.Object.Object
 	initialEnd, err := storage.HasInitialEventsEndBookmarkAnnotation(obj)

@@ -18,8 +18,8 @@ import (
 // Rows is a table that is written from cached rows and metadata. It may be written more than once. Its
 // ages are those at the time when it was made.
 //
-// It does not hold the metadata, which are its largest part. It gets them from the objects while it writes,
-// and encodes metadata that are not cached directly into the output.
+// It does not hold the metadata of the objects, which are the largest part of a table. It gets them from the objects
+// while it writes, and encodes metadata that are not cached directly into the output.
 type Rows struct {
 	head    []byte   // up to the first row
 	rows    [][]byte // kept rows, shared

@@ -170,8 +170,9 @@ func UIDJSON(object []byte) []byte {
 	return []byte(uid)
 }
 
-// HeadJSON returns an object with the apiVersion, if that comes first, and the metadata of object: the head
-// of object itself, or a new object if the metadata come late. It is nil if there are no metadata.
+// HeadJSON returns a short text for lookups of the apiVersion and the metadata of object. If the metadata are in the
+// first eighth of object, it is the part of object up to their end. Otherwise it is a new object with the apiVersion, if
+// that is the first member, and the metadata. HeadJSON returns nil if there are no metadata.
 func HeadJSON(object []byte) []byte {
 	const first, late = `{"apiVersion":`, 8
 	from, to, err := metadataSpan(object)
