@@ -22,7 +22,7 @@ type Reconciler struct{ client.Client }
 
 // SetupWithManager adds the reconciler and the webhooks of Boxes to m. Metrics have name.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager, name string) error {
-	skip := true // each test has a controller of its own in one process
+	skip := true // several tests in one process create a controller with the same name
 	if err := ctrl.NewControllerManagedBy(m).Named(name).For(&Box{}).Owns(&corev1.ConfigMap{}).
 		WithOptions(controller.Options{SkipNameValidation: &skip}).Complete(r); err != nil {
 		return err

@@ -2,10 +2,9 @@
 // control plane of the suite is Larder.
 //
 // envtest needs a directory with the programs etcd, kube-apiserver and kubectl. The suite builds
-// Larder once and links it there under the first two names (assets_test.go). The rest of the suite
-// is as usual. In addition it resets the server to a clean state between tests
-// (checkpoint_test.go) instead of restarting it, and has the controller meet a lost answer and a
-// stale cache (faults_test.go).
+// Larder once and links it there under the first two names (assets_test.go). Between tests the suite
+// resets the server to a clean state (checkpoint_test.go) instead of restarting it. It also tests the
+// controller with a lost response and a stale cache (faults_test.go).
 //
 //	go test ./...
 package boxes

@@ -141,7 +141,7 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 		if round == 2 {
 			k.must(t, "", "delete", "crd", "boxes.x.io", "--wait=false")
 		}
-		if out := run("reset", "clean"); !regexp.MustCompile(`^reset to clean: \d+ deleted, [1-9] restored, [1-9] changed\n! warning: whoever empties the namespaces kept is no part of this server`).MatchString(out) {
+		if out := run("reset", "clean"); !regexp.MustCompile(`^reset to clean: \d+ deleted, [1-9] restored, [1-9] changed\n! warning: the controller that empties the namespaces kept is not part of this server`).MatchString(out) {
 			t.Fatal(out)
 		}
 		proctest.Eventually(t, fmt.Sprintf("everything is as it was before round %d", round), func() error {

@@ -51,7 +51,7 @@ func TestDevWarnsBesideAControllerManager(t *testing.T) {
 	p.args = append(p.args, "--test-controllers")
 	p.start()
 	p.awaitReady()
-	if want := "warning: kube-controller-manager host_1 serves this cluster, too"; !strings.Contains(p.Output(), want) {
+	if want := "warning: kube-controller-manager host_1 also runs in this cluster"; !strings.Contains(p.Output(), want) {
 		t.Errorf("no %q in\n%s", want, p.Output())
 	}
 }

@@ -370,7 +370,7 @@ func TestResetWarnsOfControllersItCannotStop(t *testing.T) {
 			t.Errorf("warned of %q, want %q", got, parts)
 		}
 	}
-	expect("whoever empties the namespaces full is no part of this server")
+	expect("the controller that empties the namespaces full is not part of this server")
 	k := newKubectl(t, r.kubeconfig(), "kube-system")
 	k.must(t, `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "kube-controller-manager"},
 		"spec": {"holderIdentity": "host_1", "leaseDurationSeconds": 3600, "renewTime": "2999-01-01T00:00:00.000000Z"}}`, "create", "-f", "-")

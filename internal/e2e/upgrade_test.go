@@ -50,7 +50,7 @@ func TestUpgradeInPlace(t *testing.T) {
 	load.proceed(t, 100)
 	p.install(fmt.Sprintf("#!/bin/sh\nexec %s \"$@\" --no-such-flag\n", binaries.larder))
 	p.signal(syscall.SIGUSR2)
-	p.await(`not upgraded, this process serves on: process \d+ ended before it was ready: exit status 1`)
+	p.await(`not upgraded, this process continues to serve: process \d+ ended before it was ready: exit status 1`)
 	load.proceed(t, 100)
 	if err := p.Ended(); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestSuccessorThatDoesNotEnd(t *testing.T) {
 func TestEmbeddedEtcdIsNotShared(t *testing.T) {
 	p := newUpgraded(t, "--unsafe-no-fsync")
 	p.signal(syscall.SIGUSR2)
-	p.await(`not upgraded, this process serves on: two processes cannot open the embedded etcd; restart the server`)
+	p.await(`not upgraded, this process continues to serve: two processes cannot open the embedded etcd; restart the server`)
 	p.want(http.StatusOK, "/readyz")
 }
 

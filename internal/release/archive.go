@@ -14,7 +14,7 @@ type file struct {
 	name string
 	mode int64
 	data []byte
-	link string // of a symbolic link
+	link string // target of a symbolic link
 }
 
 // tarOf returns a tar archive of files and their parent directories, sorted by name. It panics if a tar
@@ -49,7 +49,7 @@ func tarOf(files []file, made time.Time) []byte {
 		if err := w.WriteHeader(header); err != nil {
 			panic(err)
 		}
-		_, _ = w.Write(f.data) // memory takes everything
+		_, _ = w.Write(f.data) // writing to memory cannot fail
 	}
 	_ = w.Close()
 	return out.Bytes()
@@ -58,8 +58,8 @@ func tarOf(files []file, made time.Time) []byte {
 // gzip compresses without a name or time.
 func (p *product) gzip(data []byte) []byte {
 	var out bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&out, p.level) // it is one
-	_, _ = w.Write(data)                       // memory takes everything
+	w, _ := gzip.NewWriterLevel(&out, p.level) // fails only for invalid levels
+	_, _ = w.Write(data)                       // writing to memory cannot fail
 	_ = w.Close()
 	return out.Bytes()
 }

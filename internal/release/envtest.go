@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// etcdScript is etcd in the archive for envtest. The programs that unpack it skip links, and a second copy
-// of the program would make the archive two thirds larger.
+// etcdScript is the file etcd in the archive for envtest. Programs that unpack the archive skip links, and a second
+// copy of larder would make the archive two thirds larger.
 const etcdScript = `#!/bin/sh
 exec "${0%/*}/kube-apiserver" etcd "$@"
 `
@@ -43,7 +43,7 @@ func (p *product) envtest() []byte {
 func (i envtestIndex) yaml() []byte {
 	data, err := yaml.Marshal(map[string]envtestIndex{"releases": i})
 	if err != nil {
-		panic(err) // it has only strings
+		panic(err) // cannot happen for strings
 	}
 	return data
 }

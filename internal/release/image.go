@@ -9,8 +9,7 @@ import (
 )
 
 // imageUser runs the server unless the container's configuration names another user. Some platforms
-// choose a user of the root group for each container, so the group is root's: any of them may write
-// to the data directory.
+// run each container as a different user of the root group. The data directory therefore belongs to that group.
 const imageUser = "65532:0"
 
 // imageData is the server's data directory in a container.

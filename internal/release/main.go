@@ -1,13 +1,13 @@
-// Command release makes what a release of larder consists of:
+// Command release builds the files of a release of larder:
 //
 //	go -C internal/release run . -o dist
 //
-// For each platform there are an archive, an archive for envtest, and a list of all modules in the
-// program (SPDX). For Linux there are a Debian package and a container image, and one image of all
-// architectures. envtest-releases.yaml is the index that setup-envtest reads, SHA256SUMS names all files.
-// The version is the one that Go writes into the program: build a release in a clean clone at its tag.
+// For each platform it writes an archive, an archive for envtest, and a list of all modules in the
+// program (SPDX). For Linux it adds a Debian package, a container image, and one image for all
+// architectures. envtest-releases.yaml is the index for setup-envtest. SHA256SUMS lists all files.
+// The version is the one that Go writes into the program, so build a release in a clean clone at its tag.
 //
-// Programs are static. The same commit gives the same bytes on any machine and at any time: files
+// Programs are static. The same commit gives the same bytes on any machine and at any time, because files
 // have the time of the commit.
 package main
 
@@ -34,7 +34,7 @@ const modulePath = "github.com/larder-io/larder"
 
 func main() {
 	to := flag.String("o", "dist", "directory to write to, relative to the root of the tree")
-	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "what to build for")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "platforms to build for")
 	url := flag.String("url", "", "where the files will be served, for the index; the release on GitHub if empty")
 	flag.Parse()
 	err := os.Chdir(filepath.Join("..", ".."))
@@ -161,17 +161,17 @@ func textsOf(program, root string) (texts, error) {
 // product is a release for one platform.
 type product struct {
 	texts
-	version  string // v1.2.3, of the module
+	version  string // the module's version, such as v1.2.3
 	os, arch string
 	program  []byte
 	kubectl  []byte
 	info     *buildinfo.BuildInfo
-	time     time.Time // of all files
-	level    int       // of compression
+	time     time.Time // time of all files
+	level    int       // compression level
 
-	kubernetes string       // v1.2.3
-	url        string       // where files will be served
-	index      envtestIndex // gets the archive for envtest
+	kubernetes string       // version of Kubernetes, such as v1.2.3
+	url        string       // base URL of the published files
+	index      envtestIndex // index to which envtest adds the archive
 }
 
 // newProduct reads the programs in dir.

@@ -43,7 +43,7 @@ func (p *product) sbom() []byte {
 		"packages":          components, "relationships": relationships,
 	}, "", "  ")
 	if err != nil {
-		panic(err) // it has only strings
+		panic(err) // cannot happen for strings
 	}
 	return append(out, '\n')
 }

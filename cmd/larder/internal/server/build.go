@@ -42,8 +42,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// buildAuth makes the in-process client, reads every file that Config names, and starts the layers that
-// reload them: the constructors of upstream's reloaders start goroutines.
+// buildAuth creates the in-process client, reads every file that Config names, and starts the layers that
+// reload them, because the constructors of upstream's reloaders start goroutines.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
 	p.transport, p.informersStarted, p.informersEnd = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
@@ -79,13 +79,13 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	return s.config.checkProxyPair()
 }
 
-// build makes the parts that need the store, and listens. Only admission runs yet.
+// build creates the parts that need the store, and listens. It starts only admission.
 func (s *Server) build(ctx context.Context) (err error) {
 	p := &s.parts
 	if p.registry, err = s.newRegistry(); err != nil {
 		return err
 	}
-	// The flags have been checked by now: a mistake in them is reported even if the port is taken.
+	// Listen after checking all flags, so that mistakes in them are reported even if the port is taken.
 	if s.listener, err = s.config.listen(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
@@ -104,7 +104,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		EndpointReconciler: reconcilers.Type(s.config.EndpointReconcilerType), Instances: s.config.MasterCount,
 		AnyPort: s.config.AnyPort, TakesOver: s.config.Inherited.takesOver(), Identity: identityLease(), Leadership: s.leadership(),
 	}
-	if err := s.tellPeers(&base); err != nil {
+	if err := s.publishPeerAddress(&base); err != nil {
 		return err
 	}
 	s.publishVersions(&base)
@@ -140,14 +140,14 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Store: s.fence.Store(s.store), Tail: s.tail, IndexLabels: s.config.IndexLabels,
 		CacheBytes: s.config.CacheBytes, CacheShares: s.config.CacheShares,
 		CheckInterval: s.config.Store.CheckInterval,
-		// A client must be able to watch from where a list ended that took as long as it may:
-		// kubernetes pkg/controlplane/apiserver/options/options.go, Complete.
+		// A client must be able to watch from the revision of a list that took as long as the request timeout
+		// (kubernetes pkg/controlplane/apiserver/options/options.go, Complete).
 		History:      s.config.GenericServerRunOptions.RequestTimeout + 15*time.Second,
 		Logger:       newLogger(),
 		Transformers: p.encryption.transformers,
 		Overrides:    s.registryOverrides(),
 		Fresh:        s.config.fresh(),
-		// The last third is for the parts that load from the caches.
+		// The last third is left for the parts that load from the caches.
 		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
@@ -161,7 +161,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 
 			ClientConfig: p.loopback, Informers: p.informers, Authenticator: p.auth.Authenticator,
 			Authorizer: p.auth.Authorizer, RuleResolver: p.auth.RuleResolver, APIAudiences: p.auth.Audiences,
-			EventTTL: max(s.config.EventTTL, 1), // 0 is an hour there
+			EventTTL: max(s.config.EventTTL, 1), // upstream takes 0 for an hour
 			ServiceAccounts: builtin.ServiceAccounts{
 				Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
 				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
@@ -254,7 +254,7 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	return httpapi.New(config)
 }
 
-// buildAdmission makes the admission plugins and starts their layer at once: the constructors of
+// buildAdmission creates the admission plugins and starts their layer, because the constructors of
 // upstream's plugins start goroutines.
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
@@ -282,7 +282,7 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		Registry: p.registry, ClientConfig: p.loopback, Webhooks: p.webhooks, Admission: p.admission,
 		Authorizer: p.auth.Authorizer, Discovery: config.Discovery.WithSource(aggregated.CRDSource),
 		Complete: func() bool { return p.aggregator.Registered() },
-		// Called only for requests, and so p.http is set by then.
+		// p.http is set by then, because only requests call Schemas.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.http.Schemas() },
 		Alone:             !s.config.external(),
 		Servers:           s.config.MasterCount,
@@ -328,8 +328,8 @@ func (s *Server) newFlow() *flow.Control {
 	})
 }
 
-// stored returns a function that returns the number and size of a resource's objects. It knows only custom
-// resources that a request has named. Upstream has no figures for others, either.
+// stored returns a function that returns the number and size of a resource's objects. Of custom resources, it knows
+// only those that a request has named, like upstream.
 func stored(all *registry.Registry) func(string) (storage.Stats, error) {
 	known := make(map[string]*registry.Resource)
 	for _, r := range all.Resources() {

@@ -28,8 +28,7 @@ import (
 // resetPatience limits how long a reset waits for informers and other parts of the server.
 const resetPatience = 10 * time.Second
 
-// addCheckpoints adds the handlers that take checkpoints of all stores and reset to them, if the
-// configuration enables them.
+// addCheckpoints adds the handlers of checkpoints, if the configuration enables them.
 func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 	if !s.config.Checkpoints {
 		return
@@ -45,7 +44,7 @@ func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 	handlers[checkpoint.Path], handlers[checkpoint.Path+"/"] = checkpoints, checkpoints
 }
 
-// resets has the steps of a reset outside of the stores.
+// resets has the steps of a reset that do not concern the stores.
 type resets struct {
 	*parts
 	external bool // other servers may use the store
@@ -69,7 +68,7 @@ func (r resets) pauseControllers(ctx context.Context) (resume func(), warnings [
 // unstoppable returns warnings about other processes that may delete restored objects.
 func (r resets) unstoppable(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
-	namespaces, err := r.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // informers may be behind
+	namespaces, err := r.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // a list, because informers may be behind
 	if err != nil {
 		return nil, err
 	}
@@ -83,11 +82,11 @@ func (r resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 	case err != nil:
 		return nil, err
 	case manager != "" && len(emptied) > 0:
-		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may go on emptying the namespaces %s, and collecting garbage", manager, strings.Join(emptied, ", ")))
+		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may continue to empty the namespaces %s and to collect garbage", manager, strings.Join(emptied, ", ")))
 	case manager != "":
-		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may delete what it was about to", manager))
+		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may delete restored objects", manager))
 	case len(emptied) > 0 && r.controllers == nil:
-		warnings = append(warnings, fmt.Sprintf("whoever empties the namespaces %s is no part of this server, was not stopped and may go on", strings.Join(emptied, ", ")))
+		warnings = append(warnings, fmt.Sprintf("the controller that empties the namespaces %s is not part of this server: it was not stopped and may continue", strings.Join(emptied, ", ")))
 	}
 	if !r.external {
 		return warnings, nil
@@ -99,7 +98,7 @@ func (r resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 	for _, l := range servers.Items {
 		if spec := l.Spec; l.Name != identityLease() && spec.RenewTime != nil && spec.LeaseDurationSeconds != nil &&
 			time.Since(spec.RenewTime.Time) < time.Duration(*spec.LeaseDurationSeconds)*time.Second {
-			warnings = append(warnings, fmt.Sprintf("the server %s uses this store, too: the requests that it had under way, and its deletions of custom resources, were not stopped", l.Name))
+			warnings = append(warnings, fmt.Sprintf("the server %s also uses this store: its requests in flight, and its deletions of custom resources, were not stopped", l.Name))
 		}
 	}
 	return warnings, nil
@@ -112,13 +111,13 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 	defer cancel()
 	ended := make(chan struct{})
 	close(ended)
-	for kind := range r.informers.WaitForCacheSync(ended) { // all that were started
+	for kind := range r.informers.WaitForCacheSync(ended) { // all started informers
 		object := reflect.New(kind.Elem()).Interface().(runtime.Object)
 		kinds, _, err := scheme.Scheme.ObjectKinds(object)
 		if err != nil {
 			continue
 		}
-		informer := r.informers.InformerFor(object, nil) // is there
+		informer := r.informers.InformerFor(object, nil) // exists, so no constructor is needed
 		for name, w := range r.below(kinds[0].GroupKind(), writes) {
 			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) }); err != nil {
 				return err
@@ -149,7 +148,7 @@ func awaitWrite(ctx context.Context, w checkpoint.Write, done func() bool) error
 	return nil
 }
 
-// seen reports whether an informer has the object of that name as w wrote it, or a later state.
+// seen reports whether an informer has the named object as w wrote it, or a later state.
 func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) bool {
 	object, exists, err := informer.GetStore().GetByKey(name)
 	switch {
@@ -158,12 +157,12 @@ func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) b
 	case exists:
 		m, err := meta.Accessor(object)
 		return err == nil && (revisionOf(m.GetResourceVersion()) > w.Revision || !w.Deleted && revisionOf(m.GetResourceVersion()) == w.Revision)
-	default: // or it was deleted since
+	default: // deleted by w, or later
 		return w.Deleted || revisionOf(informer.LastSyncResourceVersion()) >= w.Revision
 	}
 }
 
-// revisionOf returns the revision of a resourceVersion, 0 if it is none.
+// revisionOf returns the revision of a resourceVersion, 0 if it is malformed.
 func revisionOf(resourceVersion string) int64 {
 	revision, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil {

@@ -24,21 +24,21 @@ import (
 type Config struct {
 	// DataDir holds the embedded etcd, the certificates and keys that Config does not
 	// name, and the administrator's kubeconfig. It may be "" if ServerRunOptions names
-	// etcd servers: then nothing is kept.
+	// etcd servers; no files are kept then.
 	DataDir string
 	// Scratch uses a temporary directory for certificates, keys and kubeconfig if DataDir is "". The
 	// Server removes it when it ends. If the process is killed, the next Server with Scratch removes
-	// it. Without DataDir and Scratch, only a serving certificate is made, in
+	// it. Without DataDir and Scratch, only a serving certificate is generated, in
 	// SecureServing.ServerCert.CertDirectory, and Config must name the other files, as for
 	// kube-apiserver.
 	Scratch bool
 
 	// ServerRunOptions are kube-apiserver's options. If they name no etcd servers, etcd runs in
-	// this process. If they name no client CA, the CA in DataDir/pki is used, and made if it is
-	// missing. The same holds for the signing key. AllowPrivileged sets a global variable of
+	// this process. If they name no client CA, the CA in DataDir/pki is used, and generated if it is
+	// missing. The same applies to the signing key. AllowPrivileged sets a global variable of
 	// upstream, so all servers of a process must have the same value.
 	*options.ServerRunOptions
-	// GitVersion is the version that the server reports; "" is the build's.
+	// GitVersion is the version that the server reports; "" means the build's.
 	GitVersion string
 
 	Store Store
@@ -48,18 +48,18 @@ type Config struct {
 	AnyPort bool
 
 	// MaxConnections limits open connections, and MaxConnectionsPerAddress those from one
-	// IPv4 address or one IPv6 /64; 0 sets no limit, except that connections leave etcd in this process its files.
+	// IPv4 address or one IPv6 /64. 0 sets no limit, except that MaxConnections reserves files for an embedded etcd.
 	MaxConnections, MaxConnectionsPerAddress int
 
-	// RevokeWatches ends a watch when its user loses the right to it.
+	// RevokeWatches ends a watch after its user loses access.
 	RevokeWatches bool
 
 	// TestControllers runs the controllers of package testcontrollers in the process. They
 	// must not run beside a kube-controller-manager.
 	TestControllers bool
 
-	// Beside, if not nil, runs in a goroutine once the server is ready. The server ends it, and waits
-	// for it, before any other part. If Beside ends by itself, the server also ends.
+	// Beside, unless nil, runs in a goroutine when the server is ready. The server ends it, and waits
+	// for it, before any other part. If Beside returns earlier, the server also ends.
 	Beside func(context.Context) error
 
 	// IndexLabels are the label keys of each resource that are always indexed. Caches index other
@@ -85,7 +85,7 @@ type Config struct {
 	StatusPage bool
 
 	// SteerCollector lets package heap set the garbage collector's percentage while the Server runs.
-	// The percentage holds for the whole process.
+	// The percentage applies to the whole process.
 	SteerCollector bool
 
 	// NativeHistograms adds native buckets to the histograms of requests to etcd, as the feature gate
@@ -119,12 +119,12 @@ type Store struct {
 	// ReplayRevisions is the minimum number of past revisions that are read from the store at the start, so that
 	// clients can resume watches; 0 reads none. More are read if they are less than 80 s old.
 	ReplayRevisions int64
-	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
+	// CheckInterval is how often each cache is compared with the store; 0 means never.
 	CheckInterval time.Duration
-	// QuotaBytes is the size of the embedded etcd's database at which writes are rejected; 0 is 8 GiB.
+	// QuotaBytes is the size of the embedded etcd's database at which writes are rejected; 0 means 8 GiB.
 	QuotaBytes int64
-	// DefragmentInterval is the interval in which the embedded etcd's database is checked, and
-	// defragmented if at least half of it is free; 0 is never.
+	// DefragmentInterval is how often the embedded etcd's database is checked, and defragmented if at least half of it
+	// is free; 0 means never.
 	DefragmentInterval time.Duration
 	// UnsafeNoFsync disables the embedded etcd's fsync: acknowledged writes may be lost when
 	// the machine stops.
@@ -191,10 +191,10 @@ func (c *Config) complete() {
 	}
 }
 
-// provisions reports whether certificates and keys that Config does not name are made.
+// provisions reports whether certificates and keys that Config does not name are generated.
 func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 
-// external reports whether the store is an etcd outside of this process.
+// external reports whether the store is an external etcd.
 func (c *Config) external() bool { return len(c.Etcd.StorageConfig.Transport.ServerList) > 0 }
 
 // validate checks c as far as possible without I/O, and completes upstream's options.

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
 )
 
-// buildControllers makes the controllers that tests need, if the configuration enables them.
+// buildControllers creates the controllers that tests need, if the configuration enables them.
 func (s *Server) buildControllers() (err error) {
 	if !s.config.TestControllers {
 		return nil
@@ -47,7 +47,7 @@ func caCertificatesIn(certFile string) ([]byte, error) {
 }
 
 // awaitControllers blocks until pods can be admitted, or ctx ends. It warns if a
-// kube-controller-manager runs. A store that does not answer is asked again.
+// kube-controller-manager runs. It retries while the store does not respond.
 func (s *Server) awaitControllers(ctx context.Context) error {
 	controllers := s.parts.controllers
 	if controllers == nil {
@@ -63,7 +63,7 @@ func (s *Server) awaitControllers(ctx context.Context) error {
 		return err
 	}
 	if rival != "" {
-		s.progress.printf("warning: kube-controller-manager %s serves this cluster, too: --test-controllers must not run beside it", rival)
+		s.progress.printf("warning: kube-controller-manager %s also runs in this cluster: --test-controllers must not run beside it", rival)
 	}
 	return controllers.WaitReady(ctx)
 }

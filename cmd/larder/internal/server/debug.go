@@ -64,8 +64,8 @@ func (c *Config) addStatusPages(handlers handlerMap) {
 	}
 }
 
-// builtVersion adds the build's patch version: upstream's libraries know only the minor version unless
-// linker flags set the rest.
+// builtVersion adds the build's patch version. Upstream's libraries know only the minor version unless linker flags
+// set the rest.
 type builtVersion struct {
 	basecompatibility.EffectiveVersion
 }
@@ -81,8 +81,8 @@ func (v builtVersion) BinaryVersion() *utilversion.Version {
 // setVerbosity returns a handler of PUT that sets the log's verbosity.
 func setVerbosity() http.HandlerFunc { return routes.StringFlagPutHandler(logs.GlogSetter) }
 
-// startDebugSocket serves profiles at --debug-socket-path, without authentication: only the file's permissions
-// restrict access.
+// startDebugSocket serves profiles at --debug-socket-path without authentication. The file's permissions restrict
+// access.
 func (s *Server) startDebugSocket(ctx context.Context) {
 	file := s.config.Features.DebugSocketPath
 	if file == "" {
@@ -93,7 +93,7 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 	socket.InstallDebugFlag("v", setVerbosity())
 	before := os.Getppid()
 	s.layers.Start(ctx, "debug socket", func(ctx context.Context) error {
-		// After an upgrade in place the old process removes the file when it ends, so wait for that.
+		// After an upgrade in place, wait for the end of the old process, which removes the file.
 		for s.config.Inherited.takesOver() && os.Getppid() == before {
 			select {
 			case <-ctx.Done():

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 )
 
-// egressSelector reads --egress-selector-config-file. It returns nil if there is none.
+// egressSelector reads --egress-selector-config-file. It returns nil if the flag is not set.
 func (c *Config) egressSelector() (*egressselector.EgressSelector, error) {
 	var target genericapiserver.Config // ApplyTo sets only its EgressSelector
 	if err := c.EgressSelector.ApplyTo(&target); err != nil || target.EgressSelector == nil {
@@ -26,8 +26,8 @@ func (c *Config) egressSelector() (*egressselector.EgressSelector, error) {
 	return egressselector.NewEgressSelectorWithMap(dialers), nil
 }
 
-// cancelable returns dial as a function that returns when its context ends. Upstream's dialers wait for a proxy's
-// answer to CONNECT without a limit. Such a dial goes on, and its connection is closed if it is made.
+// cancelable wraps dial in a function that returns when its context ends. Upstream's dialers wait for a proxy's
+// response to CONNECT without a limit. Such a dial continues in the background, and its connection is closed.
 func cancelable(dial utilnet.DialFunc) utilnet.DialFunc {
 	type result struct {
 		conn net.Conn
@@ -54,11 +54,10 @@ func cancelable(dial utilnet.DialFunc) utilnet.DialFunc {
 	}
 }
 
-// egress connects to other parts of the network through proxies, or directly if it is empty.
+// egress connects to other networks through proxies, or directly if it is empty.
 type egress struct{ *egressselector.EgressSelector }
 
-// dialer returns the function that connects to that part of the network; nil to connect
-// directly.
+// dialer returns the function that connects to a network, nil to connect directly.
 func (e egress) dialer(to egressselector.EgressType) utilnet.DialFunc {
 	if e.EgressSelector == nil {
 		return nil
@@ -70,7 +69,7 @@ func (e egress) dialer(to egressselector.EgressType) utilnet.DialFunc {
 	return dial
 }
 
-// tcpDialer is dialer for callers that use only TCP.
+// tcpDialer is like dialer, for callers that use only TCP.
 func (e egress) tcpDialer(to egressselector.EgressType) func(context.Context, string) (net.Conn, error) {
 	dial := e.dialer(to)
 	if dial == nil {

@@ -24,7 +24,7 @@ import (
 const startHook = "poststarthook/"
 
 // checkOrder returns the names of kube-apiserver's checks in its order, except ping, log and shutdown,
-// which package httpapi adds. A check belongs at the longest name that is a prefix of its own.
+// which package httpapi adds. A check takes the place of the longest name that is a prefix of its own.
 func checkOrder() []string {
 	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
 	for _, hook := range []string{
@@ -71,7 +71,8 @@ func (s *Server) addHealth(config *httpapi.Config) {
 	if s.config.Etcd.EncryptionProviderConfigAutomaticReload {
 		hooks = append(hooks, healthz.NamedCheck(startHook+"start-encryption-provider-config-automatic-reload", closed(s.begun)))
 	}
-	// kube-apiserver checks its loopback certificate, which may expire. Larder has none: it checks that it can call itself.
+	// kube-apiserver checks the expiry of its loopback certificate. Larder has no such certificate, and checks that it can
+	// call itself.
 	itself := []healthz.HealthChecker{healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))}
 	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", closed(s.ready.synced))}
 	keys := s.parts.encryption.checks
@@ -157,7 +158,7 @@ func storeChecks(etcd *storagebackend.Config, store *kv.Etcd, overrides []*overr
 		patience := cmp.Or(etcd.HealthcheckTimeout, storagebackend.DefaultHealthcheckTimeout)
 		readyPatience := cmp.Or(etcd.ReadycheckTimeout, storagebackend.DefaultReadinessTimeout)
 		sick := storestats.NewHealth(ask, patience)
-		unready := sick // so that a request for both reads the store once
+		unready := sick // shared, so that a request for both reads the store once
 		if readyPatience != patience {
 			unready = storestats.NewHealth(ask, readyPatience)
 		}

@@ -19,13 +19,11 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// identity has the server's addresses and the files of its certificates and keys, those made
-// here included.
+// identity holds the server's addresses and the files of its certificates and keys, including generated ones.
 type identity struct {
 	// advertise is the address at which other machines reach this server.
 	advertise net.IP
-	// publish is advertise if other machines can reach it and it may be published in the
-	// kubernetes service's endpoints; else nil.
+	// publish is advertise if it may be published in the kubernetes Service's endpoints, nil otherwise.
 	publish net.IP
 	// url is the URL at which a client on this machine reaches the server.
 	url string
@@ -34,14 +32,14 @@ type identity struct {
 
 	certFile, keyFile string
 	clientCAFile      string
-	// kubeconfig is "" if no client certificate could be made.
+	// kubeconfig is "" if the server cannot issue a client certificate.
 	kubeconfig string
 	// renewals replace generated certificates before they expire. After establish, only
 	// pki.KeepRenewed calls them.
 	renewals []func() error
 }
 
-// establish makes the missing certificates and keys in dir; if dir is nil, at most the serving
+// establish creates the missing certificates and keys in dir. If dir is nil, it creates at most the serving
 // certificate.
 func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	id := &identity{
@@ -103,8 +101,8 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	return id, nil
 }
 
-// serveAlone makes the serving pair if Config names none, as kube-apiserver does: with RSA keys, because
-// --tls-cipher-suites may allow only these.
+// serveAlone creates a serving pair if Config names none. The pair has an RSA key, like kube-apiserver's, because
+// --tls-cipher-suites may allow no other.
 func (id *identity) serveAlone(c *Config) error {
 	if id.certFile != "" {
 		return nil
@@ -153,8 +151,7 @@ func (id *identity) resolve(c *Config) error {
 }
 
 // resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
-// DefaultAdvertiseAddress. A machine without a network advertises the address that it
-// binds: no other machine could reach it anyway.
+// DefaultAdvertiseAddress. A machine without a network advertises its bind address.
 func resolveAdvertise(given, bind net.IP) (net.IP, error) {
 	if len(given) > 0 && !given.IsUnspecified() {
 		return given, nil
@@ -203,8 +200,7 @@ func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error
 	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
 		return nil, err
 	} else if leaf.CheckSignatureFrom(ca.Cert) != nil {
-		// The pair is the owner's, signed by an unknown CA: clients can only trust
-		// the file itself.
+		// Another CA signed the pair, so clients can only trust the file itself.
 		if trust, err = os.ReadFile(id.certFile); err != nil {
 			return nil, fmt.Errorf("server: serving certificate: %w", err)
 		}

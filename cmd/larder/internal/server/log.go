@@ -20,7 +20,7 @@ func newLogger() *slog.Logger {
 // It recognises etcd's lines by the attribute that kv gives to etcd's logger.
 type storeLog struct {
 	slog.Handler
-	etcd bool // it is etcd's logger
+	etcd bool // whether this is etcd's logger
 }
 
 const storeVerbosity = 2

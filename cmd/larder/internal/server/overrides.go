@@ -16,7 +16,7 @@ import (
 
 // override is a store that --etcd-servers-overrides names for one or more resources.
 type override struct {
-	keys      []string // its servers joined, in each order in which the flag names them
+	keys      []string // lists of its servers, in each order in which the flag names them
 	servers   []string
 	resources []schema.GroupResource
 	store     *kv.Etcd
@@ -38,7 +38,7 @@ func (s *Server) openOverrides(ctx context.Context) error {
 		a := bySet[key]
 		switch {
 		case key == set(s.config.Etcd.StorageConfig.Transport.ServerList):
-			continue // a second client would be a second compactor
+			continue // a second client would also compact the store
 		case a == nil:
 			a = &override{servers: o.Servers}
 			if a.store, err = s.connect(o.Servers); err != nil {
@@ -80,17 +80,17 @@ func (s *Server) awaitOverrides(ctx context.Context) error {
 	return nil
 }
 
-// refuseUnmoved returns an error if only main, the store of --etcd-servers, has objects of a custom resource, CRDs or
-// APIServices that a should have. kube-apiserver reads those there, whatever --etcd-servers-overrides says. If they
-// seemed to be deleted, the garbage collector would delete the objects that they own.
+// refuseUnmoved returns an error if the objects of a custom resource, CRDs or APIServices that belong into a are only in
+// main, the store of --etcd-servers. kube-apiserver always reads them from main. If they seemed to be deleted, the
+// garbage collector would delete the objects that they own.
 func (a *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
 	for _, gr := range a.resources {
 		if gr.Group == "" {
-			continue // no such resource is of the core group
+			continue // these resources are never in the core group
 		}
 		var counts [2]int64
 		for i, store := range []*kv.Etcd{main, a.store} {
-			prefix := path.Join(root, gr.Group, gr.Resource) + "/" // built-in resources have others
+			prefix := path.Join(root, gr.Group, gr.Resource) + "/" // built-in resources have other prefixes
 			page, err := store.Range(ctx, kv.RangeOptions{Prefix: prefix, CountOnly: true})
 			if err != nil {
 				return fmt.Errorf("server: %w", err)

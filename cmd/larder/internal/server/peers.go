@@ -27,12 +27,12 @@ import (
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
 
-// peers proxies requests for resources that only other servers of the cluster serve, by upstream's
-// proxy for servers of different versions.
+// peers proxies requests for resources that only other servers of the cluster serve. It uses upstream's
+// mixed-version proxy.
 type peers struct {
 	utilpeerproxy.Interface
-	synced     chan struct{} // closed once the other servers are known
-	discovered chan struct{} // closed once the resources of this server are known
+	synced     chan struct{} // closed when the other servers are known
+	discovered chan struct{} // closed when the resources of this server are known
 }
 
 // interoperable reports whether servers publish their addresses for each other.
@@ -42,20 +42,20 @@ func interoperable() bool {
 
 // peerAddress returns the address at which other servers reach this one; "" if they cannot.
 func (s *Server) peerAddress() string {
-	told := s.config.PeerAdvertiseAddress
+	configured := s.config.PeerAdvertiseAddress
 	switch {
 	case !interoperable():
 		return ""
-	case told.PeerAdvertiseIP != "" && told.PeerAdvertisePort != "":
-		return net.JoinHostPort(told.PeerAdvertiseIP, told.PeerAdvertisePort)
+	case configured.PeerAdvertiseIP != "" && configured.PeerAdvertisePort != "":
+		return net.JoinHostPort(configured.PeerAdvertiseIP, configured.PeerAdvertisePort)
 	case s.id.publish == nil:
 		return ""
 	}
 	return net.JoinHostPort(s.id.publish.String(), strconv.Itoa(s.config.SecureServing.BindPort))
 }
 
-// tellPeers makes config publish the address at which other servers reach this one.
-func (s *Server) tellPeers(config *bootstrap.Config) error {
+// publishPeerAddress makes config publish the address at which other servers reach this one.
+func (s *Server) publishPeerAddress(config *bootstrap.Config) error {
 	config.PeerAddress = s.peerAddress()
 	if config.Identity == "" || !interoperable() {
 		return nil
@@ -96,7 +96,7 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	if err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}
-	// CRDs and APIServices are the same for all servers, so that requests for them go to no peer.
+	// All servers have the same CRDs and APIServices, so their resources are not proxied to peers.
 	if err := proxy.RegisterCRDInformerHandlers(p.extensions.CRDs().Informer(), crdVersions); err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}
@@ -120,7 +120,7 @@ func crdVersions(obj any) (versions []schema.GroupVersion) {
 	return versions
 }
 
-// remoteVersions returns the version of an APIService that a service serves.
+// remoteVersions returns the version of an APIService with a service.
 func remoteVersions(obj any) []schema.GroupVersion {
 	service, ok := obj.(*apiregistrationv1.APIService)
 	if !ok || service.Spec.Service == nil {
@@ -129,7 +129,7 @@ func remoteVersions(obj any) []schema.GroupVersion {
 	return []schema.GroupVersion{{Group: service.Spec.Group, Version: service.Spec.Version}}
 }
 
-// run follows the peers and their resources until ctx ends. This server must already answer requests.
+// run watches the peers and their resources until ctx ends. This server must already answer requests.
 func (p *peers) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -18,13 +18,12 @@ func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// elapsed is the time since the start, short enough to read.
+// elapsed returns the time since the start, rounded for display.
 func (p *progress) elapsed() time.Duration {
 	return time.Since(p.begun).Round(10 * time.Millisecond)
 }
 
-// late reports a part for which the start no longer waits, if it is not ready. It returns an error only if ctx
-// has ended.
+// late reports that the start no longer waits for an unready part. It returns an error only if ctx has ended.
 func (p *progress) late(ctx context.Context, unready bool, format string, args ...any) error {
 	switch {
 	case ctx.Err() != nil:

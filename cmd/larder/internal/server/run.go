@@ -28,7 +28,7 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.start(ctx)
 	if err == nil {
 		err = s.await(ctx)
-	} else if !s.config.Inherited.takesOver() { // else the old process continues to serve
+	} else if !s.config.Inherited.takesOver() { // otherwise the old process continues to serve
 		s.config.Notify("STOPPING=1")
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -43,14 +43,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// start starts every layer, in the order in which they need each other.
+// start starts every layer after the layers that it needs.
 func (s *Server) start(ctx context.Context) error {
 	settled := make(chan struct{})
 	if s.config.SteerCollector {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, settled) })
 	}
-	// The files that Config names must be readable before the store is touched, which then
-	// opens while the rest is built.
+	// Read the files that Config names before opening the store. The store then opens while the other parts are built.
 	for _, step := range []func(context.Context) error{s.prepare, s.buildAuth, s.buildEncryption, s.openStore, s.build} {
 		if err := step(ctx); err != nil {
 			return err
@@ -77,19 +76,19 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	s.open()
 	if inherited := &s.config.Inherited; inherited.takesOver() {
-		_, _ = inherited.Ready.Write([]byte{1}) // the former process may have ended
+		_, _ = inherited.Ready.Write([]byte{1}) // fails if the old process has ended
 		inherited.Ready.Close()
 	}
 	if s.config.Beside != nil {
 		s.layers.Start(ctx, "beside the server", s.config.Beside)
 	}
-	s.parts.transport.CloseIdleConnections() // those of the concurrent requests of the start
+	s.parts.transport.CloseIdleConnections() // concurrent requests of the start opened them
 	close(settled)
 	return nil
 }
 
 // quietStart limits how long clients wait while the caches load. The clients of a large cluster reconnect
-// all at once. They would take most of the CPU for handshakes and for requests that cannot be answered
+// all at once, and would take most of the CPU for handshakes and for requests that cannot be answered
 // yet. The limit is shorter than the handshake timeout of clients (client-go: 10 s).
 const quietStart = 8 * time.Second
 
@@ -98,9 +97,9 @@ const quietStart = 8 * time.Second
 // be rejected, and would retry a second later (N1).
 const flowPatience = 3 * time.Second
 
-// prepare takes the data directory.
+// prepare opens the data directory and reads the configuration that needs no store.
 func (s *Server) prepare(ctx context.Context) (err error) {
-	// Upstream's variable is set once in a process: the first call wins.
+	// Only the first call in a process sets upstream's variable.
 	capabilities.Setup(s.config.AllowPrivileged, s.config.MaxConnectionBytesPerSec)
 	if is := capabilities.Get().AllowPrivileged; is != s.config.AllowPrivileged {
 		return fmt.Errorf("server: --allow-privileged is %v in this process already", is)
@@ -121,7 +120,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	return s.startTracing(ctx)
 }
 
-// openDir locks the data directory, or makes a temporary one.
+// openDir locks the data directory, or creates a temporary one.
 func (s *Server) openDir() (err error) {
 	switch {
 	case s.config.DataDir != "":
@@ -160,7 +159,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	return s.openOverrides(ctx)
 }
 
-// connect returns the store of an etcd outside of this process.
+// connect returns the store of an external etcd.
 func (s *Server) connect(servers []string) (*kv.Etcd, error) {
 	transport := &s.config.Etcd.StorageConfig.Transport
 	return kv.NewExternal(kv.ExternalConfig{
@@ -177,8 +176,8 @@ func (c *Config) storeConfig(observer kv.Observer) kv.StoreConfig {
 	}
 }
 
-// handlersLimit limits the wait for handlers that still run when all answers have been sent or cut off. A plugin that
-// does not answer must not keep the process alive.
+// handlersLimit limits the wait for handlers that still run when all responses have been sent or aborted, so that a
+// hanging plugin does not keep the process alive.
 const handlersLimit = 10 * time.Second
 
 // startLayers starts the layers that serve. Requests wait until the caches have loaded.
@@ -194,12 +193,12 @@ func (s *Server) startLayers(ctx context.Context) {
 	close(s.begun)
 }
 
-// bootstrapLimit limits the wait for the end of bootstrap: upstream's loops in it use the store without a context. If
-// the store does not answer, they end when it is closed.
+// bootstrapLimit limits the wait for the end of bootstrap. Upstream's loops use the store without a context. If the
+// store does not respond, they end when it is closed.
 const bootstrapLimit = 10 * time.Second
 
-// startClients starts the layers that call this server's own API, once it can answer: a refused informer
-// waits a second before it retries. These layers end before the HTTP server.
+// startClients starts the layers that call this server's own API. The API must be able to answer, because an informer
+// waits a second after a failure. These layers end before the HTTP server.
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts
 	s.layers.Start(ctx, "informers", func(ctx context.Context) error {
@@ -244,7 +243,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.GenericServerRunOptions.StorageInitializationTimeout))
 	defer cancel()
 	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
-		if err := s.progress.late(ctx, !ok, "what is kept of %v is not complete yet", kind); err != nil {
+		if err := s.progress.late(ctx, !ok, "the informer of %v has not synced yet", kind); err != nil {
 			return err
 		}
 	}
@@ -265,7 +264,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		return err
 	}
 	if !s.config.Inherited.takesOver() {
-		s.open() // before hooks: hooks of several servers that start together may call each other's server
+		s.open() // before the hooks, because hooks of servers that start together may call the other servers
 	}
 	if err := p.bootstrap.WaitReady(bounded); err != nil {
 		for _, name := range p.bootstrap.Excuse() {
@@ -291,7 +290,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	if s.id.kubeconfig != "" {
 		s.progress.printf("\n  export KUBECONFIG=%s\n", quote(s.id.kubeconfig))
 		if s.dir.Temporary() {
-			s.progress.printf("certificates and keys were made for this run alone: --data-dir keeps them\n")
+			s.progress.printf("certificates and keys were generated for this run only; --data-dir keeps them\n")
 		}
 	}
 	return nil
@@ -393,7 +392,7 @@ func (s *Server) await(ctx context.Context) error {
 
 // stop ends what start has started.
 func (s *Server) stop() error {
-	if s.parts.admission != nil { // if the start was cut short, it may wait for informers still
+	if s.parts.admission != nil { // after an aborted start, admission may still wait for informers
 		s.parts.admission.Abandon()
 	}
 	if s.parts.stopWaiting != nil {

@@ -32,7 +32,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Server is a Larder process. Run it once.
+// Server is a Larder process.
 type Server struct {
 	config   Config
 	progress *progress
@@ -45,21 +45,21 @@ type Server struct {
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
-	tail     *kv.Tail          // of store
-	fence    *checkpoint.Fence // before the stores; nil without checkpoints
-	serving  time.Time         // when it began
-	begun    chan struct{}     // closed then
+	tail     *kv.Tail          // the tail of store
+	fence    *checkpoint.Fence // wraps the stores; nil without checkpoints
+	serving  time.Time         // start of serving
+	begun    chan struct{}     // closed at the start of serving
 	accept   chan struct{}     // closed when connections are accepted
-	open     func()            // closes accept, if it is not closed yet
+	open     func()            // closes accept; may be called repeatedly
 
-	resources *serverstorage.ResourceConfig // that are served
+	resources *serverstorage.ResourceConfig // served resources
 	overrides []*override                   // stores of single resources
 	egress    egress
 	traces    *traces // nil without tracing
 	parts     parts
 }
 
-// New checks config and returns a Server that is not running.
+// New checks config and returns a Server.
 func New(config Config) (*Server, error) {
 	config.complete()
 	if err := config.validate(); err != nil {
@@ -76,14 +76,14 @@ func New(config Config) (*Server, error) {
 	}, nil
 }
 
-// parts are the parts of a server that buildAuth and build make.
+// parts are the parts of a server that buildAuth and build create.
 type parts struct {
 	transport        *loopback.Transport
-	loopback         *rest.Config // reaches this server by transport
+	loopback         *rest.Config // reaches this server through transport
 	client           kubernetes.Interface
 	auth             *auth.Auth
 	stopWaiting      func()      // ends the wait of access decisions for their first sync
-	audit            *auth.Audit // nil if nothing is recorded
+	audit            *auth.Audit // nil without an audit backend
 	encryption       encryption
 	flow             *flow.Control // nil if API Priority and Fairness is disabled
 	certificates     *servingcert.Certificates
@@ -103,8 +103,8 @@ type parts struct {
 	controllers      *testcontrollers.Controllers // nil unless Config.TestControllers
 }
 
-// readiness has channels that are closed during the start. A channel is also closed once the server has stopped waiting for a part
-// that is late.
+// readiness has channels that are closed during the start. A channel is also closed when the server stops waiting for a
+// late part.
 type readiness struct {
 	loaded, synced chan struct{}
 }

@@ -23,10 +23,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// traces has the providers of spans that --tracing-config-file configures.
+// traces holds the tracer providers that --tracing-config-file configures.
 type traces struct {
 	requests tracing.TracerProvider // samples every span
-	store    tracing.TracerProvider // of etcd and webhooks: samples the spans of sampled requests
+	store    tracing.TracerProvider // for etcd and webhooks: samples spans whose parents are sampled
 	chance   float64
 }
 
@@ -36,8 +36,8 @@ const everyMillionth = int32(1_000_000)
 // flushTimeout limits the time for sending the last spans when the server ends.
 const flushTimeout = 5 * time.Second
 
-// startTracing connects to the collector of spans, if one is configured. Whether a request is
-// sampled is decided before it has a span.
+// startTracing connects to the span collector, if one is configured. The HTTP server decides whether to sample a
+// request before it creates a span.
 func (s *Server) startTracing(ctx context.Context) error {
 	file := s.config.Traces.ConfigFile
 	if file == "" || !utilfeature.DefaultFeatureGate.Enabled(features.APIServerTracing) {
@@ -67,7 +67,7 @@ func (s *Server) startTracing(ctx context.Context) error {
 	return nil
 }
 
-// newSpans names the process as kube-apiserver does.
+// newSpans returns a tracer provider. It names the process as kube-apiserver does.
 func (s *Server) newSpans(config *tracingapi.TracingConfiguration) (tracing.TracerProvider, error) {
 	var how []otlptracegrpc.Option
 	if dial := s.egress.tcpDialer(egressselector.ControlPlane); dial != nil {
@@ -81,8 +81,7 @@ func (s *Server) newSpans(config *tracingapi.TracingConfiguration) (tracing.Trac
 	return provider, nil
 }
 
-// flushAtEnd sends the remaining spans when ctx ends. If the collector does not accept them, that is no
-// failure of the server.
+// flushAtEnd returns a layer that sends the remaining spans when ctx ends. It logs an error of the collector.
 func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
 	return func(ctx context.Context) error {
 		<-ctx.Done()
@@ -95,7 +94,7 @@ func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
 	}
 }
 
-// storeStats records calls to etcd as spans; nil without tracing.
+// storeStats returns a handler that records calls to etcd as spans, nil without tracing.
 func (t *traces) storeStats() stats.Handler {
 	if t == nil {
 		return nil
@@ -103,8 +102,7 @@ func (t *traces) storeStats() stats.Handler {
 	return messages{otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(t.store), otelgrpc.WithPropagators(propagation.TraceContext{}))}
 }
 
-// messages adds the messages of a call to its span, as the version of otelgrpc that kube-apiserver
-// has does; later ones do not.
+// messages adds the messages of a call to its span, like kube-apiserver's version of otelgrpc. Later versions do not.
 type messages struct{ stats.Handler }
 
 // HandleRPC implements stats.Handler.
@@ -123,7 +121,7 @@ func addMessage(ctx context.Context, kind string, compressed, uncompressed int) 
 		attribute.Int("rpc.message.compressed_size", compressed), attribute.Int("rpc.message.uncompressed_size", uncompressed)))
 }
 
-// outgoing records calls to webhooks as spans; nil without tracing.
+// outgoing returns the tracer provider for calls to webhooks, nil without tracing.
 func (t *traces) outgoing() trace.TracerProvider {
 	if t == nil {
 		return nil

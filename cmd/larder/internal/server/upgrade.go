@@ -11,26 +11,26 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
 )
 
-// Inherited has the files that a process inherits from its parent. All may be nil.
+// Inherited holds the files that a process inherits from its parent. All may be nil.
 type Inherited struct {
 	// Listener is the socket that accepts connections, regardless of the flags.
 	Listener *os.File
 	// Lock is the lock file of the data directory. Processes that share the open file share the lock.
 	Lock *os.File
-	// Ready is set in a process that takes over from another in an upgrade in place. The other
-	// serves until this one, when it is ready, writes a byte.
+	// Ready is set in the new process of an upgrade in place. The old process serves until the new one writes a byte,
+	// when it is ready.
 	Ready *os.File
 }
 
 // takesOver reports whether another process serves until this one is ready.
 func (i *Inherited) takesOver() bool { return i.Ready != nil }
 
-// handOverDelay is how long a replaced process serves its connections at least. Its answers then ask clients to
-// connect again. A client whose idle connection is closed loses a request that it sends at that moment.
+// handOverDelay is the minimum time for which a replaced process serves its connections. Its responses ask clients to
+// reconnect. If it closed idle connections at once, clients would lose requests that they send at that moment.
 const handOverDelay = 5 * time.Second
 
-// handover has the steps of an upgrade in place. Both processes share one listening socket. The
-// kernel would reset connections that wait at a socket of SO_REUSEPORT when that is closed.
+// handover has the steps of an upgrade in place. Both processes share one listening socket. With two sockets
+// (SO_REUSEPORT), the kernel would reset the connections that wait at the old one when it is closed.
 type handover struct {
 	config   *Config
 	progress *progress
@@ -38,11 +38,11 @@ type handover struct {
 	listener net.Listener
 }
 
-// try starts the process that takes over, and reports whether it has taken over.
+// try starts the new process, and reports whether it has taken over.
 func (h handover) try(ctx context.Context) bool {
 	pid, err := h.startSuccessor(ctx)
 	if err != nil {
-		h.progress.printf("not upgraded, this process serves on: %v", err)
+		h.progress.printf("not upgraded, this process continues to serve: %v", err)
 		return false
 	}
 	h.progress.printf("upgraded: process %d serves, requests in flight finish here", pid)
@@ -50,8 +50,8 @@ func (h handover) try(ctx context.Context) bool {
 	return true
 }
 
-// startSuccessor returns the id of the process that takes over once it is ready. If ctx ends before, that
-// process gets SIGTERM. Nothing waits for it, since it may ignore the signal.
+// startSuccessor starts the new process and returns its id when it is ready. If ctx ends first, that process gets
+// SIGTERM. startSuccessor does not wait for its end, because it may ignore the signal.
 func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	switch {
 	case !h.config.external():
@@ -92,8 +92,8 @@ func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	return 0, fmt.Errorf("process %d ended before it was ready: %v", next.Pid, state)
 }
 
-// fork starts the process with the files that it inherits. The listener's descriptor is taken
-// without os.File, which would make the socket block for this process, too.
+// fork starts the process with the files that it inherits. It gets the listener's descriptor without os.File, which
+// would make the socket blocking in this process.
 func (h handover) fork(ready *os.File) (next *os.Process, err error) {
 	raw, err := h.listener.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -120,8 +120,8 @@ func (c *Config) validateFiles() error {
 	return nil
 }
 
-// checkProxyPair reads the client certificate of the aggregator, so that a bad one is an error at
-// the start: later, the aggregator reloads the files when they change.
+// checkProxyPair reads the client certificate of the aggregator, so that the start fails if it is invalid. Later, the
+// aggregator reloads the files when they change.
 func (c *Config) checkProxyPair() error {
 	if c.ProxyClientCertFile == "" {
 		return nil
@@ -198,7 +198,7 @@ func (c *Config) resources() (*serverstorage.ResourceConfig, error) {
 	return all, nil
 }
 
-// listen returns the inherited listener, or opens one, with SO_REUSEPORT and SO_REUSEADDR as the options say.
+// listen returns the inherited listener, or opens one, with SO_REUSEPORT and SO_REUSEADDR if the options ask for them.
 func (c *Config) listen() (net.Listener, error) {
 	if f := c.Inherited.Listener; f != nil {
 		defer f.Close()
@@ -215,7 +215,7 @@ func (c *Config) listen() (net.Listener, error) {
 	return info.Listener, nil
 }
 
-// fresh returns a function that reports whether upstream would keep no cache of a resource.
+// fresh returns a function that reports whether upstream would have no cache for a resource.
 // Reads of such resources are always consistent with the store.
 func (c *Config) fresh() func(schema.GroupResource) bool {
 	if !c.Etcd.EnableWatchCache {
@@ -223,7 +223,7 @@ func (c *Config) fresh() func(schema.GroupResource) bool {
 	}
 	sizes, err := genericoptions.ParseWatchCacheSizes(c.Etcd.WatchCacheSizes)
 	if err != nil {
-		return nil // Validate refused it
+		return nil // Validate has rejected the sizes
 	}
 	return func(gr schema.GroupResource) bool {
 		size, named := sizes[gr]
@@ -231,7 +231,7 @@ func (c *Config) fresh() func(schema.GroupResource) bool {
 	}
 }
 
-// leaseReuse returns how long a lease is used for further keys; less than 0 means for one key only.
+// leaseReuse returns how long a lease is reused for further keys; a negative value means never.
 func (c *Config) leaseReuse() time.Duration {
 	seconds := c.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
 	if seconds <= 0 {

@@ -26,7 +26,7 @@ func Version() apimachineryversion.Info {
 	numbers := strings.SplitN(strings.TrimPrefix(info.GitVersion, "v"), ".", 3)
 	info.Major, info.Minor = numbers[0], numbers[1]
 	info.EmulationMajor, info.EmulationMinor = info.Major, info.Minor
-	// As apiserver pkg/util/compatibility: one version back.
+	// One minor version back, as in apiserver pkg/util/compatibility.
 	if minor, err := strconv.Atoi(info.Minor); err == nil {
 		info.MinCompatibilityMajor, info.MinCompatibilityMinor = info.Major, strconv.Itoa(minor-1)
 	}

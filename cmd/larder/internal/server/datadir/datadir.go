@@ -17,14 +17,14 @@ type Dir struct {
 	scratch bool // a temporary directory, which Close removes
 }
 
-// Patterns of the names of temporary data directories: locked, and not locked yet.
+// Names of temporary data directories, after and before they are locked.
 const (
 	scratchPrefix   = "larder-run-"
 	unlockedPattern = "larder-new-*"
 )
 
-// Scratch makes a temporary directory, which only its owner may enter and which Close removes. It first
-// removes the directories of processes that were killed.
+// Scratch creates a temporary directory with mode 0700, which Close removes. It first removes the directories of
+// processes that were killed.
 func Scratch() (*Dir, error) {
 	sweepScratch(os.TempDir())
 	path, err := os.MkdirTemp("", unlockedPattern)
@@ -37,8 +37,8 @@ func Scratch() (*Dir, error) {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
 	d.scratch = true
-	// The directory gets its final name once it is locked: sweepScratch of another process removes
-	// directories of that name that are not locked.
+	// The directory gets its final name when it is locked, because sweepScratch of another process removes unlocked
+	// directories with such names.
 	_, random, _ := strings.Cut(path, strings.TrimSuffix(unlockedPattern, "*"))
 	d.Path = filepath.Join(os.TempDir(), scratchPrefix+random)
 	if err := os.Rename(path, d.Path); err != nil {
@@ -53,7 +53,7 @@ func Scratch() (*Dir, error) {
 func sweepScratch(dir string) {
 	paths, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
 	if err != nil {
-		return // a directory that is no pattern
+		return // the path of dir is not a valid pattern
 	}
 	for _, path := range paths {
 		// Only this user can write to the directory, so no other can replace it before it is removed.
@@ -75,11 +75,11 @@ func sweepScratch(dir string) {
 // lockName is the name of the file in a data directory that its process locks.
 const lockName = "lock"
 
-// Open makes the directory, which only its owner may enter, and takes its lock. Before it reads any file,
-// it refuses a directory that another user owns, can write to, or has put files in: the server would trust
+// Open creates the directory with mode 0700 if necessary, and locks it. Before it reads any file,
+// it rejects a directory that another user owns, can write to, or has put files in, because the server would trust
 // a CA of that user.
 //
-// A process that takes over from another passes the other's lock. Others pass nil.
+// A process that replaces another passes the inherited lock. Others pass nil.
 func Open(path string, lock *os.File) (*Dir, error) {
 	return open(path, lock, func(os.FileInfo) int { return os.Geteuid() })
 }
@@ -104,7 +104,7 @@ func open(path string, lock *os.File, userOf func(os.FileInfo) int) (*Dir, error
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
-	if err := inspect(path, user); err != nil { // another process may have been faster
+	if err := inspect(path, user); err != nil { // another process may have created the directory
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
 	return take(path, lock)
@@ -124,7 +124,7 @@ func take(path string, lock *os.File) (_ *Dir, err error) {
 	return &Dir{Path: path, lock: lock}, nil
 }
 
-// Sub makes a directory below and returns its path.
+// Sub creates a subdirectory and returns its path.
 func (d *Dir) Sub(name string) (string, error) {
 	dir := filepath.Join(d.Path, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -133,8 +133,8 @@ func (d *Dir) Sub(name string) (string, error) {
 	return dir, nil
 }
 
-// Adopt gives path, which is below the directory, with all its contents, and the lock to the owner of the
-// directory: root may restore files for the server of another user.
+// Adopt makes the owner of the directory the owner of the lock and of path, which is below the directory, with all its
+// contents. Root may restore files for the server of another user.
 func (d *Dir) Adopt(path string) error {
 	if err := errors.Join(adopt(d.Path, path), adopt(d.Path, filepath.Join(d.Path, lockName))); err != nil {
 		return fmt.Errorf("server: data directory: %w", err)

@@ -17,7 +17,7 @@ func ownedByUser(info os.FileInfo) bool {
 	return ownerOf(info) == os.Geteuid()
 }
 
-// adopt gives path and its contents to the owner of dir, unless that is this process's user.
+// adopt makes the owner of dir the owner of path and its contents, unless that is this process's user.
 func adopt(dir, path string) error {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // A server trusts the CA, the keys and the objects in its data directory. So only root and the server's
 // user may have written to it, or be able to write to it. sshd requires the same of its files.
 
-// overflowUser is the owner, as a user namespace shows it, of files of users outside of the namespace,
-// such as root's directories above it.
+// overflowUser is the owner that a user namespace shows for files of users outside of the namespace, such as root's
+// directories above it.
 const overflowUser = 65534
 
 // maxLinks limits the symbolic links on the path to a directory.
@@ -26,17 +26,17 @@ const maxLinks = 40
 type trust struct {
 	user   int
 	groups []int
-	seen   map[string]bool // what all has judged
+	seen   map[string]bool // paths that all has checked
 }
 
-// inspect refuses the directory dir, which need not exist, if a user other than root and owner
+// inspect rejects the directory dir, which need not exist, if a user other than root and owner
 //
 //   - owns or can write to dir, a directory on the path to it, or anything in it, or
 //   - can read a key in it.
 func inspect(dir string, owner int) error {
 	t := trust{user: owner, groups: []int{0}, seen: make(map[string]bool)}
 	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
-		if g, err := user.LookupGroupId(u.Gid); err == nil && g.Name == u.Username { // a group of this user alone
+		if g, err := user.LookupGroupId(u.Gid); err == nil && g.Name == u.Username { // the user's private group
 			if gid, err := strconv.Atoi(g.Gid); err == nil {
 				t.groups = append(t.groups, gid)
 			}
@@ -52,8 +52,8 @@ func inspect(dir string, owner int) error {
 	} else if err != nil {
 		return err
 	}
-	// Root gave the directory to a group of this process, as a kubelet gives volumes to a
-	// pod's fsGroup: without it, the process could not use it.
+	// Trust a group of this process on a directory that root owns. A kubelet sets the group of a volume to a pod's
+	// fsGroup, and otherwise the process could not use it.
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid == 0 && owner != 0 {
 		if groups, err := os.Getgroups(); err == nil && (slices.Contains(groups, int(stat.Gid)) || os.Getegid() == int(stat.Gid)) {
 			t.groups = append(t.groups, int(stat.Gid))
@@ -121,7 +121,7 @@ func (t *trust) all(path string) error {
 	t.seen[path] = true
 	return filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
-			return nil // removed meanwhile, by the server that has the directory
+			return nil // removed meanwhile by the server that uses the directory
 		} else if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (t *trust) all(path string) error {
 				return err
 			}
 			return t.all(target)
-		case os.ModeSocket: // its directory restricts its users
+		case os.ModeSocket: // the directory restricts access to the socket
 			return nil
 		}
 		if err := t.unshared(name, info); err != nil {
@@ -154,7 +154,7 @@ func (t *trust) all(path string) error {
 	})
 }
 
-// owned refuses files of other users.
+// owned returns an error for files of other users.
 func (t *trust) owned(name string, info os.FileInfo) error {
 	owner := ownerOf(info)
 	if owner == t.user || owner == 0 {
@@ -167,7 +167,7 @@ func (t *trust) owned(name string, info os.FileInfo) error {
 	return fmt.Errorf("%s belongs to user %s, who could change what the server trusts: run the server as that user, use chown if you trust the files, or choose another directory", name, who)
 }
 
-// unshared refuses files to which another group, or all users, can write.
+// unshared returns an error for files to which another group, or every user, can write.
 func (t *trust) unshared(name string, info os.FileInfo) error {
 	mode := info.Mode().Perm()
 	switch {

@@ -27,8 +27,8 @@ const (
 	startLive      = 32 << 20
 
 	// calmInterval is the time after a collection at which the governor checks whether a large headroom
-	// still saves enough. If it does not, the governor returns free memory to the operating system: there
-	// may be no further collection that would do it (B26).
+	// still saves enough. If not, the governor returns free memory to the operating system, because a process
+	// that allocates little may have no further collection (B26).
 	calmInterval = 4 * time.Second
 
 	// runtimeMinimum is the smallest heap size to which the runtime applies GOGC.
@@ -40,7 +40,7 @@ const (
 func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
 
 // most returns the largest factor for the headroom of a live heap. The heap may at least double, as in any
-// program: a large heap that is costly to collect has many pointers, such as thousands of decoded CRDs
+// Go program. A large heap that is costly to collect has many pointers, such as thousands of decoded CRDs
 // (X13).
 func most(live uint64) float64 {
 	return max(mostTimes, float64(live)/float64(headroom(live)))
@@ -51,10 +51,10 @@ func collectorPercent(live uint64, times float64) int {
 	return int(min(times*float64(headroom(live))*100/float64(max(live, runtimeMinimum)), maxPercent))
 }
 
-// usage has the process's resource usage. Its times were measured at the last collection.
+// usage is the process's resource usage. The runtime updates its times at each collection.
 type usage struct {
 	collector time.Duration // CPU time of collections
-	other     time.Duration // CPU time of all else
+	other     time.Duration // CPU time of everything else
 	allocated uint64        // bytes
 }
 
@@ -66,14 +66,14 @@ func (u usage) since(before usage) usage {
 // governor adjusts the garbage collector's percentage to the heap (E1). A limit set by
 // debug.SetMemoryLimit still applies.
 type governor struct {
-	percent int           // last set
-	last    time.Time     // of a collection
-	live    uint64        // at the last collection
-	used    usage         // at the last collection
-	cost    time.Duration // of the last collection
-	settled bool          // the start is over
-	times   float64       // the factor of the headroom
-	onSet   func(int)     // for tests: called with each percentage that is set; may be nil
+	percent int           // current percentage
+	last    time.Time     // time of the last collection
+	live    uint64        // live heap at the last collection
+	used    usage         // usage at the last collection
+	cost    time.Duration // CPU time of the last collection
+	settled bool          // whether the start is over
+	times   float64       // factor of the headroom
+	onSet   func(int)     // for tests: unless nil, called with each new percentage
 	free    func()        // collects garbage and returns free memory to the operating system
 	measure func() usage
 }
@@ -119,8 +119,8 @@ func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{
 	}
 }
 
-// adjust sets the percentage for the live heap after a collection. It leaves small
-// differences alone, because setting it stops the world for a moment.
+// adjust sets the percentage for the live heap after a collection. It ignores small
+// differences, because setting the percentage stops the world for a moment.
 func (g *governor) adjust(live uint64, used usage, now time.Time) {
 	grew := live > g.live+headroom(g.live)/2 // most of the newly allocated memory is in use
 	recent, elapsed := used.since(g.used), now.Sub(g.last)
@@ -132,8 +132,8 @@ func (g *governor) adjust(live uint64, used usage, now time.Time) {
 		g.times = startTimes
 	case !g.pays(recent.allocated, elapsed):
 		g.times = 1
-	case !grew: // else its peak would be the peak
-		g.times = (g.times + g.wanted(recent)) / 2 // one collection alone may mislead
+	case !grew: // a growing heap with a larger headroom would raise the peak
+		g.times = (g.times + g.wanted(recent)) / 2 // the average with earlier collections, because a single one may mislead
 	}
 	want := collectorPercent(live, g.times)
 	if math.Abs(float64(want-g.percent)) < 0.05*float64(g.percent) {

@@ -9,11 +9,10 @@ import (
 )
 
 // Layers are the running parts of a server. Each depends on those started before it. Stop ends them in the
-// reverse order, and waits for each, at most for its Limit, before it ends the next. At last it waits for all, at
-// most ten seconds for those with a Limit.
-// Wait and Ended report a layer that ended by itself.
+// reverse order, and waits for each, at most for its Limit, before it ends the next. Finally it waits up to ten seconds
+// for layers that exceeded their Limit. Wait and Ended report a layer that ended unexpectedly.
 //
-// A Layers value is used by one goroutine.
+// A Layers is not safe for concurrent use.
 type Layers struct {
 	running []*Layer
 	ended   chan *Layer
@@ -21,8 +20,8 @@ type Layers struct {
 
 // Layer is one part of a server.
 type Layer struct {
-	// Limit limits how long Stop waits for the layer before it ends the next one; 0 means no limit. It is for layers
-	// that may end only after one that was started before them, or not at all.
+	// Limit limits how long Stop waits for the layer before it ends the next one; 0 sets no limit. It is for layers
+	// that may end only after an earlier layer, or not at all.
 	Limit time.Duration
 
 	name   string
@@ -56,7 +55,7 @@ func (l *Layers) Start(ctx context.Context, name string, run func(context.Contex
 // Ended receives the first layer that ended before it was stopped.
 func (l *Layers) Ended() <-chan *Layer { return l.ended }
 
-// lastWait limits how long Stop waits at last for layers that have not ended within their Limit.
+// lastWait limits how long Stop finally waits for layers that have not ended within their Limit.
 const lastWait = 10 * time.Second
 
 // Stop ends all layers, the last started first, and returns their errors. A layer that still runs is an error.
@@ -104,7 +103,7 @@ func (l *Layers) Wait(ctx context.Context, step func(context.Context) error) err
 	}
 }
 
-// failure returns the error of a layer that was stopped, or that it has not ended; context.Canceled counts as none.
+// failure returns the error of a stopped layer, except context.Canceled, or an error if the layer has not ended.
 func (l *Layer) failure() error {
 	select {
 	case <-l.done:

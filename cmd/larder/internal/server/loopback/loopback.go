@@ -27,7 +27,7 @@ type Transport struct {
 // NewTransport returns a Transport whose requests wait for Attach.
 func NewTransport() *Transport { return &Transport{attached: make(chan struct{})} }
 
-// Attach lets next answer the requests that wait and all later ones. It is called once.
+// Attach makes next serve the waiting requests and all later ones. It may be called once.
 func (t *Transport) Attach(next http.RoundTripper) {
 	t.next = next
 	close(t.attached)
@@ -69,9 +69,9 @@ func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	}
 }
 
-// NewClients returns a client for config and informers that use it. The informers drop
-// managedFields, which no handler needs. Only those of Services and IPAddresses resync, for upstream's repair of service
-// addresses.
+// NewClients returns a client for config and informers that use the client. The informers drop
+// managedFields, which no handler needs. Only those of Services and IPAddresses resync, for upstream's repair
+// controller of service addresses.
 func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -30,9 +30,9 @@ import (
 const (
 	// leafLife is how long certificates other than the CA's are valid.
 	leafLife = 365 * 24 * time.Hour
-	// renewBefore is the time before its end at which a certificate is replaced.
+	// renewBefore is how long before its expiry a certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
-	// renewEvery is the interval in which a running process checks certificates.
+	// renewEvery is how often a running process checks certificates.
 	renewEvery = 12 * time.Hour
 	// backdate makes new certificates valid on machines whose clock is behind.
 	backdate = 5 * time.Minute
@@ -47,7 +47,7 @@ type Authority struct {
 	key crypto.Signer
 }
 
-// Load reads dir/ca.crt and dir/ca.key, or makes both.
+// Load reads dir/ca.crt and dir/ca.key, or generates both.
 func Load(dir string) (*Authority, error) {
 	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
 	found, err := pairExists(certFile, keyFile)
@@ -76,7 +76,7 @@ func Load(dir string) (*Authority, error) {
 	return &Authority{Cert: certs[0], key: key, Bundle: bundle}, nil
 }
 
-// newAuthority makes a CA, which is valid for ten years.
+// newAuthority generates a CA that is valid for ten years.
 func newAuthority(certFile, keyFile string) (*Authority, error) {
 	key, keyPEM := newKey()
 	cert, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "larder-ca", NotBefore: time.Now().Add(-backdate)}, key)
@@ -91,7 +91,7 @@ func encode(certificate []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: certificate})
 }
 
-// Issue makes a key and signs a certificate for it.
+// Issue generates a key and signs a certificate for it.
 func (a *Authority) Issue(template *x509.Certificate) (certPEM, keyPEM []byte, err error) {
 	return a.issue(template, leafLife)
 }
@@ -106,7 +106,7 @@ func (a *Authority) issue(template *x509.Certificate, life time.Duration) (certP
 	return encode(certificate), keyPEM, nil
 }
 
-// IssueClient makes the client certificate of a user who belongs to groups.
+// IssueClient issues the client certificate of a user in groups.
 func (a *Authority) IssueClient(name string, groups ...string) (certPEM, keyPEM []byte, err error) {
 	return a.Issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name, Organization: groups},
@@ -141,8 +141,9 @@ func kubeconfig(url string, ca, certPEM, keyPEM []byte) ([]byte, error) {
 	return data, nil
 }
 
-// CurrentKubeconfig returns the client certificate of a kubeconfig that WriteKubeconfig has written for url and the trusted ca. It
-// returns nil if there is no such file, or if a has not signed the certificate for this user, or if the certificate is near its end.
+// CurrentKubeconfig returns the client certificate of a kubeconfig that WriteKubeconfig has written for url and the
+// trusted ca. It returns nil if there is no such file, if a has not signed the certificate for this user, or if the
+// certificate expires soon.
 func (a *Authority) CurrentKubeconfig(file, url string, ca []byte, name string, groups ...string) *x509.Certificate {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -168,7 +169,7 @@ func (a *Authority) CurrentKubeconfig(file, url string, ca []byte, name string, 
 	return pair.Leaf
 }
 
-// Serve makes sure that certFile and keyFile hold a serving certificate for hosts. It does not change a pair
+// Serve ensures that certFile and keyFile hold a serving certificate for hosts. It does not change a pair
 // that another CA signed.
 func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 	found, err := pairExists(certFile, keyFile)
@@ -233,7 +234,7 @@ func ReadLeaf(file string) (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
-// MakeSigningKey makes sure that file holds a private key.
+// MakeSigningKey generates a private key unless file exists.
 func MakeSigningKey(file string) error {
 	if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -242,7 +243,7 @@ func MakeSigningKey(file string) error {
 	return writeFile(file, keyPEM, 0o600)
 }
 
-// newKey makes a key. That cannot fail: the curve is known, and there is always randomness.
+// newKey generates a key. It cannot fail, because the curve is known and crypto/rand never fails.
 func newKey() (*ecdsa.PrivateKey, []byte) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -270,7 +271,7 @@ func pairExists(certFile, keyFile string) (bool, error) {
 	return true, nil
 }
 
-// WritePair replaces both files by two renames in direct succession, so that they hardly ever differ.
+// WritePair replaces both files with two consecutive renames, so that readers rarely see files that do not match.
 func WritePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) error {
 	key, err := stage(keyFile, keyPEM, 0o600)
 	if err != nil {

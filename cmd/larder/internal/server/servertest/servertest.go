@@ -1,5 +1,4 @@
-// Package servertest runs a Larder server in a test binary that its own test has started again, so that
-// tests can kill servers.
+// Package servertest runs a Larder server in a second process of a test binary, so that tests can kill servers.
 package servertest
 
 import (
@@ -19,22 +18,21 @@ import (
 
 // Config is the configuration of a process, which receives it as JSON.
 type Config struct {
-	Dir    string // of the server's files
+	Dir    string // data directory
 	Tokens string // file with the clients' tokens
-	Port   int    // on the loopback address
+	Port   int    // port on the loopback address
 	// Advertise is the address to publish; "" publishes none.
 	Advertise string
-	Stores    []string // of an etcd cluster; none embeds one
-	Modes     []string // of authorization; none allows everything
-	// Compaction is the length of the history that is kept; 0 keeps all.
+	Stores    []string // URLs of an etcd cluster; empty embeds an etcd
+	Modes     []string // authorization modes; empty allows everything
+	// Compaction is the compaction interval; 0 disables compaction.
 	Compaction time.Duration
-	CacheBytes int64  // beside present objects; 0 is the server's default
-	Gates      string // of features, as --feature-gates has them
-	Faults     bool   // serves faults.Path
+	CacheBytes int64  // as server.Config.CacheBytes; 0 means the default
+	Gates      string // as in --feature-gates
+	Faults     bool   // whether to serve faults.Path
 }
 
-// Run serves with raw, a Config as JSON, until a signal ends the process. A test binary that was started
-// again by its own test calls it in TestMain.
+// Run serves with raw, a Config as JSON, until SIGTERM. TestMain calls it in the process of the server.
 func Run(raw string) error {
 	var told Config
 	if err := json.Unmarshal([]byte(raw), &told); err != nil {
@@ -48,7 +46,7 @@ func Run(raw string) error {
 	config.SecureServing.BindPort, config.GenericServerRunOptions.AdvertiseAddress = told.Port, net.ParseIP(told.Advertise)
 	config.Etcd.StorageConfig.Transport.ServerList = told.Stores
 	config.Etcd.StorageConfig.CompactionInterval = told.Compaction
-	config.Store.UnsafeNoFsync = true // the machine does not die in these tests
+	config.Store.UnsafeNoFsync = true // the machine does not crash in these tests
 	if told.CacheBytes > 0 {
 		config.CacheBytes = told.CacheBytes
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/http1"
 )
 
-// Certificates has the TLS configuration, and follows the files that it depends on.
+// Certificates holds the TLS configuration and reloads it when its files change.
 type Certificates struct {
 	files      []dynamiccertificates.ControllerRunner
 	controller *dynamiccertificates.DynamicServingCertificateController
@@ -28,7 +28,7 @@ type Certificates struct {
 // Load reads the files. Clients get the certificate in certFile, or secure's generated one, if none of secure's
 // certificates has the requested name.
 func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvider, secure *options.SecureServingOptions) (*Certificates, error) {
-	// Checked first: upstream's constructor leaves goroutines behind when it fails.
+	// Check the files first, because upstream's constructor leaks goroutines when it fails.
 	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil && secure.ServerCert.GeneratedCert == nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
 	}
@@ -53,7 +53,7 @@ func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvid
 		base.ClientAuth = tls.RequestClientCert
 	}
 	controller := dynamiccertificates.NewDynamicServingCertificateController(base, clientCA, info.Cert, info.SNICerts, nil)
-	// The outer configuration is the one that keeps the session ticket keys.
+	// The outer configuration keeps the session ticket keys.
 	c := &Certificates{controller: controller, config: base.Clone()}
 	c.config.GetConfigForClient = controller.GetConfigForClient
 	c.follow(info.Cert)
@@ -69,7 +69,7 @@ func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvid
 	return c, nil
 }
 
-// follow lets Run follow the files of a certificate.
+// follow makes Run reload the files of a certificate.
 func (c *Certificates) follow(pair dynamiccertificates.CertKeyContentProvider) {
 	if notifier, ok := pair.(dynamiccertificates.Notifier); ok {
 		notifier.AddListener(c.controller)
@@ -98,10 +98,10 @@ func apply(secure options.SecureServingOptions) (*tls.Config, *server.SecureServ
 	base := &tls.Config{
 		MinVersion: info.MinTLSVersion, CipherSuites: info.CipherSuites, CurvePreferences: info.CurvePreferences,
 		NextProtos: http1.Protocols(!secure.DisableHTTP2Serving),
-		// Small first records only help browsers to paint earlier.
+		// Small first records only help browsers to render earlier.
 		DynamicRecordSizingDisabled: true,
 	}
-	if !secure.DisableHTTP2Serving { // checks that clients can use HTTP/2 with these ciphers
+	if !secure.DisableHTTP2Serving { // check that clients can use HTTP/2 with these ciphers
 		//lint:ignore SA1019 kube-apiserver starts only if this succeeds
 		if err := http2.ConfigureServer(&http.Server{TLSConfig: base.Clone()}, nil); err != nil {
 			return nil, nil, fmt.Errorf("error configuring http2: %w", err)
@@ -110,7 +110,7 @@ func apply(secure options.SecureServingOptions) (*tls.Config, *server.SecureServ
 	return base, info, nil
 }
 
-// noListener has only an address, which upstream asks for.
+// noListener has only an address, which upstream requires.
 type noListener struct{ net.Listener }
 
 // Addr implements net.Listener.
@@ -119,7 +119,7 @@ func (noListener) Addr() net.Addr { return new(net.TCPAddr) }
 // TLS returns the configuration of the server, which changes with the files.
 func (c *Certificates) TLS() *tls.Config { return c.config }
 
-// Run follows the files until ctx ends. It must be called, if only with an ended context, because the
+// Run watches the files until ctx ends. It must be called, even if only with an ended context, because the
 // constructors of upstream's controllers start goroutines.
 func (c *Certificates) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)

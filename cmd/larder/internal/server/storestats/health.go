@@ -9,32 +9,31 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
-// Health reads the store's health at most once a second, however many checks there are:
-// checks within a second share an answer.
+// Health reads the store's health at most once a second. Checks within a second share the result.
 type Health struct {
 	ask     func(context.Context) error
 	timeout time.Duration // of ask
 
-	turn  *semaphore.Weighted // of the check that may ask; it guards the rest
+	mu    *semaphore.Weighted // guards the fields below; a semaphore, because waiting must be cancelable
 	asked time.Time           // when ask returned err
 	err   error
 }
 
-// healthInterval is how long checks return an answer after it has come.
+// healthInterval is how long checks reuse a result.
 const healthInterval = time.Second
 
-// NewHealth returns a Health that calls ask, and waits for it no longer than timeout.
+// NewHealth returns a Health that calls ask with a timeout.
 func NewHealth(ask func(context.Context) error, timeout time.Duration) *Health {
-	return &Health{ask: ask, timeout: timeout, turn: semaphore.NewWeighted(1)}
+	return &Health{ask: ask, timeout: timeout, mu: semaphore.NewWeighted(1)}
 }
 
-// check asks the store, unless another check has just done so. Other checks wait for the answer, so the end of
-// ctx does not cancel it.
+// check reads the store's health, unless another check has just done so. The end of ctx does not cancel the read,
+// because other checks wait for the result.
 func (h *Health) check(ctx context.Context) error {
-	if err := h.turn.Acquire(ctx, 1); err != nil {
+	if err := h.mu.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer h.turn.Release(1)
+	defer h.mu.Release(1)
 	if time.Since(h.asked) < healthInterval {
 		return h.err
 	}
@@ -46,7 +45,7 @@ func (h *Health) check(ctx context.Context) error {
 }
 
 // Named returns a check of that name. A request that excludes group also excludes this check. All checks of h
-// share its answers.
+// share its results.
 func (h *Health) Named(name, group string) healthz.HealthChecker {
 	return healthz.NamedGroupedCheck(name, group, func(req *http.Request) error { return h.check(req.Context()) })
 }

@@ -31,11 +31,11 @@ type Metrics struct {
 
 	size, reads                              *prometheus.Desc
 	bookmarks, seen, newest, silence, losses *prometheus.Desc
-	every                                    time.Duration // how old a size may be; 0 never reads it
+	every                                    time.Duration // maximum age of a size; 0 disables reading it
 
-	// sources and owners are known after the first requests were made.
+	// sources and owners are set by Attach, after the first requests.
 	sources atomic.Pointer[[]*source]
-	owners  atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
+	owners  atomic.Pointer[map[string]schema.GroupResource] // by prefix of their keys
 }
 
 // Source is a store and the Tail that follows it.
@@ -46,7 +46,7 @@ type Source struct {
 
 type source struct {
 	Source
-	id string // as upstream numbers stores
+	id string // upstream's number of the store
 
 	mu    sync.Mutex
 	last  int64     // size, guarded by mu
@@ -55,8 +55,8 @@ type source struct {
 
 var requestLabels = []string{"operation", "group", "resource"}
 
-// NewMetrics returns Metrics that ask for the size of the database at most once in every interval; 0
-// never asks. With native, histograms have native buckets, too.
+// NewMetrics returns Metrics that read the size of the database at most once in every interval; 0
+// means never. With native, histograms also have native buckets.
 func NewMetrics(every time.Duration, native bool) *Metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "[ALPHA] " + help}, requestLabels)
@@ -125,8 +125,7 @@ func (m *Metrics) Attach(stores []Source, resources []*registry.Resource) {
 	m.sources.Store(&sources)
 }
 
-// owner returns the resource that a key or prefix belongs to. It is empty for requests that belong
-// to no resource.
+// owner returns the resource of a key or prefix. It is empty for requests that belong to no resource.
 func (m *Metrics) owner(key string) schema.GroupResource {
 	owners := m.owners.Load()
 	if owners == nil {
@@ -140,7 +139,7 @@ func (m *Metrics) owner(key string) schema.GroupResource {
 	return schema.GroupResource{}
 }
 
-// counted are the metrics that count requests.
+// counted returns the metrics that count requests.
 func (m *Metrics) counted() []prometheus.Collector {
 	return []prometheus.Collector{m.duration, m.requests, m.failures, m.leases}
 }
@@ -191,7 +190,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	asking.Wait()
 }
 
-// sizeNow returns the size of the database, and asks for it if the last answer is older than every.
+// sizeNow returns the size of the database. It calls ask if the last size is older than every.
 func (s *source) sizeNow(ctx context.Context, every time.Duration, ask func(context.Context) (int64, error)) (int64, bool) {
 	if every <= 0 {
 		return 0, false
