@@ -41,8 +41,8 @@ func newChecker(again authenticator.Request, audiences authenticator.Audiences, 
 }
 
 // identify authenticates c once more.
-func (j *checker) identify(ctx context.Context, c *credential) (_ user.Info, v verdict) {
-	defer recoverQuestion(&v)
+func (j *checker) identify(ctx context.Context, c *credential) (user.Info, verdict) {
+	defer recoverQuestion()
 	if len(j.audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, j.audiences)
 	}
@@ -69,8 +69,8 @@ type question struct {
 }
 
 // may asks whether the watches that question is about are still allowed.
-func (j *checker) may(ctx context.Context, about *question, now time.Time) (v verdict) {
-	defer recoverQuestion(&v)
+func (j *checker) may(ctx context.Context, about *question, now time.Time) verdict {
+	defer recoverQuestion()
 	if j.authz == nil {
 		return allowed
 	}
@@ -80,23 +80,23 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) (v ve
 		}
 	}
 	decision, _, err := j.authz.Authorize(ctx, &about.attributes)
+	return verdictOf(ctx, decision == authorizer.DecisionAllow, err)
+}
+
+// verdictOf returns the verdict of an authorizer. If it fails, it could decide otherwise later, except if only match
+// conditions failed. ctx ends match conditions, too.
+func verdictOf(ctx context.Context, allows bool, err error) verdict {
 	switch {
-	case decision == authorizer.DecisionAllow:
+	case allows:
 		return allowed
 	case errors.Is(err, auth.ErrNotSynced):
 		return undecided // other authorizers might refuse it
 	case errors.Is(err, auth.ErrRemote):
 		return remote
-	case undecidable(ctx, err):
+	case err != nil && (ctx.Err() != nil || !auth.FailedConditions(err)):
 		return undecided
 	}
 	return denied
-}
-
-// undecidable reports whether an authorizer that fails with err could decide otherwise later. ctx ends match
-// conditions, too.
-func undecidable(ctx context.Context, err error) bool {
-	return err != nil && (ctx.Err() != nil || !auth.FailedConditions(err))
 }
 
 // mayImpersonate asks upstream's filter whether the requester may still impersonate the user.
@@ -104,23 +104,13 @@ func (j *checker) mayImpersonate(ctx context.Context, about *question, now time.
 	sent := about.held.of.request
 	req := sent.WithContext(exchange.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
 	req.Header = sent.Header.Clone()
-	switch as, err := j.impersonation().Admit(nethttp.NewRecorder(), req); {
-	case as != nil:
-		return allowed
-	case errors.Is(err, auth.ErrNotSynced):
-		return undecided
-	case errors.Is(err, auth.ErrRemote):
-		return remote
-	case ctx.Err() != nil || undecidable(ctx, err):
-		return undecided
-	}
-	return denied
+	as, err := j.impersonation().Admit(nethttp.NewRecorder(), req)
+	return verdictOf(ctx, as != nil, err)
 }
 
-// recoverQuestion confines a panic to the question, which then counts as not decided.
-func recoverQuestion(v *verdict) {
+// recoverQuestion confines a panic to the question. The result is then the zero verdict, undecided.
+func recoverQuestion() {
 	if p := recover(); p != nil {
-		*v = undecided
 		klog.ErrorS(nil, "A check of a watch's access panicked", "panic", p, "stack", exchange.Stack())
 	}
 }

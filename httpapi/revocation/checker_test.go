@@ -2,6 +2,7 @@ package revocation
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -9,29 +10,38 @@ import (
 	"time"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/auth"
 )
 
-// TestFailingMatchConditionsRefuse checks that a webhook whose match conditions fail counts as one without an
-// opinion, because they fail each time. Other errors decide nothing.
-func TestFailingMatchConditionsRefuse(t *testing.T) {
+// TestVerdictsOfAuthorizers checks what an authorizer's answer means. A webhook whose match conditions fail counts as
+// one without an opinion, because they fail each time. Other errors decide nothing, unless the request is allowed.
+func TestVerdictsOfAuthorizers(t *testing.T) {
 	failing := utilerrors.NewAggregate([]error{errors.New("cel evaluation error: expression 'x' resulted in error: no such key: namespace")})
+	const allow, silent = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
 	for name, c := range map[string]struct {
-		err  error
-		want verdict
+		decision authorizer.Decision
+		err      error
+		want     verdict
 	}{
-		"no error":                    {nil, denied},
-		"a condition fails":           {utilerrors.NewAggregate([]error{failing}), denied},
-		"two webhooks' conditions":    {utilerrors.NewAggregate([]error{failing, failing}), denied},
-		"a webhook does not answer":   {utilerrors.NewAggregate([]error{errMute}), undecided},
-		"one condition, one webhook":  {utilerrors.NewAggregate([]error{failing, errMute}), undecided},
-		"one webhook, one condition":  {utilerrors.NewAggregate([]error{errMute, failing}), undecided},
-		"no authorizer has an answer": {errMute, undecided},
+		"allowed":                     {allow, nil, allowed},
+		"one errs, another allows":    {allow, errMute, allowed},
+		"no error":                    {silent, nil, denied},
+		"a condition fails":           {silent, utilerrors.NewAggregate([]error{failing}), denied},
+		"two webhooks' conditions":    {silent, utilerrors.NewAggregate([]error{failing, failing}), denied},
+		"a webhook does not answer":   {silent, utilerrors.NewAggregate([]error{errMute}), undecided},
+		"one condition, one webhook":  {silent, utilerrors.NewAggregate([]error{failing, errMute}), undecided},
+		"one webhook, one condition":  {silent, utilerrors.NewAggregate([]error{errMute, failing}), undecided},
+		"no authorizer has an answer": {silent, errMute, undecided},
+		"a webhook must be asked":     {silent, auth.ErrRemote, remote},
+		"nothing is synced":           {silent, auth.ErrNotSynced, undecided},
+		"not synced, and a webhook":   {silent, utilerrors.NewAggregate([]error{auth.ErrRemote, auth.ErrNotSynced}), undecided},
 	} {
 		gate := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-			return authorizer.DecisionNoOpinion, "", c.err
+			return c.decision, "", c.err
 		})
 		for _, impersonates := range []bool{false, true} {
 			of := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, impersonates: impersonates}
@@ -44,9 +54,37 @@ func TestFailingMatchConditionsRefuse(t *testing.T) {
 			}
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
-			if v := j.may(ended, about, time.Now()); c.err != nil && v != undecided {
+			if v := j.may(ended, about, time.Now()); v == denied && c.err != nil {
 				t.Errorf("%s, impersonates %v, after its time: verdict %d", name, impersonates, v)
 			}
+		}
+	}
+}
+
+// TestPanicsDecideNothing checks that an authenticator or authorizer that panics ends no watch, and is asked again.
+func TestPanicsDecideNothing(t *testing.T) {
+	panics := func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) { panic("a defect") }
+	for name, prepare := range map[string]func(*Rights, *credential){
+		"the authenticator": func(r *Rights, _ *credential) {
+			r.config.Revocation.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { panic("a defect") })
+		},
+		"the authorizer": func(r *Rights, _ *credential) { r.config.Authorizer = authorizer.AuthorizerFunc(panics) },
+		"the authorizer of impersonation": func(r *Rights, c *credential) {
+			r.config.Authorizer, c.impersonates = authorizer.AuthorizerFunc(panics), true
+		},
+	} {
+		r := newRights(new(fakeAccess))
+		c, held := janesWatch()
+		prepare(r, c)
+		r.enter(c, [sha256.Size]byte{}, "", held)
+		now := time.Now()
+		r.look(t.Context(), now)
+		r.running.Wait()
+		if held.Lost() {
+			t.Errorf("%s panics: the watch ended", name)
+		}
+		if due := r.newRound(t.Context(), now.Add(interval)).claim(); len(due) != 1 {
+			t.Errorf("%s panics: nothing is asked again", name)
 		}
 	}
 }

@@ -57,3 +57,36 @@ func TestSlowWebhooksDecide(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowProvidersAreAskedOnce checks that rounds do not authenticate a credential again while a provider is being
+// asked about it, although its rights are authorized meanwhile.
+func TestSlowProvidersAreAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := new(fakeAccess)
+		r := newRights(j)
+		var changes, asked int
+		r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return uint64(changes), 0 }
+		r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return nil, false, auth.ErrRemote
+		})
+		r.config.Revocation.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+			asked++
+			time.Sleep(5 * time.Second)
+			return j.AuthenticateRequest(req)
+		})
+		c, held := janesWatch()
+		r.enter(c, [sha256.Size]byte{}, "", held)
+		for range 4 {
+			changes++
+			r.look(t.Context(), time.Now())
+			synctest.Wait()
+			if held.all != uint64(changes) {
+				t.Errorf("change %d: the right was not authorized again", changes)
+			}
+		}
+		r.running.Wait()
+		if asked != 1 {
+			t.Errorf("the provider was asked %d times at once", asked)
+		}
+	})
+}

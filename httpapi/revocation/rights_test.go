@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -69,6 +70,13 @@ func newRights(j *fakeAccess) *Rights {
 	})
 }
 
+// janesWatch returns a credential of jane, which names jim as the user that it impersonates, and a right.
+func janesWatch() (*credential, *right) {
+	c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
+	c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
+	return c, &right{attributes: request.Attributes{User: jane, Request: &request.Action{Verb: "watch"}}}
+}
+
 // enter adds c with one right.
 func (r *Rights) enter(c *credential, key [sha256.Size]byte, what string, held *right) {
 	r.join(key, what, func() *credential { return c }, func() *right { return held })
@@ -90,10 +98,7 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 		"he hangs on what is unread": func(_ *fakeAccess, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
 	} {
 		j := new(fakeAccess)
-		c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
-		c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
-		held := new(right)
-		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
+		c, held := janesWatch()
 		prepare(j, c)
 		r := newRights(j)
 		r.enter(c, [sha256.Size]byte{}, "", held)
@@ -188,6 +193,63 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	lost["system:node:b"]++
 	if n := asked(now); n != 2 {
 		t.Errorf("%d questions when two nodes have lost something, want 2", n)
+	}
+}
+
+// TestImpersonationIsCheckedAgain checks that a change that only the authorizer reports ends the watch of a client
+// that may no longer impersonate the user, although the client was authenticated long ago. Until it is authenticated,
+// the impersonated user must not be taken for it.
+func TestImpersonationIsCheckedAgain(t *testing.T) {
+	j := &fakeAccess{silent: true}
+	r := newRights(j)
+	var changes uint64
+	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return changes, 0 }
+	r.config.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if strings.HasPrefix(a.GetVerb(), "impersonate") && (changes > 0 || a.GetUser() != user.Info(jane)) {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		return authorizer.DecisionAllow, "", nil
+	})
+	c, held := janesWatch()
+	c.impersonates, c.who = true, &user.DefaultInfo{Name: "jim"}
+	r.enter(c, [sha256.Size]byte{}, "", held)
+	now := time.Now()
+	for _, step := range []struct {
+		name   string
+		change func()
+		lost   bool
+	}{
+		{"the client cannot be authenticated", func() {}, false},
+		{"it is authenticated", func() { j.silent = false }, false},
+		{"it may no longer impersonate", func() { changes++ }, true},
+	} {
+		step.change()
+		now = now.Add(interval)
+		r.look(t.Context(), now)
+		r.running.Wait()
+		if held.Lost() != step.lost {
+			t.Errorf("%s: lost %t", step.name, held.Lost())
+		}
+	}
+}
+
+// TestAnswersAboutAnotherUserDecideNothing checks that the answer about the user that a credential had belonged to
+// when a slow webhook was asked neither ends the watch nor settles the question about the present user.
+func TestAnswersAboutAnotherUserDecideNothing(t *testing.T) {
+	for _, v := range []verdict{undecided, allowed, denied} {
+		r := newRights(new(fakeAccess))
+		c, held := janesWatch()
+		c.asked = true
+		r.enter(c, [sha256.Size]byte{}, "", held)
+		now := time.Now()
+		round := r.newRound(t.Context(), now)
+		round.decide(&question{held: held, who: &user.DefaultInfo{Name: "joe"}}, v)
+		if held.Lost() {
+			t.Errorf("verdict %d about joe ended jane's watch", v)
+		}
+		if due := r.newRound(t.Context(), now).claim(); len(due) != 1 {
+			t.Errorf("verdict %d about joe: jane is not asked about", v)
+		}
 	}
 }
 
