@@ -58,35 +58,78 @@ func TestSlowWebhooksDecide(t *testing.T) {
 	}
 }
 
-// TestSlowProvidersAreAskedOnce checks that rounds do not authenticate a credential again while a provider is being
-// asked about it, although its rights are authorized meanwhile.
-func TestSlowProvidersAreAskedOnce(t *testing.T) {
+// TestSlowServicesAreAskedOnce checks that rounds do not ask a provider or webhook again while it is being asked
+// about the same thing, and that a change meanwhile is asked about afterwards.
+func TestSlowServicesAreAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := new(fakeAccess)
 		r := newRights(j)
-		var changes, asked int
-		r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return uint64(changes), 0 }
+		var changes uint64
+		slow := func(what string, asking *int, takes time.Duration) {
+			if *asking++; *asking > 1 {
+				t.Errorf("the %s is asked twice at once", what)
+			}
+			time.Sleep(takes)
+			*asking--
+		}
+		var identities, permissions int
+		r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return changes, 0 }
 		r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 			return nil, false, auth.ErrRemote
 		})
+		r.config.Revocation.LocalAuthorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			return authorizer.DecisionNoOpinion, "", auth.ErrRemote
+		})
 		r.config.Revocation.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-			asked++
-			time.Sleep(5 * time.Second)
+			slow("provider", &identities, 5*time.Second)
 			return j.AuthenticateRequest(req)
+		})
+		r.config.Authorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			slow("webhook", &permissions, 3*time.Second/2)
+			return j.Authorize(ctx, a)
 		})
 		c, held := janesWatch()
 		r.enter(c, [sha256.Size]byte{}, "", held)
-		for range 4 {
-			changes++
+		look := func() {
 			r.look(t.Context(), time.Now())
 			synctest.Wait()
-			if held.all != uint64(changes) {
-				t.Errorf("change %d: the right was not authorized again", changes)
-			}
+		}
+		for range 4 {
+			changes++
+			look()
+			look()
+			time.Sleep(time.Second)
 		}
 		r.running.Wait()
-		if asked != 1 {
-			t.Errorf("the provider was asked %d times at once", asked)
+		look()
+		r.running.Wait()
+		if held.all != changes {
+			t.Error("the changes while the webhook was asked are not asked about")
 		}
 	})
+}
+
+// TestTokensThatThisProcessNoLongerAccepts checks that a token that this process has accepted ends its watches when it
+// no longer does, although a provider that cannot be reached might accept it.
+func TestTokensThatThisProcessNoLongerAccepts(t *testing.T) {
+	for _, local := range []bool{false, true} {
+		r := newRights(&fakeAccess{silent: true})
+		r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			if local {
+				return &authenticator.Response{User: jane}, true, nil
+			}
+			return nil, false, auth.ErrRemote
+		})
+		c, held := janesWatch()
+		r.enter(c, [sha256.Size]byte{}, "", held)
+		r.look(t.Context(), time.Now())
+		r.running.Wait()
+		accepted := local
+		local, c.asked = false, false
+		r.look(t.Context(), time.Now().Add(interval))
+		r.running.Wait()
+		if held.Lost() != accepted {
+			t.Errorf("accepted before %t: lost %t", accepted, held.Lost())
+		}
+	}
 }

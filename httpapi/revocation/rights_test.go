@@ -35,6 +35,7 @@ type fakeAccess struct {
 	asked        atomic.Int64
 	mute, silent bool // authorization, authentication fails
 	remote       bool
+	losses       uint64 // of nodes
 }
 
 var errMute = errors.New("nobody answers")
@@ -229,6 +230,46 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 		r.running.Wait()
 		if held.Lost() != step.lost {
 			t.Errorf("%s: lost %t", step.name, held.Lost())
+		}
+	}
+}
+
+// TestRightsThatDoNotSettle checks that rounds ask again about a node that a client impersonates when the node has
+// lost something, and every few seconds while a webhook decides.
+func TestRightsThatDoNotSettle(t *testing.T) {
+	for name, prepare := range map[string]func(*fakeAccess, *credential) (ask func()){
+		"impersonated node": func(j *fakeAccess, c *credential) func() {
+			c.impersonates = true
+			return func() { j.losses++ }
+		},
+		"webhook": func(j *fakeAccess, _ *credential) func() {
+			j.remote = true
+			return func() {}
+		},
+	} {
+		j := new(fakeAccess)
+		r := newRights(j)
+		c, held := janesWatch()
+		held.single, held.attributes.User = true, &user.DefaultInfo{Name: "system:node:a"}
+		ask := prepare(j, c)
+		r.config.Revocation.NodeChanges = func(node user.Info) uint64 {
+			if node.GetName() == "jane" {
+				return 0
+			}
+			return j.losses
+		}
+		r.enter(c, [sha256.Size]byte{}, "", held)
+		now := time.Now()
+		for range 3 {
+			r.look(t.Context(), now)
+			r.running.Wait()
+		}
+		before := j.asked.Load()
+		ask()
+		r.look(t.Context(), now.Add(remoteInterval))
+		r.running.Wait()
+		if j.asked.Load() == before {
+			t.Errorf("%s: nothing is asked again", name)
 		}
 	}
 }
