@@ -225,9 +225,8 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 	if opts.TTL <= 0 {
 		return put(clientv3.NoLease)
 	}
-	ttl := int64((opts.TTL + time.Second - 1) / time.Second)
 	for attempt := 1; ; attempt++ {
-		lease, err := e.leases.lease(ctx, e.connection.Client, ttl, e.history.replacements.Load())
+		lease, err := e.leases.lease(ctx, e.connection.Client, opts.TTL, e.history.replacements.Load())
 		if err != nil {
 			return Result{}, e.fail("grant lease for", key, err)
 		}

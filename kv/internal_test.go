@@ -252,7 +252,7 @@ func TestLeasesAreReused(t *testing.T) {
 	var retired []int64
 	var g grants
 	l := newLeaseManager(func(n int64) { retired = append(retired, n) })
-	take := func(ttl int64) clientv3.LeaseID {
+	take := func(ttl time.Duration) clientv3.LeaseID {
 		t.Helper()
 		lease, err := l.lease(t.Context(), &g, ttl, 0)
 		if err != nil {
@@ -261,28 +261,28 @@ func TestLeasesAreReused(t *testing.T) {
 		return lease
 	}
 	for i := range leaseMaxObjects {
-		if got := take(3600); got != 1 {
+		if got := take(time.Hour); got != 1 {
 			t.Fatalf("key %d got lease %d", i, got)
 		}
 	}
-	if got := take(3600); got != 2 {
+	if got := take(time.Hour); got != 2 {
 		t.Errorf("key %d got lease %d", leaseMaxObjects, got)
 	}
-	if got := take(100); got != 3 {
+	if got := take(100 * time.Second); got != 3 {
 		t.Errorf("a shorter TTL got lease %d", got)
 	}
-	if got := take(102); got != 3 {
+	if got := take(101*time.Second + 1); got != 3 {
 		t.Errorf("a TTL within the window got lease %d", got)
 	}
 	l.discard(3)
-	if got := take(100); got != 4 {
+	if got := take(99*time.Second + 1); got != 4 {
 		t.Errorf("after its lease was forgotten a key got lease %d", got)
 	}
-	if short, again := take(15), take(100); short != 5 || again != 4 {
+	if short, again := take(15*time.Second), take(99*time.Second+1); short != 5 || again != 4 {
 		t.Errorf("a TTL too short for reuse got lease %d, and the next key lease %d", short, again)
 	}
 	g.err = errors.New("no quorum")
-	if _, err := l.lease(t.Context(), &g, 15, 0); !errors.Is(err, g.err) {
+	if _, err := l.lease(t.Context(), &g, time.Second, 0); !errors.Is(err, g.err) {
 		t.Errorf("got %v", err)
 	}
 	// 5 percent, but no more than a minute.
@@ -319,7 +319,7 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 		lease clientv3.LeaseID
 		err   error
 	}
-	take := func(ctx context.Context, ttl int64) <-chan result {
+	take := func(ctx context.Context, ttl time.Duration) <-chan result {
 		taken := make(chan result, 1)
 		go func() {
 			lease, err := l.lease(ctx, &g, ttl, 0)
@@ -338,18 +338,18 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 			t.Fatal("still waiting")
 		}
 	}
-	first := take(t.Context(), 3600)
+	first := take(t.Context(), time.Hour)
 	g.granted <- struct{}{}
 	want(first, 1, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	stalled := take(ctx, 100)
+	stalled := take(ctx, 100*time.Second)
 	<-g.asked
 	<-g.asked
-	want(take(t.Context(), 3600), 1, nil)
+	want(take(t.Context(), time.Hour), 1, nil)
 	short, cancelShort := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancelShort()
-	want(take(short, 100), 0, context.DeadlineExceeded)
-	next := take(t.Context(), 100)
+	want(take(short, 100*time.Second), 0, context.DeadlineExceeded)
+	next := take(t.Context(), 100*time.Second)
 	cancel()
 	want(stalled, 0, context.Canceled)
 	g.granted <- struct{}{}
@@ -365,14 +365,14 @@ func TestLeaseLeavesAHungMember(t *testing.T) {
 		var callers sync.WaitGroup
 		for range 3 {
 			callers.Go(func() {
-				if _, err := l.lease(t.Context(), &g, 3600, 0); err != nil {
+				if _, err := l.lease(t.Context(), &g, time.Hour, 0); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		began := time.Now()
 		synctest.Wait()
-		if _, err := l.lease(t.Context(), &grants{}, 15, 0); err != nil || time.Since(began) != 0 {
+		if _, err := l.lease(t.Context(), &grants{}, 15*time.Second, 0); err != nil || time.Since(began) != 0 {
 			t.Errorf("a lease that is not shared: %v, after %v", err, time.Since(began))
 		}
 		time.Sleep(2 * grantFirst) // the first attempt hangs, the second one is slow

@@ -39,9 +39,10 @@ func newLeaseManager(retired func(objects int64)) *leaseManager {
 	return &leaseManager{retired: retired, longest: leaseReuseMax, granting: make(chan struct{}, 1)}
 }
 
-// lease returns a lease of a history that lasts at least ttl seconds from now. If a lease that can be reused must
+// lease returns a lease of a history that lasts at least atLeast, in whole seconds, from now. If a lease that can be reused must
 // be granted, one caller requests it, and the others wait and share it.
-func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64, history uint64) (clientv3.LeaseID, error) {
+func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, atLeast time.Duration, history uint64) (clientv3.LeaseID, error) {
+	ttl := int64((atLeast + time.Second - 1) / time.Second)
 	if lease, ok := l.reuse(ttl, history); ok {
 		return lease, nil
 	}
