@@ -347,3 +347,38 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// borrowing records whether its pages were borrowed: their memory is overwritten later.
+type borrowing struct {
+	kv.Store
+	pages, borrowed atomic.Int64
+}
+
+func (b *borrowing) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
+	b.pages.Add(1)
+	if opts.Borrow {
+		b.borrowed.Add(1)
+	}
+	return b.Store.Range(ctx, opts)
+}
+
+// TestValuesThatAreKeptAreNotBorrowed checks that a mirror without Decode, which keeps the values of a page, does not
+// borrow the page, whatever Copies says.
+func TestValuesThatAreKeptAreNotBorrowed(t *testing.T) {
+	decode := func(_ context.Context, key string, _ []byte, revision int64) *cache.Object {
+		return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, cache.NewSchema("pods", nil))
+	}
+	for _, config := range []mirror.Config{{}, {Decode: decode, Schema: cache.NewSchema("pods", nil)}} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &borrowing{Store: kvtest.NewMemory()}
+			config.Store, config.Prefix, config.Copies = store, prefix, true
+			m := start(t, config)
+			if err := m.Cache.WaitReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if pages, borrowed := store.pages.Load(), store.borrowed.Load(); pages == 0 || (borrowed > 0) != (config.Schema != nil) {
+				t.Errorf("with Decode %t: %d of %d pages were borrowed", config.Schema != nil, borrowed, pages)
+			}
+		})
+	}
+}
