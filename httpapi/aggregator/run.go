@@ -23,12 +23,9 @@ const workers = 5
 // Run follows APIServices, registers this server's own, and checks the availability of the others, until ctx ends.
 // The server must already answer requests. Run is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	client := a.client.ApiregistrationV1()
-	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
-		client, a.dial, a.certificate, a.resolver, a.metrics)
-	if err != nil {
-		return fmt.Errorf("aggregator: %w", err)
-	}
 	locals, err := local.New(a.apiServices(), client, a.metrics)
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
@@ -64,15 +61,15 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	a.register(ctx, synced, wished, registrar)
 	a.follow(ctx, synced, registration, discovery)
 	a.running.Go(func() { locals.Run(workers, ctx.Done()) })
-	a.running.Go(func() { a.checkRemotes(ctx, remotes) })
 	a.running.Go(func() { describing.RunWithContext(ctx) })
 	a.running.Go(func() { linking.RunWithContext(ctx) })
 	close(a.started)
-	<-ctx.Done()
+	err = a.checkRemotes(ctx)
+	cancel()
 	a.running.Wait()
 	a.informers.Shutdown()
 	a.slices.Shutdown()
-	return nil
+	return err
 }
 
 // loadCertificate reads the client certificate for remote servers, and reloads it when its files change.
@@ -134,10 +131,18 @@ func (a *Aggregator) follow(ctx context.Context, synced <-chan struct{}, registr
 	})
 }
 
-// checkRemotes checks the availability of remote servers, from the first one on.
-func (a *Aggregator) checkRemotes(ctx context.Context, remotes controller) {
-	if await(ctx, a.remoteWanted) {
-		a.slices.Start(ctx.Done())
+// checkRemotes checks the availability of remote servers, from the first one on, until ctx ends. Before, there is no
+// controller: APIServices would wait in its queue, as the metric workqueue_depth would show.
+func (a *Aggregator) checkRemotes(ctx context.Context) error {
+	if !await(ctx, a.remoteWanted) {
+		return nil
 	}
+	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
+		a.client.ApiregistrationV1(), a.dial, a.certificate, a.resolver, a.metrics)
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	a.slices.Start(ctx.Done())
 	remotes.Run(workers, ctx.Done())
+	return nil
 }

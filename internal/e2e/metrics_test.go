@@ -87,6 +87,23 @@ func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	d.report()
 }
 
+// TestQueuesOfAnIdleServerAreEmpty checks that each controller works off its queue.
+func TestQueuesOfAnIdleServerAreEmpty(t *testing.T) {
+	m := newPlane(t).member(false, "", proctest.Port(t)).start()
+	m.Eventually(t, "has empty queues", func() error {
+		queues := m.scrape(t)["workqueue_depth"].GetMetric()
+		if len(queues) == 0 {
+			return errors.New("there are no queues")
+		}
+		for _, q := range queues {
+			if q.GetGauge().GetValue() > 0 {
+				return fmt.Errorf("%v", q)
+			}
+		}
+		return nil
+	})
+}
+
 // measure starts a server, on its own etcd, and sends it the traffic.
 func measure(t *testing.T, hook *httptest.Server, stock bool) measured {
 	t.Helper()
