@@ -2,14 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -32,11 +29,10 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
-	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// events is a place to write records to.
+// events is an audit sink that keeps its records in a channel.
 type events struct {
 	all    chan *auditapi.Event
 	broken bool
@@ -135,38 +131,9 @@ func auditedPair(t *testing.T, rules string) (p *pair, ours, theirs *events) {
 	t.Helper()
 	evaluator := parsePolicy(t, rules)
 	ours, theirs = newEvents(), newEvents()
-	back := registrytest.New(t, nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, pool := testcert.Loopback(t)
-	s, err := New(Config{
-		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
-		Access: Access{Authenticator: auditors{}, Authorizer: auditors{}, AuditPolicy: evaluator, Audit: ours},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p = &pair{running: runTestServer(t, s, l.Addr().String(), pool), store: back.Store}
-	back.Start(t)
-	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
-	t.Cleanup(client.CloseIdleConnections)
-	p.ours = p.side(t, back, client)
-	h, err := upstreamHandler(back.Registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reference := httptest.NewServer(upstreamChain(h, evaluator, theirs))
-	t.Cleanup(reference.Close)
-	p.theirs = &side{name: "upstream", registry: back.Registry, do: func(req *http.Request) *http.Response {
-		req.URL.Scheme, req.URL.Host = "http", reference.Listener.Addr().String()
-		resp, err := client.RoundTrip(req)
-		if err != nil {
-			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
-		}
-		return resp
-	}}
+	p = newPairOf(t, registrytest.New(t, nil), func(c *Config) {
+		c.Access = Access{Authenticator: auditors{}, Authorizer: auditors{}, AuditPolicy: evaluator, Audit: ours}
+	}, func(h http.Handler) http.Handler { return upstreamChain(h, evaluator, theirs) })
 	return p, ours, theirs
 }
 

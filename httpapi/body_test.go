@@ -36,11 +36,7 @@ func (c *dripConn) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min
 // TestDrippingHeader checks that a header that arrives byte by byte costs as much as any other. It takes minutes if
 // each byte causes a new scan.
 func TestDrippingHeader(t *testing.T) {
-	s := newServer(Config{})
-	defer s.cancel()
-	routes := routes.New()
-	routes.Handle("/x", http.HandlerFunc(echo))
-	s.table.Store(routes)
+	s := newIdleServer(t, Config{}, map[string]http.HandlerFunc{"/x": echo})
 	long := strings.Repeat("a", 1<<20-100)
 	for _, script := range []string{
 		"GET /x HTTP/1.1\r\nHost: h\r\nA: " + long + "\r\n\r\n",
@@ -57,8 +53,7 @@ func TestDrippingHeader(t *testing.T) {
 
 // BenchmarkDrippingHeader measures a header of 64 KiB that comes byte by byte.
 func BenchmarkDrippingHeader(b *testing.B) {
-	s := newServer(Config{})
-	defer s.cancel()
+	s := newIdleServer(b, Config{}, nil)
 	script := []byte("GET /x?" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\nHost: h\r\n\r\n")
 	for b.Loop() {
 		s.http1.Session(&dripConn{scriptConn{in: bytes.NewReader(script)}}).Serve()
@@ -97,16 +92,13 @@ const discarded = 256 << 10
 // TestBodiesArrive checks that a handler reads the whole body, however it is framed and split, and that the next
 // request is found whether or not the body was read.
 func TestBodiesArrive(t *testing.T) {
-	s := newServer(Config{Connections: Connections{Limits: http1.Limits{MaxBodyBytes: 300 << 10}}})
-	defer s.cancel()
-	routes := routes.New()
 	sum := func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		fmt.Fprintf(w, "%x %v", sha256.Sum256(body), err)
 	}
-	routes.Handle("/read", http.HandlerFunc(sum))
-	routes.Handle("/leave", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	s.table.Store(routes)
+	leave := func(http.ResponseWriter, *http.Request) {}
+	s := newIdleServer(t, Config{Connections: Connections{Limits: http1.Limits{MaxBodyBytes: 300 << 10}}},
+		map[string]http.HandlerFunc{"/read": sum, "/leave": leave})
 	rapid.Check(t, func(t *rapid.T) {
 		var script bytes.Buffer
 		var want []string
@@ -221,15 +213,12 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 // TestLateBodies checks that a handler waits for a body until the deadline, but not for a body that it will not read.
 func TestLateBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the handler waits before the deadline comes
-		s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Hour}})
-		defer s.cancel()
 		ended := make(chan error, 1)
-		routes := routes.New()
-		routes.Handle("/x", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		read := func(_ http.ResponseWriter, req *http.Request) {
 			_, err := io.ReadAll(req.Body)
 			ended <- err
-		}))
-		s.table.Store(routes)
+		}
+		s := newIdleServer(t, Config{Timeouts: Timeouts{RequestTimeout: time.Hour}}, map[string]http.HandlerFunc{"/x": read})
 		client, server := net.Pipe()
 		var all sync.WaitGroup
 		all.Go(s.http1.Session(server).Serve)
@@ -289,8 +278,8 @@ func TestRefusedRequestsHoldNoSeat(t *testing.T) {
 	}
 }
 
-// TestOversizedBodiesAreAnswered holds that a client which is still sending reads
-// why it should not.
+// TestOversizedBodiesAreAnswered checks that a client that is still sending a body beyond the limit reads the answer
+// 413.
 func TestOversizedBodiesAreAnswered(t *testing.T) {
 	_, server := newLarder(t)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}

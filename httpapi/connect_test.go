@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// kubelet is a node's agent of few abilities.
+// kubelet is a fake kubelet that serves logs, exec and stats of one container.
 type kubelet struct {
 	*httptest.Server
 	more chan struct{} // the log continues when this is closed

@@ -117,7 +117,7 @@ func TestAggregatedDiscovery(t *testing.T) {
 	}
 }
 
-// checkAggregated holds a document against the plain ones.
+// checkAggregated compares an aggregated document with the plain ones.
 func checkAggregated(t *testing.T, s *side, p string, list *apidiscoveryv2.APIGroupDiscoveryList) {
 	t.Helper()
 	if p == "/apis" {

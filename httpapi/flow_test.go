@@ -153,6 +153,17 @@ func (a answer) sameRefusal(b answer) bool {
 	return a.code == b.code && string(a.body) == string(b.body)
 }
 
+// awaitFlow waits until flow control has loaded its configuration.
+func (f *running) awaitFlow(t *testing.T) {
+	t.Helper()
+	proctest.Eventually(t, "the configuration is loaded", func() error {
+		if got := f.get(t, "/x", "u").header.Get("X-Kubernetes-PF-PriorityLevel-UID"); got != "all-level" {
+			return fmt.Errorf("level %q", got)
+		}
+		return nil
+	})
+}
+
 // TestRequestsWithoutASeatAreRefusedAsUpstreamDoes checks that a request without a seat is refused as upstream
 // refuses it, that exempt requests are not refused, and that all answers name the flow schema and priority level.
 func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
@@ -161,12 +172,7 @@ func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{Flow: flow}}, holding(began, release))
 	const level, flowSchema = "X-Kubernetes-PF-PriorityLevel-UID", "X-Kubernetes-PF-FlowSchema-UID"
-	proctest.Eventually(t, "the configuration is loaded", func() error {
-		if got := f.get(t, "/x", "u").header.Get(level); got != "all-level" {
-			return fmt.Errorf("level %q", got)
-		}
-		return nil
-	})
+	f.awaitFlow(t)
 	held := make(chan answer)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began
@@ -193,12 +199,7 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 	})
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{Flow: flow}, Timeouts: Timeouts{RequestTimeout: time.Hour}}, holding(began, release))
-	proctest.Eventually(t, "the configuration is loaded", func() error {
-		if got := f.get(t, "/x", "u").header.Get("X-Kubernetes-PF-PriorityLevel-UID"); got != "all-level" {
-			return fmt.Errorf("level %q", got)
-		}
-		return nil
-	})
+	f.awaitFlow(t)
 	held := make(chan answer)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began

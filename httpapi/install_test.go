@@ -301,7 +301,7 @@ func blank(v any) {
 	}
 }
 
-// observedAdmission notes how deep in calls each request is admitted.
+// observedAdmission records the depth of the call stack at which each request is admitted.
 type observedAdmission struct {
 	mu     sync.Mutex
 	depths []int    // guarded by mu
@@ -331,8 +331,7 @@ func (o *observedAdmission) Validate(context.Context, admission.Attributes, admi
 	return nil
 }
 
-// TestAdmissionDoesNotDeepen holds that requests do not add to the chain that later
-// ones pass.
+// TestAdmissionDoesNotDeepen checks that a request does not lengthen the admission chain of later requests.
 func TestAdmissionDoesNotDeepen(t *testing.T) {
 	seen := &observedAdmission{}
 	s, _ := newLarder(t, func(c *Config) { c.Admission = seen })

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// answerOnce has fasthttp begin to keep the Date header current, which it does at the first
-// answer: a bubble of synctest in which it began would never end.
+// answerOnce makes fasthttp start the goroutine that keeps the Date header current, as the first answer does. A
+// synctest bubble in which that goroutine started would never end.
 func answerOnce() {
 	s := newServer(Config{})
 	defer s.cancel()

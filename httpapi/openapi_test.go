@@ -72,8 +72,7 @@ func TestOpenAPIV3IsWhatKubernetesPublishes(t *testing.T) {
 	}
 }
 
-// TestOpenAPIDocumentsAtOnce holds that documents which are built and encoded at the
-// same time do not show in each other.
+// TestOpenAPIDocumentsAtOnce checks that building and encoding documents concurrently does not change their contents.
 func TestOpenAPIDocumentsAtOnce(t *testing.T) {
 	one, _ := newLarder(t)
 	want := make(map[string][]byte)

@@ -58,16 +58,21 @@ func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)
 	return f
 }
 
-// side is f, reached by client.
-func (f *running) side(t testing.TB, back *registrytest.Server, client http.RoundTripper) *side {
-	return &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
-		req.URL.Scheme, req.URL.Host = "https", f.addr
+// sideAt returns the server at an address, reached by client.
+func sideAt(t testing.TB, name, scheme, addr string, back *registrytest.Server, client http.RoundTripper) *side {
+	return &side{name: name, registry: back.Registry, do: func(req *http.Request) *http.Response {
+		req.URL.Scheme, req.URL.Host = scheme, addr
 		resp, err := client.RoundTrip(req)
 		if err != nil {
 			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
 		}
 		return resp
 	}}
+}
+
+// side is f, reached by client.
+func (f *running) side(t testing.TB, back *registrytest.Server, client http.RoundTripper) *side {
+	return sideAt(t, "larder", "https", f.addr, back, client)
 }
 
 func newPair(t testing.TB, change ...func(*registry.Config)) *pair {
@@ -78,29 +83,27 @@ func newPair(t testing.TB, change ...func(*registry.Config)) *pair {
 // newPairWith is newPair with another configuration of our server.
 func newPairWith(t testing.TB, adapt func(*Config), change ...func(*registry.Config)) *pair {
 	t.Helper()
-	back := registrytest.New(t, nil, change...)
-	p := &pair{running: serveBackWith(t, back, adapt), store: back.Store}
-	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.pool}, DisableCompression: true}
-	t.Cleanup(client.CloseIdleConnections)
-	p.ours = p.side(t, back, client)
+	return newPairOf(t, registrytest.New(t, nil, change...), adapt, func(h http.Handler) http.Handler { return h })
+}
+
+// newPairOf runs Larder beside upstream's handlers, which upstreamChain wraps, over back.
+func newPairOf(t testing.TB, back *registrytest.Server, adapt func(*Config), upstreamChain func(http.Handler) http.Handler) *pair {
+	t.Helper()
 	h, err := upstreamHandler(back.Registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	reference := httptest.NewServer(h)
+	p := &pair{running: serveBackWith(t, back, adapt), store: back.Store}
+	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.pool}, DisableCompression: true}
+	t.Cleanup(client.CloseIdleConnections)
+	reference := httptest.NewServer(upstreamChain(h))
 	t.Cleanup(reference.Close)
-	p.theirs = &side{name: "upstream", registry: back.Registry, do: func(req *http.Request) *http.Response {
-		req.URL.Scheme, req.URL.Host = "http", reference.Listener.Addr().String()
-		resp, err := client.RoundTrip(req)
-		if err != nil {
-			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
-		}
-		return resp
-	}}
+	p.ours = p.side(t, back, client)
+	p.theirs = sideAt(t, "upstream", "http", reference.Listener.Addr().String(), back, client)
 	return p
 }
 
-// seed creates a little of everything that reads differ in.
+// seed creates objects of the kinds that reads treat differently.
 func (p *pair) seed(t testing.TB) {
 	t.Helper()
 	for _, ns := range []string{"a", "a-b", "b"} {
@@ -148,7 +151,7 @@ func compareAll(t *testing.T, c call, ours, theirs answer) {
 	}
 }
 
-// ages are the cells of tables that the clock writes, on a slow machine in minutes.
+// ages matches the table cells that show an age, which on a slow machine can be minutes.
 var ages = regexp.MustCompile(`\b(\d+[hms])+\b`)
 
 // plain is the body without its compression.
@@ -238,7 +241,7 @@ func TestRoutesAnswerAsUpstream(t *testing.T) {
 	}
 }
 
-// TestReadsDecodeNothing is the reason for all this.
+// TestReadsDecodeNothing checks that reads decode no object whose encoding is cached.
 func TestReadsDecodeNothing(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)

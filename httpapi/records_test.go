@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// updatesOf writes one object in all the ways in which its record of fields may change, or may be
-// sent.
+// updatesOf writes one object in all the ways in which its managedFields may change, or may be sent.
 func updatesOf(name string) []call {
 	path := defaultNS + "configmaps/" + name
 	sent := func(record, data string) call {

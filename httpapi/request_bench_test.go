@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// echoConn is a client that asks the same again and again and throws the answers away.
+// echoConn is a client that repeats one request and discards the answers.
 type echoConn struct {
 	request string
 	at      int

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestWatchesShareTurns has more watches that never read than there are goroutines
-// to give turns, and one that does read.
+// TestWatchesShareTurns checks that a watch gets its events although more clients than there are scheduler goroutines
+// do not read theirs.
 func TestWatchesShareTurns(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

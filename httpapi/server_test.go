@@ -43,6 +43,17 @@ func newTestServer(t testing.TB, config Config, fill func(*routes.Table)) *runni
 	return newTestServerWith(t, config, func(*http1.Config) {}, fill)
 }
 
+// newIdleServer returns a server with handlers by path. It does not run: tests serve connections by http1.Session.
+func newIdleServer(t testing.TB, config Config, handlers map[string]http.HandlerFunc) *Server {
+	s, table := newServer(config), routes.New()
+	t.Cleanup(s.cancel)
+	for path, h := range handlers {
+		table.Handle(path, h)
+	}
+	s.table.Store(table)
+	return s
+}
+
 // newTestServerWith is newTestServer with another configuration of the HTTP/1.1 server.
 func newTestServerWith(t testing.TB, config Config, change func(*http1.Config), fill func(*routes.Table)) *running {
 	t.Helper()

@@ -151,11 +151,7 @@ func TestSlowClients(t *testing.T) {
 }
 
 func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration) {
-	s := newServer(Config{})
-	defer s.cancel()
-	routes := routes.New()
-	routes.Handle("/x", http.HandlerFunc(echo))
-	s.table.Store(routes)
+	s := newIdleServer(t, Config{}, map[string]http.HandlerFunc{"/x": echo})
 	client, server := net.Pipe()
 	start := time.Now()
 	var sending, serving sync.WaitGroup
@@ -184,8 +180,7 @@ func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration
 // TestIdleConnectionsEnd checks that an idle connection ends, but not before clients stop using one.
 func TestIdleConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(Config{})
-		defer s.cancel()
+		s := newIdleServer(t, Config{}, nil)
 		client, server := net.Pipe()
 		var serving sync.WaitGroup
 		serving.Go(s.http1.Session(server).Serve)

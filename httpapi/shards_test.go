@@ -34,8 +34,8 @@ var badShards = []string{
 	"shardRange(object.metadata.uid,'0x000000000000000G','0x8000000000000000')",
 }
 
-// TestShardsAnswerAsUpstream holds lists of shards, and the refusals of bad ones, against
-// upstream's handlers in each form; and that without the feature nothing is selected or refused.
+// TestShardsAnswerAsUpstream compares lists of shards, and the errors for bad selectors, with upstream's in each
+// form. Without the feature gate, nothing is selected or refused.
 func TestShardsAnswerAsUpstream(t *testing.T) {
 	const uids, namespaces = "uid", "namespace"
 	for _, enabled := range []bool{false, true} {

@@ -84,9 +84,8 @@ func reference(script []byte) (list []heard) {
 	}
 }
 
-// FuzzRequests sends a client's bytes to the server and to net/http's parser.
-// Whatever the server takes for a request net/http must take for the same one, in the
-// same place: it may refuse more and never read more, or otherwise.
+// FuzzRequests sends a client's bytes to the server and to net/http's parser. net/http must read every request that
+// the server reads, in the same way and at the same place. The server may refuse more requests.
 func FuzzRequests(f *testing.F) {
 	for _, script := range wireScripts {
 		f.Add([]byte(script))

@@ -214,7 +214,7 @@ func TestWritesInEveryMediaType(t *testing.T) {
 	}
 }
 
-// TestConverterIsBuiltOnFirstWrite holds that starting a server makes no schemas.
+// TestConverterIsBuiltOnFirstWrite checks that starting a server builds no schemas.
 func TestConverterIsBuiltOnFirstWrite(t *testing.T) {
 	m := openapi.NewModels()
 	_, s := newLarder(t)

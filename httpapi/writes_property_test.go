@@ -53,8 +53,8 @@ type writesPair struct {
 	codes        map[string]int // how many answers there were, by method and code
 }
 
-// compare sends a sequence to both sides. A sequence that a second's end comes between is sent once
-// more, elsewhere, if the sides differ: entries of managedFields are ordered by their seconds.
+// compare sends a sequence to both sides. Entries of managedFields are ordered by their seconds. So if the sides
+// differ and a second ended during the sequence, compare sends it again, up to ten times, to other namespaces.
 func (w *writesPair) compare(t *rapid.T, namespace string, sequence []*writeRequest) {
 	diff, straddled := w.run(namespace, sequence)
 	for i := 0; diff != "" && straddled && i < 10; i++ {

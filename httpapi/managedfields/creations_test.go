@@ -62,11 +62,7 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 						t.Fatal(err)
 					}
 					blankTimes(t, got)
-					if !apiequality.Semantic.DeepEqual(want, got) {
-						wantMeta, _ := meta.Accessor(want)
-						gotMeta, _ := meta.Accessor(got)
-						t.Fatalf("%s: managers\n%s\nwant\n%s", of, text(gotMeta), text(wantMeta))
-					}
+					compare(t, of, want, got)
 					if !registrytest.Nudge(obj, random) {
 						obj = h.object()
 					}
@@ -78,6 +74,14 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 	t.Logf("%d records were remembered of others, of %d shapes", remembered, kept)
 	if remembered < enough || kept < enough {
 		t.Errorf("%d records were remembered of others, of %d shapes: too few to tell anything", remembered, kept)
+	}
+}
+
+// compare fails t if an object does not have the managedFields of upstream's field manager.
+func compare(t *testing.T, kind schema.GroupVersionKind, want, got runtime.Object) {
+	t.Helper()
+	if !apiequality.Semantic.DeepEqual(want, got) {
+		t.Fatalf("%s: managers\n%s\nwant\n%s", kind, text(accessor(t, got)), text(accessor(t, want)))
 	}
 }
 
@@ -111,8 +115,8 @@ func knows(c *Cache, obj runtime.Object) bool {
 	return ok && known
 }
 
-// TestCreationsThatAreNotRemembered checks that objects whose managedFields do not follow from their fields alone are
-// left to the field manager, and that results of one manager are not used for another.
+// TestCreationsThatAreNotRemembered checks that the field manager computes managedFields that do not follow from the
+// fields of the object alone, and that results of one manager are not used for another.
 func TestCreationsThatAreNotRemembered(t *testing.T) {
 	own := newManagers(t, newManager)
 	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))

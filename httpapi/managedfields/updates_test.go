@@ -44,7 +44,7 @@ func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 				identify(t, live, "uid")
 				for step := range steps {
 					next := live.DeepCopyObject()
-					clearRecord(t, next)
+					accessor(t, next).SetManagedFields(nil)
 					for range 1 + random.Intn(2) {
 						registrytest.Nudge(next, random)
 					}
@@ -71,11 +71,7 @@ func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 						}
 						updates.Update(before, got, who)
 						blankTimes(t, got)
-						if !apiequality.Semantic.DeepEqual(want, got) {
-							wantMeta, _ := meta.Accessor(want)
-							gotMeta, _ := meta.Accessor(got)
-							t.Fatalf("%s: managers\n%s\nwant\n%s", of, text(gotMeta), text(wantMeta))
-						}
+						compare(t, of, want, got)
 					}
 					live = want
 					if live == nil {
@@ -96,34 +92,24 @@ func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 func label(t *testing.T, live, next runtime.Object, step int) {
 	t.Helper()
 	for _, obj := range []runtime.Object{live, next} {
-		object, err := meta.Accessor(obj)
-		if err != nil {
-			t.Fatal(err)
-		}
+		object := accessor(t, obj)
 		object.SetGeneration(int64(step))
 		object.SetSelfLink("the same")
 	}
 }
 
-func identify(t *testing.T, obj runtime.Object, uid string) {
+func identify(t *testing.T, obj runtime.Object, uid types.UID) {
 	t.Helper()
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
-	object.SetUID("")
-	if uid != "" {
-		object.SetUID("uid")
-	}
+	accessor(t, obj).SetUID(uid)
 }
 
-func clearRecord(t *testing.T, obj runtime.Object) {
+func accessor(t *testing.T, obj runtime.Object) metav1.Object {
 	t.Helper()
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		t.Fatal(err)
 	}
-	object.SetManagedFields(nil)
+	return object
 }
 
 // written returns next with the managedFields of upstream's field manager, nil if that panics.

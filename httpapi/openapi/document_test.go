@@ -122,8 +122,8 @@ func mergedByUpstream(builtIn *spec.Swagger, parts []*spec.Swagger) ([]byte, err
 	return merged.MarshalJSON()
 }
 
-// TestSwaggerIsWhatUpstreamMerges holds that a document which is put together from bytes
-// is the one that upstream merges and encodes, while definitions come, change and go.
+// TestSwaggerIsWhatUpstreamMerges checks that a document that is assembled from bytes equals the one that upstream
+// merges and encodes, while definitions are added, changed and removed.
 func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 	builtIn := builtInSwagger(t)
 	schemas := []string{
@@ -378,7 +378,7 @@ func TestIndexFollowsCRDs(t *testing.T) {
 	}
 }
 
-// TestDocumentThatFails holds that a document that cannot be built now is built later.
+// TestDocumentThatFails checks that a later request builds a document that could not be built before.
 func TestDocumentThatFails(t *testing.T) {
 	failing := true
 	d := newDocument(inV3, func(w io.Writer) error {
