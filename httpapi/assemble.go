@@ -196,7 +196,7 @@ func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
 	}
 	if s.config.Relay != nil {
 		p.Resources = append(p.Resources, s.config.Relay.Monitors())
-		p.Collectors = append(p.Collectors, s.config.Relay)
+		p.Collectors = append(p.Collectors, prometheus.CollectorFunc(s.config.Relay.Collect))
 	}
 	if s.config.Aggregator != nil {
 		p.More = append(p.More, s.config.Aggregator)

@@ -17,14 +17,14 @@ import (
 // names of upstream's (apiserver pkg/endpoints/filters/metrics.go), which only upstream's filters can
 // count. Authentications that are reused count with a duration of zero.
 type Access struct {
-	remembered [len(userClasses)]atomic.Int64 // accepted before, by class of the user
-	tokens     atomic.Int64                   // of these, by a token
+	remembered [len(userClasses)]atomic.Int64 // authentications that were reused, by class of the user
+	tokens     atomic.Int64                   // the reused authentications by token
 
 	users           [len(userClasses)]atomic.Int64 // authenticated now
 	authentications [lastResult]*histogram
 	authorizations  [lastResult]*histogram
 
-	filters [lastFilter]*histogram   // of requests that took their time in one
+	filters [lastFilter]*histogram   // durations of the requests that spent time in the filter
 	stopped [lastFilter]atomic.Int64 // requests that passed this filter and were stopped by a later one
 }
 

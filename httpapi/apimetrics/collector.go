@@ -20,31 +20,29 @@ type collector struct {
 
 // NewCollector returns a collector of the counts of the resources' monitors.
 func NewCollector(of ...*Resources) prometheus.Collector {
-	shape := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
-	desc := func(level, name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("apiserver_"+name, "["+level+"] "+help, labels, nil)
+	labels := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
+	desc := func(level, name, help string, of ...string) *prometheus.Desc {
+		return prometheus.NewDesc("apiserver_"+name, "["+level+"] "+help, of, nil)
 	}
-	dry := append([]string{"dry_run"}, shape...)
-	return &collector{
+	dry := append([]string{"dry_run"}, labels...)
+	c := &collector{
 		of:         of,
 		requests:   desc("STABLE", "request_total", "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.", append([]string{"code"}, dry...)...),
 		durations:  desc("STABLE", "request_duration_seconds", "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.", dry...),
-		indicators: desc("ALPHA", "request_sli_duration_seconds", "Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.", shape...),
-		sizes:      desc("STABLE", "response_sizes", "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.", shape...),
+		indicators: desc("ALPHA", "request_sli_duration_seconds", "Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.", labels...),
+		sizes:      desc("STABLE", "response_sizes", "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.", labels...),
 		deprecated: desc("STABLE", "requested_deprecated_apis", "Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.", "group", "version", "resource", "subresource", "removed_release"),
 		own:        desc("ALPHA", "selfrequest_total", "Counter of apiserver self-requests broken out for each verb, API resource and subresource.", "verb", "group", "resource", "subresource"),
-		open:       desc("STABLE", "longrunning_requests", "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.", shape...),
+		open:       desc("STABLE", "longrunning_requests", "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.", labels...),
 		events:     desc("ALPHA", "watch_events_total", "Number of events sent in watch clients", "group", "version", "resource"),
 		eventSizes: desc("ALPHA", "watch_events_sizes", "Watch event size distribution in bytes", "group", "version", "resource"),
 		initial:    desc("BETA", "watch_list_duration_seconds", "Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.", "group", "version", "resource", "scope"),
 	}
+	return prometheus.CollectorFunc(c.collectAll)
 }
 
-// Describe implements prometheus.Collector: the collector is not checked.
-func (c *collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector. Like upstream's metrics, it has no samples with the value 0.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
+// collectAll is a prometheus.CollectorFunc. Like upstream's metrics, it has no samples with the value 0.
+func (c *collector) collectAll(ch chan<- prometheus.Metric) {
 	own := make(map[[4]string]int64) // requests that this process has sent, by labels
 	for _, ms := range monitors(c.of) {
 		gvr := ms.gvr

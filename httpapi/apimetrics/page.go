@@ -29,7 +29,7 @@ type Page struct {
 	Limits Limits
 	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is answered like GET.
 	Resettable bool
-	// More are gathered, too.
+	// More are further sources of metrics.
 	More []prometheus.Gatherer
 }
 

@@ -215,7 +215,7 @@ type Account struct {
 	used    [kinds]atomic.Int64
 	retired atomic.Bool // the ledger does not read it again
 
-	fresh bool // guarded by ledger.mu: it was made or used since the last but one sweep by the clock
+	fresh bool // guarded by ledger.mu: the account was created or used since the sweep by the clock before the last
 }
 
 // Key identifies the account.

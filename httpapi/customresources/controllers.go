@@ -109,8 +109,8 @@ func establishAccepted(crd *apiextensionsv1.CustomResourceDefinition) {
 // the client. For each CRD, the controller remembers the generation or annotation that it wrote the
 // condition for last, and does not write it again: otherwise servers of two versions would overwrite
 // each other's conditions forever. But a reset or a restored etcd can set the generation back, and
-// the controller would mistake one state for another. conditions remembers in its place: one write
-// for each state of the specification and annotations that the informer has seen.
+// the controller would mistake one state for another. So conditions keeps this memory instead: it allows
+// one write for each state of the specification and annotations that the informer has seen.
 type conditions struct {
 	informers.CustomResourceDefinitionInformer
 	client.CustomResourceDefinitionsGetter

@@ -25,8 +25,8 @@ import (
 // errRetired says that a CRD has changed, and that another serving has replaced this one.
 var errRetired = errors.New("customresources: the CRD has changed")
 
-// allCreates is the size of serving.creates. A request that may create objects holds one unit. Whoever acquires all
-// units has waited for the requests that began before.
+// allCreates is the size of serving.creates. A request that may create objects holds one unit. Acquiring all units
+// waits for the requests that began before.
 const allCreates = math.MaxInt64
 
 // serving serves one CRD with one UID, specification and set of accepted names.
@@ -92,7 +92,7 @@ func (s *serving) get() (*backend, error) {
 	return s.backend, nil
 }
 
-// retire ends the backend when the requests that have begun are answered.
+// retire ends the backend once the requests that have begun are answered.
 func (s *serving) retire() {
 	s.once.Do(func() { s.err = errRetired })
 	if s.backend != nil {

@@ -44,7 +44,7 @@ type templateKind struct {
 type templates[T any] struct {
 	v2    bool
 	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)
-	// schemaOf returns the schema of a name in a description.
+	// schemaOf returns the schema that a description has under a name.
 	schemaOf func(*T, string) (spec.Schema, bool)
 
 	mu    sync.Mutex

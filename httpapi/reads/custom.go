@@ -22,11 +22,11 @@ import (
 // NewCustom returns the Resource of e, which needs no Storage: one version of a resource without a Go type. Clients may
 // select by the field labels selectable, besides name and namespace. monitors count its reads.
 func NewCustom(e registry.Endpoint, selectable []string, table rest.TableConvertor, life apimetrics.Lifecycle, warnings []string, monitors *apimetrics.Monitors) *Resource {
-	var spoken []serializer.CodecFactoryOptionsMutator
+	var mutators []serializer.CodecFactoryOptionsMutator
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
-		spoken = append(spoken, serializer.WithSerializer(cbor.NewSerializerInfo))
+		mutators = append(mutators, serializer.WithSerializer(cbor.NewSerializerInfo))
 	}
-	codecs := serializer.NewCodecFactory(runtime.NewScheme(), spoken...) // for the names of media types alone
+	codecs := serializer.NewCodecFactory(runtime.NewScheme(), mutators...) // only names the media types
 	typed := codecs.SupportedMediaTypes()
 	e.Storage = untypedSamples{}
 	scope := &handlers.RequestScope{

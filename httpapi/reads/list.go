@@ -113,7 +113,7 @@ func (x *Read) Past(i *Resource, resourceVersion string) int64 {
 	return x.Faults.Past(i.View.Resource.Cache, resourceVersion)
 }
 
-// pastOf is Past of a list, which must accept any revision from one on.
+// pastOf is Past for a list. It returns 0 for a list that does not accept every revision from o.ResourceVersion on.
 func (x *Read) pastOf(i *Resource, o *internalversion.ListOptions) int64 {
 	atLeast := o.ResourceVersion == "0" || o.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan || o.ResourceVersionMatch == "" && o.Limit == 0
 	if !atLeast || o.Continue != "" {
@@ -440,7 +440,7 @@ func (b *listBody) add(size int) {
 	}
 }
 
-// Close gives b back.
+// Close reports the size of the body if that is due, and returns b to the pool.
 func (b *listBody) Close() error {
 	if b.size == exchange.UnknownSize {
 		b.sent(b.sum)

@@ -216,8 +216,8 @@ func (s *Stitcher) find(key pieceKey) *piece {
 	return e.Value.(*keptPiece).piece
 }
 
-// keep puts p in the place of another with its key, and drops others until the
-// limit holds. A piece that is larger than the limit is not kept.
+// keep stores p under key, in place of any earlier piece, and evicts others until the limit holds. A piece that is
+// larger than the limit is not kept.
 func (s *Stitcher) keep(key pieceKey, p *piece) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

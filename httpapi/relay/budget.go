@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// overFor is how long the requests for a resource without room, or that may not be watched, go through.
+	// overFor is how long requests go through for a resource that has no room or may not be watched.
 	overFor = 5 * time.Minute
-	// unreadFor is how long nothing has read the resources that have to make room first.
+	// unreadFor is the time without a read after which a resource makes room first.
 	unreadFor = time.Minute
 )
 
 // Budget limits the bytes of the objects that relays hold together. Relays are added to it before they run.
 type Budget struct {
-	limit  int64 // 0: there is none
+	limit  int64 // 0 means no limit
 	relays []*Relay
 
 	mu sync.Mutex // orders makeRoom; Relay.mu is locked under it
@@ -38,7 +38,7 @@ type candidate struct {
 	*followed
 	relay       *Relay
 	bytes       int64
-	class, then int64 // what decides about the order
+	class, then int64 // the sort key: class first
 }
 
 // makeRoom leaves resources until the others are within the limit: unread ones by the time of their last read, others

@@ -25,7 +25,7 @@ type contact struct {
 	asked chan struct{} // closed after the first attempt to reach the upstream
 	last  atomic.Int64  // time of the last answer, at first of the relay's creation, in Unix nanoseconds
 	minor atomic.Int64  // the upstream's highest minor version
-	known *lru.Cache    // the last connections by which it was asked
+	known *lru.Cache    // the last connections on which the upstream was asked for its version
 }
 
 const (
@@ -69,8 +69,9 @@ func (r *Relay) askVersion(ctx context.Context) error {
 	return nil
 }
 
-// encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the upstream. So its
-// first answer waits until the upstream has reported its version: that of the same server if there is one connection.
+// encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the
+// upstream. So the first answer on a connection waits until the upstream has reported its version. With a single
+// connection, that is the version of the same server.
 type encodable struct {
 	*Relay
 	next http.RoundTripper

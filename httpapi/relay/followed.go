@@ -51,8 +51,8 @@ type followed struct {
 	lastUsed atomic.Int64                   // in nanoseconds since the epoch
 	ended    atomic.Int64                   // when alive ended; 0 before
 	loaded   atomic.Int64                   // bytes of the objects in the last load, as far as it has come
-	over     atomic.Bool                    // it was left for want of room, or may not be watched
-	unproven atomic.Int64                   // when the present of the upstream could not be proven last; 0 if never
+	over     atomic.Bool                    // the budget had no room for it, or it may not be watched
+	unproven atomic.Int64                   // when the cache last could not be proven current; 0 if never
 
 	users int // Relay.mu guards it
 }

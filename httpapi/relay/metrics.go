@@ -34,10 +34,7 @@ func (r *Relay) Followed() (all []*registry.Resource) {
 	return all
 }
 
-// Describe implements prometheus.Collector. It describes nothing, so that Collect may make the descriptions.
-func (r *Relay) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
+// Collect is a prometheus.CollectorFunc.
 func (r *Relay) Collect(ch chan<- prometheus.Metric) {
 	emit := func(name, help string, kind prometheus.ValueType, labels []string, value float64, values ...string) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), kind, value, values...)

@@ -129,7 +129,7 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
 	return r.join(r.keyOf(x, req), what, func() *credential {
 		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Dependencies(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
-		// A credential that had expired when the watch began is accepted for another reason.
+		// A credential that had expired when the watch began was accepted for a reason other than its lifetime.
 		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
 			c.ties.Ends, c.ties.Expires = false, time.Time{}
 		}

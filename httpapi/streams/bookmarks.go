@@ -11,7 +11,7 @@ import (
 // bookmarkRetry is the pause after a bookmark could not be sent when it was due.
 const bookmarkRetry = time.Second
 
-// schedule makes the next bookmark due a pause after a time, or shortly before the end of the watch if that is
+// schedule makes the next bookmark due at after plus pause, or shortly before the end of the watch if that is
 // earlier. A watch that does not allow bookmarks gets none before its end.
 func (ws *watchStream) schedule(after time.Time, pause time.Duration) {
 	if !ws.bookmarks {

@@ -36,7 +36,7 @@ func (ws *watchStream) poll(b *batch) (end string, err error) {
 	}
 }
 
-// endAs sends what b holds and ends the watch as a fault says.
+// endAs sends the contents of b and ends the watch in the way that a fault chose.
 func (ws *watchStream) endAs(b *batch, end string) error {
 	if end == faults.EndExpired {
 		last := cmp.Or(ws.faults.LastRevision(), ws.watcher.LastRevision())

@@ -45,7 +45,7 @@ func (b *batch) reset() {
 	b.bytes, b.events = 0, 0
 }
 
-// release gives b back, empty.
+// release returns b, which is empty, to the pool.
 func (b *batch) release() {
 	if cap(b.buf) > keptSize {
 		b.buf = make([]byte, chunkHead, batchSize)

@@ -15,7 +15,7 @@ type observer struct {
 	open   *apimetrics.Monitor // counts the watch while it is open
 	sent   *apimetrics.Monitor // counts its events and its end
 	answer apimetrics.Answer   // what sent counts at the end, without size and time
-	prefix int                 // bytes of a frame before its event, which sent does not count
+	prefix int                 // bytes before the event in a frame; sent does not count them
 
 	audit  *exchange.AuditRecord
 	line   *exchange.Line // of the request log; nil if requests are not logged

@@ -112,7 +112,7 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(x.Base(), min(x.RequestTimeout, ws.ends.Sub(began)))
 	defer cancel()
-	defer func() { x.Waited += time.Since(began) }() // it is opened at once, unless the cache has to catch up
+	defer func() { x.Waited += time.Since(began) }() // opening takes time only if the cache must catch up
 	past := int64(0)
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
 		past = x.Past(i, o.ResourceVersion)

@@ -1,6 +1,7 @@
 package writes
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -317,7 +318,7 @@ func (w *Write) decodeOptions(options runtime.Object, kind string, validate func
 		}
 	}
 	if errs := validate(); len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+		return invalidOptions(kind, errs)
 	}
 	options.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(kind))
 	return nil
@@ -367,12 +368,7 @@ func strictTypes(codecs runtime.NegotiatedSerializer) (list []string) {
 }
 
 // directiveOf returns the value of the fieldValidation parameter, or its default.
-func directiveOf(asked string) string {
-	if asked == "" {
-		return metav1.FieldValidationWarn
-	}
-	return asked
-}
+func directiveOf(asked string) string { return cmp.Or(asked, metav1.FieldValidationWarn) }
 
 // decodeError returns the error for a body that does not decode into an object of the type of into
 // (apiserver pkg/endpoints/handlers/rest.go, transformDecodeError).
@@ -423,5 +419,5 @@ func managerOf(named string, agent []byte) string {
 	return name.String()
 }
 
-// warn sends a warning to the client.
+// warn adds a warning to the response.
 func warn(ctx context.Context, text string) { warning.AddWarning(ctx, "", text) }

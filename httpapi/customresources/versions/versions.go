@@ -2,6 +2,7 @@ package versions
 
 import (
 	"fmt"
+	"maps"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -168,9 +169,7 @@ func (b *builder) manageStatus(set *Set) error {
 		if v.Storage.Status == nil {
 			continue
 		}
-		for version, fields := range v.Storage.Status.GetResetFields() {
-			reset[version] = fields
-		}
+		maps.Copy(reset, v.Storage.Status.GetResetFields())
 	}
 	for _, v := range set.Versions {
 		if v.Storage.Status == nil {

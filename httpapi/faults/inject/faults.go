@@ -113,8 +113,8 @@ func (f *Faults) clear() {
 	f.injected = nil
 }
 
-// move lets the next n events through that the rule holds on each watch, or all that it holds now if n
-// is 0. It reports whether there is such a rule.
+// move lets the next n events that the rule holds on each watch continue; if n is 0, all that it holds now. It
+// reports whether there is such a rule.
 func (f *Faults) move(name string, n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ type Plan struct {
 	draws              map[*rule]draw // of seeds, for a watch
 }
 
-// effect is the action of a rule, or of a draw, that may come to pass later.
+// effect is the action of a rule, or of a draw, that may take effect later.
 type effect struct {
 	rule    *rule
 	action  faults.Rule

@@ -12,12 +12,12 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// Watch keeps the events of one watch back. Its methods are called by the goroutine that serves the watch.
+// Watch holds back the events of one watch. Its methods are called by the goroutine that serves the watch.
 // A nil Watch is idle.
 type Watch struct {
 	f      *Faults
 	q      faults.Request
-	wake   func()      // has the watch served; it neither blocks nor calls back
+	wake   func()      // schedules the watch; it neither blocks nor calls back
 	active atomic.Bool // rules concern the watch, or it holds something
 
 	// Faults.mu guards the rest.
@@ -42,7 +42,7 @@ type Watch struct {
 	noted    bool        // the hold has been noted
 }
 
-// held is an event that came at a time.
+// held is an event, and when it arrived.
 type held struct {
 	watch.Delivery
 	at time.Time
@@ -197,7 +197,7 @@ func (w *Watch) Holding() bool {
 	return w.hold != nil || len(w.queue) > 0 || w.over
 }
 
-// Keep adds deliveries that have come. While the watches hold too much together, the one that holds the most
+// Keep adds deliveries to the held events. While the watches hold too much together, the one that holds the most
 // ends with 410, as a watch does whose client reads too slowly.
 func (w *Watch) Keep(deliveries []watch.Delivery) {
 	f, now := w.f, time.Now()
@@ -245,7 +245,7 @@ func (w *Watch) Next(dst []watch.Delivery, drained bool) (_ []watch.Delivery, en
 	return dst, end
 }
 
-// Sent says that the watch has sent everything up to a revision, unless w keeps something back.
+// Sent records that the watch has sent everything up to a revision, unless w holds something back.
 func (w *Watch) Sent(revision int64) {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
