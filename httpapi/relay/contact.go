@@ -55,18 +55,23 @@ func (r *Relay) keepContact(ctx context.Context) {
 	}, contactEvery)
 }
 
-// askVersion asks the upstream for its version once.
+// askVersion asks the upstream for its version once. It may be called concurrently.
 func (r *Relay) askVersion(ctx context.Context) error {
 	minor, err := minorOf(ctx, &r.config)
 	if err != nil {
 		return err
 	}
 	r.contact.last.Store(time.Now().UnixNano())
-	if minor > r.contact.minor.Load() {
-		r.contact.minor.Store(minor)
-		r.leaveNewer(minor)
+	for {
+		seen := r.contact.minor.Load()
+		if minor <= seen {
+			return nil
+		}
+		if r.contact.minor.CompareAndSwap(seen, minor) {
+			r.leaveNewer(minor)
+			return nil
+		}
 	}
-	return nil
 }
 
 // encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the
