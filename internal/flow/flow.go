@@ -163,7 +163,11 @@ func (f *Control) Await(ctx context.Context) error {
 		select {
 		case <-f.loaded:
 		case <-ctx.Done():
-			err = ctx.Err()
+			select {
+			case <-f.loaded: // ctx may have ended before Await was called
+			default:
+				err = ctx.Err()
+			}
 		}
 	}
 	if err != nil {

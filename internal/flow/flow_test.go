@@ -64,6 +64,11 @@ func TestFlowAwaitsItsConfiguration(t *testing.T) {
 	if err := f.Await(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	for range 20 { // a select would choose between the two at random
+		if err := f.Await(over); err != nil {
+			t.Fatalf("after it has loaded: %v", err)
+		}
+	}
 	for level, who := range flowUsers {
 		var seat Seat
 		request := onPods("list")
