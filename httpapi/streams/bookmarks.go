@@ -29,15 +29,14 @@ func (ws *watchStream) untilTimer() time.Duration {
 	return min(time.Until(ws.nextBookmark), time.Until(ws.ends))
 }
 
-// runTimer sends a due bookmark or ends the watch, after the timer has fired. resting means that nothing is
-// left to send.
-func (ws *watchStream) runTimer(b *batch, resting bool) error {
+// runTimer sends a due bookmark or ends the watch, after the timer has fired.
+func (ws *watchStream) runTimer(b *batch) error {
 	now := time.Now()
 	if !now.Before(ws.ends) {
 		return errEnd
 	}
 	if !now.Before(ws.nextBookmark) {
-		if err := ws.bookmark(b, now, resting); err != nil {
+		if err := ws.bookmark(b, now); err != nil {
 			return err
 		}
 	}
@@ -45,13 +44,18 @@ func (ws *watchStream) runTimer(b *batch, resting bool) error {
 	return nil
 }
 
-// bookmark sends a bookmark, which is due, if all earlier events have been sent.
-func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
+// bookmark sends a bookmark, which is due, if all earlier events have been sent. The watcher has none before it has
+// delivered them.
+func (ws *watchStream) bookmark(b *batch, now time.Time) error {
 	if ws.unencodable {
 		return errEnd
 	}
-	d, ok := ws.watcher.Bookmark()
-	if !ok || !resting {
+	var d watch.Delivery
+	ok := !ws.faults.Holding()
+	if ok {
+		d, ok = ws.watcher.Bookmark()
+	}
+	if !ok {
 		ws.schedule(now, bookmarkRetry)
 		return nil
 	}

@@ -82,7 +82,7 @@ func TestTimeoutsBeforeTheBookmark(t *testing.T) {
 			t.Errorf("initial events go on: %v", err)
 		}
 		ws = &watchStream{bookmarks: true, unencodable: true, ends: time.Now().Add(time.Hour), nextBookmark: time.Now()}
-		if err := ws.bookmark(b, time.Now(), true); err != errEnd {
+		if err := ws.bookmark(b, time.Now()); err != errEnd {
 			t.Errorf("a bookmark in a format without events: %v", err)
 		}
 	})

@@ -178,7 +178,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	case ws.timer == nil && !more:
 		ws.endInitial()
 	case signals&timerFired != 0:
-		err = ws.runTimer(b, !more && !ws.faults.Holding())
+		err = ws.runTimer(b)
 	}
 	return more, err
 }

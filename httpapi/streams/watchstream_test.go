@@ -124,7 +124,7 @@ func TestChunksCarryFrames(t *testing.T) {
 func TestPanicsEndOneWatch(t *testing.T) {
 	ss := New()
 	s := &sink{}
-	ws := &watchStream{streams: ss, timer: time.NewTimer(time.Hour)} // no watcher: drain panics
+	ws := &watchStream{streams: ss, timer: time.NewTimer(time.Hour), response: response{chunked: true}} // no watcher: drain panics
 	ws.Conn = closing{s}
 	b := getBatch()
 	defer b.release()
@@ -192,7 +192,8 @@ func (w *witness) Close() error {
 }
 
 // TestWatchesGiveTheirConnectionsBack checks that after a complete watch, its connection serves the next request,
-// which begins with the bytes read during the watch. In all other cases the connection is closed.
+// which begins with the bytes read during the watch. In all other cases the connection is closed. Every watch leaves
+// its right and flow control.
 func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 	m := new(apimetrics.Resources).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "", true).Of("watch", "cluster")
 	for name, c := range map[string]struct {
@@ -205,7 +206,7 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		"the client left":      {func(*watchStream) {}, errLeft, false},
 		"no next request":      {func(ws *watchStream) { ws.next = nil }, errEnd, false},
 		"not in chunks":        {func(ws *watchStream) { ws.chunked = false }, errEnd, false},
-		"revoked":              {func(ws *watchStream) { ws.right = lostRight{} }, errEnd, false},
+		"revoked":              {func(ws *watchStream) { ws.right.(*countedRight).lost = true }, errEnd, false},
 		"told to end":          {func(ws *watchStream) { ws.signal(toldToEnd) }, errEnd, false},
 		"the server ends":      {func(ws *watchStream) { ws.streams.End() }, errEnd, false},
 		"the end is not taken": {func(ws *watchStream) { ws.Conn.(*endConn).failed = io.ErrClosedPipe }, errEnd, false},
@@ -214,6 +215,8 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		ws := &watchStream{streams: New(), response: response{chunked: true}, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
 		ws.Conn, ws.watch = conn, ws
 		ws.streams.add(&ws.Stream)
+		right, unregistered := &countedRight{}, 0
+		ws.right, ws.unregister = right, func() { unregistered++ }
 		var got []byte
 		ws.next = func(early []byte) { got = early }
 		ws.probe()
@@ -222,6 +225,9 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		if back := got != nil; back != c.back || conn.closed == c.back || back && string(got) != "GET " {
 			t.Errorf("%s: given back %q, closed %t", name, got, conn.closed)
 		}
+		if right.left != 1 || unregistered != 1 {
+			t.Errorf("%s: left the right %d times and flow control %d times", name, right.left, unregistered)
+		}
 		conn.in = bytes.NewReader([]byte("of the next request"))
 		if ws.probe(); conn.in.Len() == 0 && c.back {
 			t.Errorf("%s: bytes of the next request were read", name)
@@ -229,12 +235,16 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 	}
 }
 
-// lostRight is a Right that is lost.
-type lostRight struct{ Right }
+// countedRight is a Right that counts the streams that left it.
+type countedRight struct {
+	Right
+	lost bool
+	left int
+}
 
-func (lostRight) Lost() bool { return true }
+func (r *countedRight) Lost() bool { return r.lost }
 
-func (lostRight) Leave() {}
+func (r *countedRight) Leave() { r.left++ }
 
 // endConn is a connection that has received in.
 type endConn struct {
