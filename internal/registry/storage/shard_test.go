@@ -48,6 +48,20 @@ func TestShardsMatchUpstream(t *testing.T) {
 	}
 }
 
+// TestShardsNeedTheirFeature checks that a selector is read, and a wrong one refused, only if the feature is on.
+func TestShardsNeedTheirFeature(t *testing.T) {
+	const good, bad = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')", "shardRange("
+	for _, on := range []bool{true, false} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, on)
+		if selector, err := ParseShard(good); (selector != nil) != on || err != nil {
+			t.Errorf("on %t: %v, %v", on, selector, err)
+		}
+		if _, err := ParseShard(bad); (err != nil) != on {
+			t.Errorf("on %t: a wrong selector: %v", on, err)
+		}
+	}
+}
+
 func (f *fixture) checkShard(t *testing.T, text string, uncached bool) {
 	t.Helper()
 	selector, err := ParseShard(text)
