@@ -29,9 +29,9 @@ var latenciesFile = filepath.Join("testdata", "latencies.json")
 var noLatency = []string{"transform-response-object"}
 
 // slowReads are requests to a server whose etcd does not answer for a while.
-func slowReads() []visit {
+func slowReads() []trafficRequest {
 	const maps = "/api/v1/namespaces/default/configmaps"
-	return []visit{
+	return []trafficRequest{
 		get(maps + "/c"), get(maps + "/none"), get(maps), get(maps + "?limit=1"), get(maps + "?fieldSelector=metadata.name%3Dc"),
 		{method: http.MethodGet, path: maps, accept: inProtobuf}, {method: http.MethodGet, path: maps, accept: asRows}, {method: http.MethodGet, path: maps, accept: asPartial},
 		{method: http.MethodPost, path: maps, body: `{"metadata":{"name":"d"}}`},
@@ -58,7 +58,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 	var reads sync.WaitGroup
 	for _, v := range slowReads() {
 		reads.Go(func() {
-			if code, body := m.pay(v); code >= http.StatusInternalServerError {
+			if code, body := m.send(v); code >= http.StatusInternalServerError {
 				t.Errorf("%v: %d %s", v, code, body)
 			}
 		})

@@ -72,7 +72,7 @@ func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
 // TestMetricsMatchKubeAPIServer sends kube-apiserver and Larder the same traffic and compares their metrics and logs.
 // Without -stock it compares with recorded results.
 func TestMetricsMatchKubeAPIServer(t *testing.T) {
-	hook := meterHook(t)
+	hook := metricsWebhook(t)
 	larder := measure(t, hook, false)
 	stock := stocks(t, metricsFile, func() measured { return measure(t, hook, true) })
 	for what, code := range stock.Codes {
@@ -107,19 +107,19 @@ func TestQueuesOfAnIdleServerAreEmpty(t *testing.T) {
 // measure starts a server, on its own etcd, and sends it the traffic.
 func measure(t *testing.T, hook *httptest.Server, stock bool) measured {
 	t.Helper()
-	p := newPlane(t, meteredArgs(t)...)
+	p := newPlane(t, metricsArgs(t)...)
 	m := p.member(stock, "", proctest.Port(t)).start()
-	m.settle(t, hook)
+	m.setUp(t, hook)
 	before := m.scrape(t)
 	logged := len(m.Output())
 	made := measured{Codes: m.round(t)}
 	after := m.scrape(t)
 	made.Families, made.Counts = shapes(after), counts(before, after)
-	all := farewell()
-	last := fmt.Sprintf("URI=%q", all[len(all)-1].path) // which is written before it is answered, and read some time
-	m.Eventually(t, "has written everything down", func() error {
+	all := cleanupRequests()
+	last := fmt.Sprintf("URI=%q", all[len(all)-1].path) // logged before the response is sent; the test may read the line later
+	m.Eventually(t, "logs the last request", func() error {
 		if !strings.Contains(m.Output()[logged:], last) {
-			return errors.New(last)
+			return fmt.Errorf("the log has no line with %s", last)
 		}
 		return nil
 	})
@@ -132,7 +132,7 @@ func (m *member) scrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	code, text := m.ask(http.MethodGet, "/metrics", "", nil)
 	if code != http.StatusOK {
-		t.Fatal(code, text)
+		t.Fatalf("GET /metrics: got %d %s, want 200", code, text)
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text + "\n"))

@@ -19,12 +19,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// visit is one request of the traffic whose metrics and log lines are compared.
-type visit struct {
+// trafficRequest is a request of the traffic whose metrics and log lines are compared.
+type trafficRequest struct {
 	method, path, body string
-	kind               string // of the body; "" is JSON
+	kind               string // Content-Type of the body; "" is JSON
 	accept             string
-	token              string // "" is the administrator's, "-" none
+	token              string // "" is the administrator's token, "-" sends none
 	as                 string // impersonated user
 }
 
@@ -41,15 +41,15 @@ const (
 	applyPatch = "application/apply-patch+yaml"
 )
 
-func (v visit) String() string {
+func (v trafficRequest) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %.80s %s %s %s %s", v.method, v.path, v.body, v.kind, v.accept, v.token, v.as))
 }
 
-// get is a read as the administrator.
-func get(path string) visit { return visit{method: http.MethodGet, path: path} }
+// get returns a GET request by the administrator.
+func get(path string) trafficRequest { return trafficRequest{method: http.MethodGet, path: path} }
 
-// groundwork creates the objects that the other traffic needs: a namespace, CRDs, admission rules.
-func groundwork(hook *httptest.Server) []visit {
+// setupRequests returns the requests that create the objects for the other traffic: a namespace, CRDs, admission rules.
+func setupRequests(hook *httptest.Server) []trafficRequest {
 	ca := base64.StdEncoding.EncodeToString([]byte(certificateOf(hook)))
 	configuration := func(kind, path string) string {
 		return fmt.Sprintf(`{"kind":%q,"apiVersion":"admissionregistration.k8s.io/v1","metadata":{"name":"metered"},"webhooks":[{"name":"hook.example.com",
@@ -57,8 +57,10 @@ func groundwork(hook *httptest.Server) []visit {
 			"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"metered"}},
 			"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]}]}`, kind, hook.URL+path, ca)
 	}
-	post := func(path, body string) visit { return visit{method: http.MethodPost, path: path, body: body} }
-	return []visit{
+	post := func(path, body string) trafficRequest {
+		return trafficRequest{method: http.MethodPost, path: path, body: body}
+	}
+	return []trafficRequest{
 		post("/api/v1/namespaces", `{"metadata":{"name":"metered"}}`),
 		post(metered+"serviceaccounts", `{"metadata":{"name":"default"}}`),
 		post(crds, gadgets),
@@ -75,12 +77,14 @@ func groundwork(hook *httptest.Server) []visit {
 
 // writeTraffic is sent to the servers one request after the other; readTraffic then follows concurrently. Servers
 // that received the same requests before must give the same answers.
-func writeTraffic() []visit {
+func writeTraffic() []trafficRequest {
 	const pod = `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 	const template = `{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 	const deployment = `{"metadata":{"name":"d"},"spec":{"replicas":1,"selector":{"matchLabels":{"a":"b"}},"template":` + template + `}}`
-	post := func(path, body string) visit { return visit{method: http.MethodPost, path: path, body: body} }
-	return []visit{
+	post := func(path, body string) trafficRequest {
+		return trafficRequest{method: http.MethodPost, path: path, body: body}
+	}
+	return []trafficRequest{
 		// Writes of each verb.
 		post(metered+"configmaps", `{"metadata":{"name":"c","labels":{"a":"b"}},"data":{"k":"v"}}`),
 		post(metered+"configmaps", `{"metadata":{"name":"c"}}`), // conflict
@@ -142,12 +146,12 @@ func writeTraffic() []visit {
 }
 
 // readTraffic reads four resources in every way, and much else.
-func readTraffic() []visit {
-	var all []visit
+func readTraffic() []trafficRequest {
+	var all []trafficRequest
 	for list, name := range map[string]string{metered + "configmaps": "c", gadget: "g", deployments: "d", metered + "events": "e"} {
 		all = append(all, readsOf(list, name)...)
 	}
-	all = append(all, strangersTraffic()...)
+	all = append(all, unprivilegedTraffic()...)
 	return append(all,
 		// Deprecated kinds.
 		get("/api/v1/componentstatuses"),
@@ -164,14 +168,14 @@ func readTraffic() []visit {
 		get("/version"), get("/openapi/v2"), get("/openapi/v3"), get("/openapi/v3/api/v1"), get("/healthz"), get("/livez"), get("/readyz/ping"), get("/metrics/slis"),
 		get("/.well-known/openid-configuration"), get("/openid/v1/jwks"), get("/nothing"), get("/apis/none.example.com/v1/nothing"), get("/api/v1/nothing"), get("/apis/gone.example.com/v1"),
 		get("/debug/api_priority_and_fairness/dump_priority_levels"), get("/debug/pprof/cmdline"),
-		visit{method: http.MethodDelete, path: "/version"}, visit{method: http.MethodPut, path: metered + "configmaps"}, visit{method: "OPTIONS", path: metered + "configmaps"},
-		visit{method: http.MethodHead, path: metered + "configmaps/c"}, visit{method: "BREW", path: metered + "configmaps/c"},
+		trafficRequest{method: http.MethodDelete, path: "/version"}, trafficRequest{method: http.MethodPut, path: metered + "configmaps"}, trafficRequest{method: "OPTIONS", path: metered + "configmaps"},
+		trafficRequest{method: http.MethodHead, path: metered + "configmaps/c"}, trafficRequest{method: "BREW", path: metered + "configmaps/c"},
 	)
 }
 
-// strangersTraffic is requests that are refused, or sent by users with few rights.
-func strangersTraffic() []visit {
-	return []visit{
+// unprivilegedTraffic returns requests that the server refuses, or that users with few rights send.
+func unprivilegedTraffic() []trafficRequest {
+	return []trafficRequest{
 		{method: http.MethodGet, path: metered + "configmaps/c", token: "nobody's"},
 		{method: http.MethodGet, path: metered + "configmaps", token: "-"},
 		{method: http.MethodGet, path: "/version", token: "-"},
@@ -184,17 +188,17 @@ func strangersTraffic() []visit {
 	}
 }
 
-// readsOf reads a resource in every way.
-func readsOf(list, name string) []visit {
+// readsOf returns reads of a resource with every verb and media type.
+func readsOf(list, name string) []trafficRequest {
 	item := list + "/" + name
-	all := []visit{
+	all := []trafficRequest{
 		get(item), get(item), get(item), get(item + "?resourceVersion=0"), get(item + "?pretty=true"), get(list + "/none"), get(item + "?resourceVersion=x"),
 		get(list), get(list), get(list + "?resourceVersion=0"), get(list + "?limit=1"), get(list + "?limit=x"), get(list + "?labelSelector=a%3Db"), get(list + "?labelSelector=%25"),
 		get(list + "?fieldSelector=metadata.name%3D" + name), get(list + "?fieldSelector=none%3Dx"), get(list + "?resourceVersion=1&resourceVersionMatch=Exact"), get(list + "?continue=x"),
 		get(list + "?resourceVersion=9999999&timeout=1s"),
 	}
 	for _, accept := range []string{inProtobuf, asRows, asPartial, "text/html"} {
-		all = append(all, visit{method: http.MethodGet, path: item, accept: accept}, visit{method: http.MethodGet, path: list, accept: accept})
+		all = append(all, trafficRequest{method: http.MethodGet, path: item, accept: accept}, trafficRequest{method: http.MethodGet, path: list, accept: accept})
 	}
 	watch := list + "?watch=1&timeoutSeconds=1&"
 	all = append(all,
@@ -204,23 +208,23 @@ func readsOf(list, name string) []visit {
 		get(watch+"fieldSelector=metadata.name%3D"+name),
 	)
 	for _, accept := range []string{inProtobuf, asRows, "text/html"} {
-		all = append(all, visit{method: http.MethodGet, path: watch, accept: accept})
+		all = append(all, trafficRequest{method: http.MethodGet, path: watch, accept: accept})
 	}
 	return all
 }
 
-// farewell deletes the objects of the traffic.
-func farewell() []visit {
-	drop := func(path string) visit { return visit{method: http.MethodDelete, path: path} }
-	return []visit{
+// cleanupRequests returns the requests that delete the objects of the traffic.
+func cleanupRequests() []trafficRequest {
+	drop := func(path string) trafficRequest { return trafficRequest{method: http.MethodDelete, path: path} }
+	return []trafficRequest{
 		drop(metered + "configmaps/c"), drop(metered + "configmaps/none"), drop(metered + "configmaps"), drop(metered + "pods/p?gracePeriodSeconds=0"),
 		drop(gadget + "/g"), drop(gadget), drop("/apis/apps/v1/namespaces/metered/deployments/d"), drop(metered + "services/n"), drop(metered + "events"),
 		drop(metered + "secrets"), drop("/api/v1/nodes/metered"), drop(metered + "endpoints/e"),
 	}
 }
 
-// pay sends a visit to m, reads the answer to its end, and returns its code and body.
-func (m *member) pay(v visit) (int, string) {
+// pay sends a trafficRequest to m, reads the answer to its end, and returns its code and body.
+func (m *member) send(v trafficRequest) (int, string) {
 	header := http.Header{"User-Agent": {"meter/1.0"}}
 	set := func(name, value string) {
 		if value != "" {
@@ -245,8 +249,8 @@ func certificateOf(s *httptest.Server) string {
 	return "-----BEGIN CERTIFICATE-----\n" + base64.StdEncoding.EncodeToString(s.Certificate().Raw) + "\n-----END CERTIFICATE-----\n"
 }
 
-// meterHook is a webhook that denies objects by their names.
-func meterHook(t *testing.T) *httptest.Server {
+// metricsWebhook starts a webhook that denies objects with the name hook-denies.
+func metricsWebhook(t *testing.T) *httptest.Server {
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
 		raw, err := io.ReadAll(req.Body)
@@ -272,62 +276,62 @@ func meterHook(t *testing.T) *httptest.Server {
 	return hook
 }
 
-// settle has m lay the groundwork, and waits until it holds.
-func (m *member) settle(t *testing.T, hook *httptest.Server) {
+// setUp sends setupRequests to m, and waits until m serves the CRD and applies the admission rules.
+func (m *member) setUp(t *testing.T, hook *httptest.Server) {
 	t.Helper()
-	for _, v := range groundwork(hook) {
-		if code, body := m.pay(v); code != http.StatusCreated {
-			t.Fatalf("%s: %d %s", v.path, code, body)
+	for _, v := range setupRequests(hook) {
+		if code, body := m.send(v); code != http.StatusCreated {
+			t.Fatalf("%s: got %d %s, want 201", v, code, body)
 		}
 	}
 	for what, v := range map[string]struct {
-		visit
+		trafficRequest
 		code int
 	}{
 		"serves custom resources": {get(gadget), http.StatusOK},
-		"asks the policy":         {visit{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"ruled-out"}}`}, http.StatusUnprocessableEntity},
-		"asks the webhook":        {visit{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"hook-denies"}}`}, http.StatusForbidden},
+		"asks the policy":         {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"ruled-out"}}`}, http.StatusUnprocessableEntity},
+		"asks the webhook":        {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"hook-denies"}}`}, http.StatusForbidden},
 	} {
 		m.Eventually(t, what, func() error {
 			if code, body := m.ask(v.method, v.path, v.body, nil); code != v.code {
-				return fmt.Errorf("%d %s", code, body)
+				return fmt.Errorf("got %d %s, want %d", code, body, v.code)
 			}
 			return nil
 		})
 	}
 }
 
-// round has m send the traffic, and returns the code of each answer, by request.
+// round sends the traffic to m and returns the status code of each response, by request.
 func (m *member) round(t *testing.T) map[string]int {
 	t.Helper()
-	said := make(map[string]int)
+	codes := make(map[string]int)
 	var mu sync.Mutex
-	say := func(v visit) {
-		code, _ := m.pay(v)
+	record := func(v trafficRequest) {
+		code, _ := m.send(v)
 		mu.Lock()
 		defer mu.Unlock()
-		said[v.String()] = code
+		codes[v.String()] = code
 	}
 	for _, v := range writeTraffic() {
-		say(v)
+		record(v)
 	}
-	atOnce(readTraffic(), say)
+	concurrently(readTraffic(), record)
 	m.useToken(t)
 	m.liveWatch(t)
-	for _, v := range farewell() {
-		say(v)
+	for _, v := range cleanupRequests() {
+		record(v)
 	}
-	return said
+	return codes
 }
 
-// atOnce calls say for several visits concurrently.
-func atOnce(visits []visit, say func(visit)) {
+// concurrently calls send for each request, at most 16 at a time.
+func concurrently(requests []trafficRequest, send func(trafficRequest)) {
 	const most = 16
 	var reads errgroup.Group
 	reads.SetLimit(most)
-	for _, v := range visits {
+	for _, v := range requests {
 		reads.Go(func() error {
-			say(v)
+			send(v)
 			return nil
 		})
 	}
@@ -337,19 +341,19 @@ func atOnce(visits []visit, say func(visit)) {
 // useToken makes a token of a service account and uses it.
 func (m *member) useToken(t *testing.T) {
 	t.Helper()
-	code, body := m.pay(visit{method: http.MethodPost, path: metered + "serviceaccounts/default/token", body: `{"spec":{}}`})
+	code, body := m.send(trafficRequest{method: http.MethodPost, path: metered + "serviceaccounts/default/token", body: `{"spec":{}}`})
 	var made struct{ Status struct{ Token string } }
 	if err := json.Unmarshal([]byte(body), &made); err != nil || code != http.StatusCreated {
-		t.Fatal(code, body, err)
+		t.Fatalf("creating a token: got %d %s, error %v, want 201", code, body, err)
 	}
 	for range 3 {
-		if code, body := m.pay(visit{method: http.MethodGet, path: metered + "configmaps/c", token: made.Status.Token}); code != http.StatusForbidden {
-			t.Error(code, body)
+		if code, body := m.send(trafficRequest{method: http.MethodGet, path: metered + "configmaps/c", token: made.Status.Token}); code != http.StatusForbidden {
+			t.Errorf("GET with a service account's token: got %d %s, want 403", code, body)
 		}
 	}
 }
 
-// liveWatch has events come while a watch is open.
+// liveWatch opens a watch, creates three objects, and reads the watch to its end.
 func (m *member) liveWatch(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -367,8 +371,8 @@ func (m *member) liveWatch(t *testing.T) {
 	defer resp.Body.Close()
 	for i := range 3 {
 		body := fmt.Sprintf(`{"metadata":{"name":"live-%d","labels":{"live":"1"}},"data":{"pad":%q}}`, i, strings.Repeat("x", 1<<(10*i)%(3<<10)))
-		if code, answer := m.pay(visit{method: http.MethodPost, path: metered + "configmaps", body: body}); code != http.StatusCreated {
-			t.Fatal(code, answer)
+		if code, answer := m.send(trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: body}); code != http.StatusCreated {
+			t.Fatalf("creating live-%d: got %d %s, want 201", i, code, answer)
 		}
 	}
 	if _, err := io.ReadAll(resp.Body); err != nil {
@@ -376,8 +380,8 @@ func (m *member) liveWatch(t *testing.T) {
 	}
 }
 
-// meteredArgs are the flags of servers whose metrics and lines are compared.
-func meteredArgs(t *testing.T) []string {
+// metricsArgs returns the flags of servers whose metrics and log lines are compared.
+func metricsArgs(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(name, text string) string {

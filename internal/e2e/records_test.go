@@ -20,15 +20,15 @@ var recordsFile = filepath.Join("testdata", "records.json")
 
 // recordedWrites and recordedReads are the traffic: of built-in and custom resources, of deprecated kinds, and with a
 // known resourceVersion.
-func recordedWrites() []visit {
-	return append(writeTraffic(), []visit{
+func recordedWrites() []trafficRequest {
+	return append(writeTraffic(), []trafficRequest{
 		{method: http.MethodPost, path: addresses, body: `{"metadata":{"name":"10.0.0.77"},"spec":{"parentRef":{"group":"","resource":"services","namespace":"metered","name":"s"}}}`},
 		{method: http.MethodPatch, path: metered + "endpoints/e", kind: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`},
 	}...)
 }
 
-func recordedReads() []visit {
-	return slices.Concat(readsOf(metered+"configmaps", "c"), readsOf(gadget, "g"), readsOf(addresses, "10.0.0.77"), readsOf(metered+"endpoints", "e"), strangersTraffic(), []visit{
+func recordedReads() []trafficRequest {
+	return slices.Concat(readsOf(metered+"configmaps", "c"), readsOf(gadget, "g"), readsOf(addresses, "10.0.0.77"), readsOf(metered+"endpoints", "e"), unprivilegedTraffic(), []trafficRequest{
 		get("/api/v1/componentstatuses"), get("/api/v1/watch/endpoints?timeoutSeconds=1"), get("/version"), get("/nothing"),
 		{method: http.MethodGet, path: addresses + "/10.0.0.77", token: "alice-token"},
 	})
@@ -52,7 +52,7 @@ var knownRecords = []struct {
 // requests of the same kind, such as times, are replaced by their types. Without -stock, it compares with recorded
 // results.
 func TestLogsMatchKubeAPIServer(t *testing.T) {
-	hook := meterHook(t)
+	hook := metricsWebhook(t)
 	larder := record(t, hook, false)
 	stock := stocks(t, recordsFile, func() []string { return record(t, hook, true) })
 	compareRecords(t, stock, larder)
@@ -94,7 +94,7 @@ func compareRecords(t *testing.T, stock, larder []string) {
 func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 	t.Helper()
 	audited := filepath.Join(t.TempDir(), "audit.log")
-	args := append(meteredArgs(t), "--logging-format=json", "--audit-log-path="+audited, "--audit-log-mode=blocking", "--runtime-config=networking.k8s.io/v1beta1=true")
+	args := append(metricsArgs(t), "--logging-format=json", "--audit-log-path="+audited, "--audit-log-mode=blocking", "--runtime-config=networking.k8s.io/v1beta1=true")
 	m := newPlane(t, args...).member(stock, "", proctest.Port(t)).start()
 	read := func() string {
 		raw, err := os.ReadFile(audited)
@@ -103,15 +103,15 @@ func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 		}
 		return string(raw)
 	}
-	m.settle(t, hook)
+	m.setUp(t, hook)
 	logged, before := len(m.Output()), len(read())
 	for _, v := range recordedWrites() {
-		m.pay(v)
+		m.send(v)
 	}
-	atOnce(recordedReads(), func(v visit) { m.pay(v) })
+	concurrently(recordedReads(), func(v trafficRequest) { m.send(v) })
 	m.liveWatch(t)
-	for _, v := range farewell() {
-		m.pay(v)
+	for _, v := range cleanupRequests() {
+		m.send(v)
 	}
 	var made []string
 	m.Eventually(t, "has written everything down", func() error {

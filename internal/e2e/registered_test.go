@@ -51,7 +51,7 @@ func registeringArgs(t *testing.T) []string {
 		return fmt.Sprintf("- name: %s\n  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, staticManifestsDir: %q}\n",
 			kind, filepath.Dir(write(kind+"/none.yaml", "")))
 	}
-	return append(meteredArgs(t),
+	return append(metricsArgs(t),
 		"--authorization-mode=", "--authorization-config="+write("authorization.yaml", `apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration
 authorizers: [{type: Node, name: node}, {type: RBAC, name: rbac}]
@@ -80,7 +80,7 @@ func registered(t *testing.T, stock bool) (names []string, served map[string]*dt
 	}
 	t.Setenv("METRICS_FILE", file)
 	m := p.member(stock, "", proctest.Port(t)).start()
-	m.settle(t, meterHook(t))
+	m.setUp(t, metricsWebhook(t))
 	m.round(t)
 	served = m.scrape(t)
 	if err := m.Terminate(t); err != nil {
