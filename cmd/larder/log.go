@@ -85,6 +85,7 @@ type warningWriter struct{ io.Writer }
 //
 //   - this server adds itself to the endpoints of the kubernetes service, or removes itself;
 //   - a controller sees that service before the IPAddress of its cluster IP;
+//   - a controller without aggregated servers ends;
 //   - admission policies end before the informers have started, because the start has failed.
 //
 // The pattern includes klog's header with the source file, so that text from a client cannot match. klog
@@ -92,6 +93,7 @@ type warningWriter struct{ io.Writer }
 var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +
+	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller"` +
 	`|shared_informer\.go:\d+\] "Unable to sync caches" logger="UnhandledError"\n)`)
 
 // Write writes one entry.

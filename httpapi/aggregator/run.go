@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/tools/cache"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
+	apiserviceinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 	"k8s.io/kube-aggregator/pkg/controllers/openapi"
 	"k8s.io/kube-aggregator/pkg/controllers/openapiv3"
@@ -23,9 +26,12 @@ const workers = 5
 // Run follows APIServices, registers this server's own, and checks the availability of the others, until ctx ends.
 // The server must already answer requests. Run is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	client := a.client.ApiregistrationV1()
+	remotes, err := remote.New(remoteOnly{a.apiServices()}, a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
+		client, a.dial, a.certificate, a.resolver, a.metrics)
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
 	locals, err := local.New(a.apiServices(), client, a.metrics)
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
@@ -61,15 +67,15 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	a.register(ctx, synced, wished, registrar)
 	a.follow(ctx, synced, registration, discovery)
 	a.running.Go(func() { locals.Run(workers, ctx.Done()) })
+	a.running.Go(func() { a.checkRemotes(ctx, remotes) })
 	a.running.Go(func() { describing.RunWithContext(ctx) })
 	a.running.Go(func() { linking.RunWithContext(ctx) })
 	close(a.started)
-	err = a.checkRemotes(ctx)
-	cancel()
+	<-ctx.Done()
 	a.running.Wait()
 	a.informers.Shutdown()
 	a.slices.Shutdown()
-	return err
+	return nil
 }
 
 // loadCertificate reads the client certificate for remote servers, and reloads it when its files change.
@@ -131,18 +137,36 @@ func (a *Aggregator) follow(ctx context.Context, synced <-chan struct{}, registr
 	})
 }
 
-// checkRemotes checks the availability of remote servers, from the first one on, until ctx ends. Before, there is no
-// controller: APIServices would wait in its queue, as the metric workqueue_depth would show.
-func (a *Aggregator) checkRemotes(ctx context.Context) error {
-	if !await(ctx, a.remoteWanted) {
-		return nil
+// checkRemotes checks the availability of remote servers, from the first one on.
+func (a *Aggregator) checkRemotes(ctx context.Context, remotes controller) {
+	if await(ctx, a.remoteWanted) {
+		a.slices.Start(ctx.Done())
 	}
-	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
-		a.client.ApiregistrationV1(), a.dial, a.certificate, a.resolver, a.metrics)
-	if err != nil {
-		return fmt.Errorf("aggregator: %w", err)
-	}
-	a.slices.Start(ctx.Done())
 	remotes.Run(workers, ctx.Done())
-	return nil
+}
+
+// remoteOnly is the informer of APIServices for the controller of remote servers. It hides APIServices without a
+// service, which that controller ignores, too. Otherwise they would wait in its queue until it runs, as the metric
+// workqueue_depth would show.
+type remoteOnly struct {
+	apiserviceinformers.APIServiceInformer
+}
+
+func (r remoteOnly) Informer() cache.SharedIndexInformer {
+	return remoteOnlyInformer{r.APIServiceInformer.Informer()}
+}
+
+type remoteOnlyInformer struct{ cache.SharedIndexInformer }
+
+func (i remoteOnlyInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(cache.FilteringResourceEventHandler{FilterFunc: isRemote, Handler: handler}, resync)
+}
+
+// isRemote reports whether an event is about an APIService with a service.
+func isRemote(obj any) bool {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	apiService, ok := obj.(*apiregistrationv1.APIService)
+	return ok && apiService.Spec.Service != nil
 }

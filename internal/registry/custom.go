@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -167,7 +166,8 @@ func (c *CustomResource) Run(ctx context.Context) error {
 // for a while.
 type customs struct {
 	mu     sync.Mutex
-	byName map[schema.GroupResource][]*storage.Resource // the newest last; no empty slices
+	list   []*storage.Resource // in the order in which they began
+	byName map[schema.GroupResource][]*storage.Resource
 }
 
 // begin adds r until end is called.
@@ -178,24 +178,23 @@ func (c *customs) begin(r *storage.Resource) (end func()) {
 		c.byName = make(map[schema.GroupResource][]*storage.Resource)
 	}
 	gr := r.GroupResource
-	c.byName[gr] = append(c.byName[gr], r)
+	c.list, c.byName[gr] = append(c.list, r), append(c.byName[gr], r)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		states := c.byName[gr]
-		if i := slices.Index(states, r); len(states) > 1 {
-			c.byName[gr] = slices.Delete(states, i, i+1)
-		} else {
+		isR := func(other *storage.Resource) bool { return other == r }
+		c.list, c.byName[gr] = slices.DeleteFunc(c.list, isR), slices.DeleteFunc(c.byName[gr], isR)
+		if len(c.byName[gr]) == 0 {
 			delete(c.byName, gr)
 		}
 	}
 }
 
-// all lists the resources.
+// all lists the resources. Their order does not change, except by additions at the end and removals.
 func (c *customs) all() []*storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Concat(slices.Collect(maps.Values(c.byName))...)
+	return slices.Clone(c.list)
 }
 
 // newest returns the newest state of a resource, nil if there is none.
