@@ -9,11 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
@@ -47,8 +45,8 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 		return false
 	case bytes.Contains(accept, []byte("cbor")):
 		return false
-	case builtIn && (r.builtIn(gvr) == nil || minor > r.config.Minor && !asStored(accept)):
-		return false // it needs a conversion, or may have fields that this program does not know
+	case builtIn && (minor > r.config.Minor || r.builtIn(gvr) == nil):
+		return false // it may have fields that this program does not know, or needs a conversion
 	case builtIn && minor != r.config.Minor && bytes.Contains(bytes.ToLower(accept), []byte("table")):
 		return false // its columns may differ
 	}
@@ -57,12 +55,6 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	}
 	o, err := x.ListOptions()
 	return err == nil && (x.Verb == "list" && r.listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn, minor == r.config.Minor)
-}
-
-// asStored reports whether a client wants the bytes in which a built-in resource is cached.
-func asStored(accept []byte) bool {
-	f, known := negotiate.Usual(accept)
-	return known && f.MediaType == runtime.ContentTypeProtobuf
 }
 
 // listsCached reports whether a cache may answer a list with o. A continue token may be the upstream's.
@@ -99,10 +91,10 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 }
 
 // Acquire returns the cached resource that answers x, and the age of the cache: 0 if the upstream keeps it current.
-// Caches must be true for x and accept. Acquire waits until the cache is fresh enough. It returns nil if x must go through. from
+// Caches must be true for x. Acquire waits until the cache is fresh enough. It returns nil if x must go through. from
 // serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the
 // answer.
-func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
+func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	if from == nil && !r.mayFollow(gvr.GroupResource()) {
 		return nil, 0, nil
@@ -117,7 +109,7 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if f.newer && from != nil && !asStored(accept) || f.wait(waiting) != nil || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
+	if f.wait(waiting) != nil || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
 		r.release(f)
 		return nil, 0, nil
 	}

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -139,10 +138,6 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/api/v1/pods?resourceVersion=17&limit=5", json, known},
 			{"/api/v1/namespaces/a/pods/x?resourceVersion=0", json, known},
 			{"/api/v1/pods?watch=1", json, known},
-			{"/api/v1/pods?watch=1", runtime.ContentTypeProtobuf, true},
-			{"/api/v1/pods?resourceVersion=0", runtime.ContentTypeProtobuf + ",application/json", true},
-			{"/api/v1/pods?resourceVersion=0", runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", known},
-			{"/api/v1/pods?resourceVersion=0", "application/json," + runtime.ContentTypeProtobuf, known},
 			{"/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", json, known},
 			{"/apis/autoscaling/v2/horizontalpodautoscalers?resourceVersion=0", json, known},
 			{"/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dn,metadata.namespace%3Da", json, known},

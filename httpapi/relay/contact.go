@@ -74,7 +74,7 @@ func (r *Relay) askVersion(ctx context.Context) error {
 	}
 }
 
-// encodable sends the lists and watches of built-in resources whose objects this program may encode again. A new connection may lead to a newer server of the
+// encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the
 // upstream. So the first answer on a connection waits until the upstream has reported its version. With a single
 // connection, that is the version of the same server.
 type encodable struct {
@@ -104,17 +104,16 @@ func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// leaveNewer leaves the built-in resources, if the upstream is newer than this program: clients that read them as
-// JSON may be using their caches. Later caches of these resources serve protobuf alone.
+// leaveNewer leaves the built-in resources, if the upstream is newer than this program.
 func (r *Relay) leaveNewer(minor int64) {
 	if minor <= r.config.Minor {
 		return
 	}
-	r.config.Logger.Warn("upstream is newer than this program: reads of built-in resources go through, except in protobuf", "minor", minor, "own", r.config.Minor)
+	r.config.Logger.Warn("upstream is newer than this program: built-in resources go through", "minor", minor, "own", r.config.Minor)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		if gvr != crdResource() && r.builtIn(gvr) != nil && !f.newer {
+		if gvr != crdResource() && r.builtIn(gvr) != nil {
 			r.leaveLocked(gvr, f)
 		}
 	}

@@ -14,8 +14,8 @@
 //
 // Built-in resources are cached as the protobuf messages that the upstream has sent, in this program's
 // storage version. The messages keep fields that this program does not know, but it cannot write those as
-// JSON. So the built-in resources of a newer upstream are served from caches in protobuf alone, and other requests
-// for them go through. A new connection may lead to a newer server, so its first answer waits until the upstream has reported its version, which over several connections can
+// JSON, so requests for built-in resources of a newer upstream go through. A new connection may lead to a newer
+// server, so its first answer waits until the upstream has reported its version, which over several connections can
 // be that of another server. Custom resources are cached as JSON, one
 // cache per version.
 //

@@ -39,7 +39,6 @@ type followed struct {
 	gvr    schema.GroupVersionResource
 	cancel context.CancelFunc
 	alive  context.Context // ends when it is no longer followed
-	newer  bool            // the upstream was newer than this program
 	made   chan struct{}   // closed once the fields below are set
 
 	endpoint *registry.Endpoint
@@ -106,7 +105,7 @@ func (r *Relay) acquire(gvr schema.GroupVersionResource) *followed {
 		if r.running == nil {
 			return nil
 		}
-		f = &followed{gvr: gvr, newer: r.contact.minor.Load() > r.config.Minor, made: make(chan struct{})}
+		f = &followed{gvr: gvr, made: make(chan struct{})}
 		f.alive, f.cancel = context.WithCancel(r.running)
 		r.followed[gvr] = f
 		r.work.Go(func() { r.follow(f) })
@@ -188,7 +187,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 	client, maxPage := r.config.Client, r.config.Budget.limit/2
 	if f.gvr == crdResource() {
 		maxPage = 0
-	} else if protobuf && !f.newer {
+	} else if protobuf {
 		checked := *client
 		checked.Transport = encodable{r, cmp.Or(client.Transport, http.DefaultTransport)}
 		client = &checked
