@@ -276,7 +276,7 @@ func TestLeasesAreReused(t *testing.T) {
 	}
 	l.discard(3)
 	if got := take(99*time.Second + 1); got != 4 {
-		t.Errorf("after its lease was forgotten a key got lease %d", got)
+		t.Errorf("after its lease was discarded a key got lease %d", got)
 	}
 	if short, again := take(15*time.Second), take(99*time.Second+1); short != 5 || again != 4 {
 		t.Errorf("a TTL too short for reuse got lease %d, and the next key lease %d", short, again)

@@ -15,8 +15,8 @@ const (
 	leaseReuseMax     = 60 // seconds, the default
 	leaseMaxObjects   = 1000
 
-	// grantFirst is the timeout of the first attempt to get a lease. The next attempt goes to another member if there
-	// is one, because the first member may hang, and may take twice as long, up to slowTimeout. If the first attempt
+	// grantFirst is the timeout of the first attempt to get a lease. The next attempt may take twice as long, up to
+	// slowTimeout. It goes to another member if there is one, because the first member may hang. If the first attempt
 	// succeeds after all, its lease expires unused.
 	grantFirst = time.Second
 )
@@ -39,8 +39,8 @@ func newLeaseManager(retired func(objects int64)) *leaseManager {
 	return &leaseManager{retired: retired, longest: leaseReuseMax, granting: make(chan struct{}, 1)}
 }
 
-// lease returns a lease of a history that lasts at least atLeast, in whole seconds, from now. If a lease that can be reused must
-// be granted, one caller requests it, and the others wait and share it.
+// lease returns a lease of a history that lasts at least atLeast, rounded up to whole seconds, from now. If a lease
+// that can be reused must be granted, one caller requests it, and the others wait and share it.
 func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, atLeast time.Duration, history uint64) (clientv3.LeaseID, error) {
 	ttl := int64((atLeast + time.Second - 1) / time.Second)
 	if lease, ok := l.reuse(ttl, history); ok {

@@ -245,7 +245,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 // fillTimeout bounds reading the past of one subscription.
 const fillTimeout = 10 * time.Second
 
-// errTooLong says that the past events of a subscription exceed TailConfig.QueueBytes.
+// errTooLong says that the past events of a subscription, with those in its queue, exceed TailConfig.QueueBytes.
 var errTooLong = errors.New("kv: too much has happened")
 
 // fill reads the events after past up to at.present and puts them in front of the queue, which has all

@@ -34,8 +34,8 @@ const (
 	reopenFirst = time.Millisecond
 	reopenMax   = 100 * time.Millisecond
 
-	// confirmFirst is the timeout of etcd's confirmation of a watch: its member may hang. The next stream,
-	// on another member, gets twice as long, up to slowTimeout.
+	// confirmFirst is how long the first stream waits until etcd confirms its watch. Then the stream is abandoned,
+	// because its member may hang. The next stream, on another member, gets twice as long, up to slowTimeout.
 	confirmFirst = time.Second
 
 	// maxSkips is how many streams in succession may be abandoned because their member has hung before. etcd's client
