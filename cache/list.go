@@ -207,8 +207,8 @@ func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bo
 	return label.RequiresExactMatch(ix.Label)
 }
 
-// checkCorrupt finds the corrupt object that a scan of the same range would have found. Indexes do not contain
-// corrupt objects, because their labels and fields are not known.
+// checkCorrupt finds the corrupt object that a scan of the same range would have found. A search in an index can miss
+// it, because its labels and fields are not known.
 func (l *lister) checkCorrupt(start string) {
 	for _, o := range l.state.corruptFrom(start, 1) {
 		if strings.HasPrefix(o.Key(), l.query.Prefix) && (l.page.Next == "" || o.Key() < l.page.Next) {

@@ -43,7 +43,8 @@ type index struct {
 	learnt *learnt // nil if the schema declares it
 }
 
-// replace replaces the entry of prev by the entry of next; either may be nil.
+// replace replaces the entry of prev by the entry of next, which has the same key; either may be nil. If both have the
+// same value, the new entry overwrites the old one.
 func (ix *index) replace(prev, next *Object) {
 	var (
 		value   string

@@ -264,8 +264,9 @@ func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admissio
 // errNotReady has the text of upstream's plugins.
 var errNotReady = errors.New("not yet ready to handle request")
 
-// await blocks until the informers have synced or informersTimeout has passed since the start of Run, and reports
-// whether the write may continue. A write may come before Run.
+// await blocks until the informers have synced, informersTimeout has passed since the start of Run, or Run or ctx ends.
+// It reports false, and the write must be refused, only after Abandon. A write before Run also waits for Run, because
+// the process builds its own clients first.
 func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:

@@ -38,8 +38,9 @@ type Config struct {
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
-	// TokenReviews and AccessReviews replace the webhooks that the options configure; nil uses those. AccessReviews
-	// is used only if the modes of Authorization include a webhook.
+	// TokenReviews replaces the token webhook and the providers that Authentication configures, AccessReviews the
+	// webhooks that Authorization configures; nil uses those. AccessReviews is used only if Authorization, or its file,
+	// configures a webhook.
 	TokenReviews  authenticator.Token
 	AccessReviews *webhook.WebhookAuthorizer
 

@@ -192,8 +192,8 @@ func splitTokens(config kubeauthenticator.Config) (local, remote kubeauthenticat
 	return local, remote
 }
 
-// successive tries local and then remote. Its errors are those of upstream, which has all of them in one list. Each may
-// be nil.
+// successive tries local and then remote, and returns the same errors as upstream, which has the authenticators of both
+// in one list. Each may be nil.
 func successive(local, remote authenticator.Request) authenticator.Request {
 	if local == nil || remote == nil {
 		return cmp.Or(local, remote)

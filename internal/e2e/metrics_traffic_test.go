@@ -223,7 +223,7 @@ func cleanupRequests() []trafficRequest {
 	}
 }
 
-// pay sends a trafficRequest to m, reads the answer to its end, and returns its code and body.
+// send sends a trafficRequest to m, reads the answer to its end, and returns its code and body.
 func (m *member) send(v trafficRequest) (int, string) {
 	header := http.Header{"User-Agent": {"meter/1.0"}}
 	set := func(name, value string) {

@@ -177,8 +177,8 @@ func (l *queueSet) limitLocked(limit int) {
 	completer.Complete(config)
 }
 
-// lingerLocked keeps the queues open for latency, because a request that has ended keeps its seats in the queues
-// for that long. If latency is 0, it closes the queues unless requests are left in them.
+// lingerLocked keeps the queues open for at least latency, because a request that has ended keeps its seats in the
+// queues for that long. A later call of closeLocked closes them; if latency is 0, this one may.
 func (l *queueSet) lingerLocked(latency time.Duration) {
 	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersUntil) {
 		l.lingersUntil = end
@@ -186,7 +186,7 @@ func (l *queueSet) lingerLocked(latency time.Duration) {
 	l.closeLocked()
 }
 
-// closeLocked closes the queues if no request is left in them.
+// closeLocked closes the queues if no request is left in them and no request that has ended keeps seats in them.
 func (l *queueSet) closeLocked() {
 	if l.open && !time.Now().Before(l.lingersUntil) && l.QueueSet.IsIdle() {
 		l.open = false

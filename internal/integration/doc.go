@@ -4,7 +4,7 @@
 // failures with testdata/failures.txt.
 //
 // Nothing is copied from Kubernetes: the overlay is generated from the module k8s.io/kubernetes that
-// go.mod names. The tested packages get import paths below this package's, because an overlay cannot
+// go.mod names. Kubernetes' test packages get import paths below this package's, because an overlay cannot
 // replace files of the module cache. They import the same packages as the rest of this module, which
 // are built once.
 package integration

@@ -178,8 +178,9 @@ func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
 func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
 
 // Silence returns the time since the last sign of life of the upstream, or since the store was made. Signs of life are
-// an event or a bookmark of a watch, and a read of a revision that a watch has delivered. The opening of a watch counts
-// too, if it is the first one after another sign of life, and the watch before did not end because it was silent.
+// an event or a bookmark of a watch, and a proof that a watch has delivered everything: by a probe, or by a read of the
+// upstream's revision that returns the watch's position. The opening of a watch counts too, unless a watch was opened,
+// or has ended because it was silent, since the last of these signs.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
 
 func (s *Store) resetSilence() { s.heard.Store(time.Now().UnixNano()); s.muted.Store(false) }

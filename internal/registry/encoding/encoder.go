@@ -93,9 +93,9 @@ func (e *Encoder) converts(o *cache.Object) bool {
 	return c != nil && c.converts && !c.stores(o.Head())
 }
 
-// mostConversions limits the concurrent calls to one webhook. Flow control does not limit them, because a call
-// continues after its readers have left. The limit exceeds the usual number of seats, so readers that stay do not
-// reach it.
+// mostConversions limits the concurrent calls to the conversion webhook for one version of a CRD. Flow control does
+// not limit them, because a call continues after its readers have left. The limit exceeds the usual number of seats, so
+// readers that stay do not reach it.
 const mostConversions = 1000
 
 // converted returns the result of encode for o, which calls a webhook. Concurrent callers share one call and its

@@ -73,7 +73,7 @@ func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 }
 
 // refuse fails if the store has not reached revision and no read may wait for it: in a store that was replaced, the
-// revision may belong to the lost history, and reads of uncached resources never wait.
+// revision may belong to the lost history, and reads of uncached resources never wait for a future revision.
 func (w *awaiter) refuse(ctx context.Context, revision uint64) error {
 	if w.store.Replacements() == 0 && !w.uncached() {
 		return nil

@@ -57,8 +57,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// record counts the result of a comparison, and reloads a cache that differs. It ignores a comparison during which
-// the cache was retired or the server stopped.
+// record counts the result of a comparison, and reloads a cache that differs. It ignores an error if the
+// cache was retired or the server stopped meanwhile.
 func (c *Checker) record(r *Resource, err error) {
 	switch {
 	case err == nil:
