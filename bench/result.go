@@ -245,8 +245,8 @@ func Merge(runs ...*Result) *Result {
 	return sum
 }
 
-// MergeParallel adds up the Results of concurrent workloads, of which there must be at least one. It omits the
-// server's usage, which is the same in all of them.
+// MergeParallel adds up the Results of one or more concurrent workloads. It omits the server's usage, which
+// is the same in all of them.
 func MergeParallel(shares ...*Result) *Result {
 	sum := shares[0].bare()
 	sum.Values = nil

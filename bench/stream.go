@@ -52,7 +52,7 @@ func (s *stream) next() ([]byte, error) {
 	return s.Next()
 }
 
-// Frames reads the events of a watch in protobuf, each of which has a length prefix.
+// Frames reads the events of a watch in protobuf. Each event has a length prefix.
 type Frames struct {
 	From io.Reader
 
