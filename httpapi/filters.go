@@ -46,7 +46,7 @@ type shutdownFilter struct {
 	refused atomic.Bool // new requests are answered with 429
 }
 
-// check rejects the request if the server shuts down. It never rejects health probes and scrapes of /metrics.
+// check rejects the request while the server shuts down. It never rejects health probes and scrapes of /metrics.
 func (l *shutdownFilter) check(x *apiCall) bool {
 	if !l.refused.Load() || x.Carrier.Internal() {
 		return true

@@ -78,7 +78,7 @@ func (c *ChunkWriter) send(p []byte) {
 	c.Written += int64(n)
 }
 
-// Release returns c to the pool. Every caller of NewChunkWriter calls it once; the last call counts.
+// Release returns c to the pool. Each caller of NewChunkWriter calls Release once; the last call returns c.
 func (c *ChunkWriter) Release() {
 	if c.nested > 0 {
 		c.nested--
