@@ -118,7 +118,7 @@ func (c *chain) admit(x *apiCall) {
 	if c.concurrency.flow != nil {
 		x.Enter("priorityandfairness")
 	}
-	if !c.concurrency.acquire(x) {
+	if !c.concurrency.acquire(x, c.router.resumes(x)) {
 		c.authorization.access.Stopped(apimetrics.FilterImpersonation)
 		return
 	}

@@ -30,12 +30,12 @@ func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
 }
 
 // acquire waits until the request may be served, or refuses it: apiserver
-// pkg/server/filters, priority-and-fairness.go and maxinflight.go.
-func (s *concurrency) acquire(x *apiCall) bool {
+// pkg/server/filters, priority-and-fairness.go and maxinflight.go. A free request takes no seat of flow control.
+func (s *concurrency) acquire(x *apiCall, free bool) bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
 	case s.flow != nil && (watch || !long):
-		return s.acquireFromFlow(x)
+		return s.acquireFromFlow(x, free)
 	case s.flow == nil && !long:
 		return s.acquireByCount(x)
 	}
@@ -50,8 +50,8 @@ const (
 )
 
 // acquireFromFlow lets priority and fairness decide.
-func (s *concurrency) acquireFromFlow(x *apiCall) bool {
-	class, ok := s.flow.Acquire(x.Audit.Context(x.Base()), x.attributes(), &x.Request, s.queueDeadline(x), &x.Seat.Flow)
+func (s *concurrency) acquireFromFlow(x *apiCall, free bool) bool {
+	class, ok := s.flow.Acquire(x.Audit.Context(x.Base()), x.attributes(), &x.Request, free, s.queueDeadline(x), &x.Seat.Flow)
 	if !ok || x.Seat.Flow.Queued() {
 		x.Waited = time.Since(x.Received) // the time before is negligible
 	}
@@ -65,7 +65,7 @@ func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 		x.InQueue = x.Seat.Flow.Waited
 	}
 	if exchange.Lines() {
-		s.logClass(x, class)
+		s.logClass(x, free, class)
 	}
 	counts, _ := s.gaugeOf(x)
 	counts.Add(1)
@@ -74,8 +74,8 @@ func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 }
 
 // logClass adds flow control's classification of a request to its log line.
-func (s *concurrency) logClass(x *apiCall, class *flow.Class) {
-	work := s.flow.Estimate(x.attributes(), &x.Request, class)
+func (s *concurrency) logClass(x *apiCall, free bool, class *flow.Class) {
+	work := s.flow.Estimate(x.attributes(), &x.Request, free, class)
 	x.LogValues = append(x.LogValues, "apf_pl", class.Level, "apf_fs", class.Schema,
 		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)
 	x.Seated = time.Now()

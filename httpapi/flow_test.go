@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -26,6 +28,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/http1"
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/proctest"
@@ -291,6 +294,57 @@ func TestWatchesKeepNoSeat(t *testing.T) {
 	if n := flow.Watches(info); n != 3 {
 		t.Errorf("a write is heard of by %d watches", n)
 	}
+}
+
+// TestResumedWatchesNeedNoSeat checks that a watch that resumes at a recent revision is served while no seat is free,
+// and that watches with initial events are not.
+func TestResumedWatchesNeedNoSeat(t *testing.T) {
+	back, flow := registrytest.New(t, nil), newFlow(t)
+	p := serveBackWith(t, back, func(c *Config) { c.Flow, c.Authenticator = flow, named })
+	const path = "/api/v1/configmaps"
+	var list metav1.List
+	proctest.Eventually(t, "the configuration is loaded", func() error {
+		a := p.get(t, path, "u")
+		if a.header.Get("X-Kubernetes-PF-PriorityLevel-UID") != "all-level" {
+			return fmt.Errorf("%d %s", a.code, a.body)
+		}
+		return json.Unmarshal(a.body, &list)
+	})
+	taken := p.takeSeat(t, flow)
+	defer taken.Release()
+	for query, want := range map[string]int{
+		"resourceVersion=" + list.ResourceVersion:                            http.StatusOK,
+		"resourceVersion=" + list.ResourceVersion + "&allowWatchBookmarks=1": http.StatusOK,
+		"resourceVersion=0": http.StatusTooManyRequests,
+		"":                  http.StatusTooManyRequests,
+		"sendInitialEvents=true&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&resourceVersion=" + list.ResourceVersion: http.StatusTooManyRequests,
+	} {
+		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path+"?watch=1&"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "u")
+		resp, err := p.client(t).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != want || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") != "all-schema" {
+			t.Errorf("%q: %d %v, want %d", query, resp.StatusCode, resp.Header, want)
+		}
+	}
+}
+
+// takeSeat takes the only seat of newFlow.
+func (f *running) takeSeat(t *testing.T, control *flow.Control) *flow.Seat {
+	t.Helper()
+	seat, req := new(flow.Seat), new(request.Request)
+	req.Verb, req.Path = "get", "/x"
+	a := &request.Attributes{User: &user.DefaultInfo{Name: "v", Groups: []string{user.AllAuthenticated}}, Request: &req.Action}
+	if class, ok := control.Acquire(t.Context(), a, req, false, time.Now(), seat); !ok || class.LevelUID != "all-level" {
+		t.Fatalf("no seat: %+v", class)
+	}
+	return seat
 }
 
 // TestRequestsInFlightAreBounded checks that without flow control the number of requests is limited, except those of

@@ -65,6 +65,16 @@ func (r *router) route(x *apiCall) {
 	}
 }
 
+// resumes reports whether x is a watch of a built-in resource that flow control need not count, because it starts at
+// once and has few events to send. After a restart, all clients send such watches at the same time.
+func (r *router) resumes(x *apiCall) bool {
+	if x.Verb != "watch" || x.Query.Get("sendInitialEvents") == "true" {
+		return false
+	}
+	i, ok := r.table.Load().Lookup(&x.Request)
+	return ok && i.View != nil && i.View.Resource.Resumes(x.Query.Get("resourceVersion"))
+}
+
 // noMethod answers a request that i does not permit: with 405 if i permits another method at the same path,
 // otherwise as unknown does.
 func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {

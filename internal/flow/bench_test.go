@@ -132,7 +132,7 @@ func BenchmarkFlow(b *testing.B) {
 				until := time.Now().Add(time.Hour)
 				var seat Seat
 				for b.Loop() {
-					if class, ok := f.Acquire(b.Context(), a, r, until, &seat); !ok || class.Schema != name {
+					if class, ok := f.Acquire(b.Context(), a, r, false, until, &seat); !ok || class.Schema != name {
 						b.Fatal(class, ok)
 					}
 					seat.Release()

@@ -106,7 +106,8 @@ type Request interface {
 type Seat struct {
 	queueSet *queueSet
 	class    *Class
-	seats    int
+	verb     string
+	seats    int // 0 for a free request
 	since    time.Time
 	// For seats that the controller gave: Release closes done; ended is closed after the release.
 	done  chan<- struct{}
@@ -205,8 +206,9 @@ func (f *Control) RetryAfter(class *Class) int64 {
 
 // Acquire waits until a request may be served and fills seat, which the caller must release. It
 // returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
-// values and ends when the client leaves.
-func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, until time.Time, seat *Seat) (*Class, bool) {
+// values and ends when the client leaves. A free request is only classified and counted: it takes none
+// of upstream's seats and never waits.
+func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (*Class, bool) {
 	if a.GetUser() == nil {
 		return nil, false
 	}
@@ -214,16 +216,16 @@ func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Reques
 	key := AppendKey(room[:0], a, "") // flow schemas do not look at names
 	generation := f.generation.Load()
 	known := f.slot(key).Load()
-	// The controller always decides on watches, because it times their initialization.
-	if known != nil && known.generation == generation && known.key == string(key) && a.GetVerb() != "watch" {
-		work := f.Estimate(a, r, known.class)
+	// The controller decides on watches that take seats, because most of them are the first of their kind.
+	if known != nil && known.generation == generation && known.key == string(key) && (free || a.GetVerb() != "watch") {
+		work := f.Estimate(a, r, free, known.class)
 		if work.AdditionalLatency == 0 && known.queueSet.enter(work.MaxSeats()) {
-			*seat = Seat{queueSet: known.queueSet, class: known.class, seats: work.MaxSeats(), since: time.Now()}
+			*seat = Seat{queueSet: known.queueSet, class: known.class, verb: a.GetVerb(), seats: work.MaxSeats(), since: time.Now()}
 			known.class.begin(ctx, known.queueSet, work.MaxSeats())
 			return known.class, true
 		}
 	}
-	return f.queue(ctx, slices.Clone(key), a, r, until, seat)
+	return f.queue(ctx, slices.Clone(key), a, r, free, until, seat)
 }
 
 func (f *Control) slot(key []byte) *atomic.Pointer[classified] {
@@ -232,14 +234,14 @@ func (f *Control) slot(key []byte) *atomic.Pointer[classified] {
 
 // queue lets the controller decide. The controller calls a function and releases the seat
 // when the function returns, so it needs its own goroutine for the request.
-func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes, r Request, until time.Time, seat *Seat) (*Class, bool) {
+func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (*Class, bool) {
 	info := r.RequestInfo()
 	var class *Class
 	note := func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
 		class = f.classify(key, fs, pl)
 	}
 	estimate := func() flowrequest.WorkEstimate {
-		work := f.Estimate(a, r, class)
+		work := f.Estimate(a, r, free, class)
 		flowmetrics.ObserveWorkEstimatedSeats(class.Level, class.Schema, work.MaxSeats())
 		return work
 	}
@@ -323,7 +325,7 @@ func (s *Seat) Queued() bool { return s.done != nil }
 func (s *Seat) Release() {
 	switch {
 	case s.queueSet != nil:
-		s.class.end(s.seats, time.Since(s.since))
+		s.class.end(s.verb, s.seats, time.Since(s.since))
 		s.queueSet.leave(s.seats)
 	case s.done != nil:
 		close(s.done)
@@ -342,21 +344,26 @@ func (c *Class) begin(ctx context.Context, l *queueSet, seats int) {
 	l.began(ctx, c.Schema, seats)
 }
 
-// end updates upstream's metrics when the request ends.
-func (c *Class) end(seats int, took time.Duration) {
+// end updates upstream's metrics when the request ends, or when a watch is initialized.
+func (c *Class) end(verb string, seats int, took time.Duration) {
 	ctx := context.Background()
+	if verb == "watch" { // a label
+		ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: verb})
+	}
 	flowmetrics.AddRequestsExecuting(ctx, c.Level, c.Schema, -1)
 	flowmetrics.AddSeatConcurrencyInUse(c.Level, c.Schema, -seats)
 	flowmetrics.ObserveExecutionDuration(ctx, c.Level, c.Schema, took)
 }
 
 // Estimate returns the number of seats that a request of a class takes, and for how long it keeps them after its end.
-func (f *Control) Estimate(a authorizer.Attributes, r Request, class *Class) flowrequest.WorkEstimate {
+func (f *Control) Estimate(a authorizer.Attributes, r Request, free bool, class *Class) flowrequest.WorkEstimate {
 	req := new(http.Request)
-	switch a.GetVerb() {
-	case "list", "watch":
+	switch verb := a.GetVerb(); {
+	case free:
+		return flowrequest.WorkEstimate{}
+	case verb == "list", verb == "watch":
 		req.URL = r.URL() // whose query the estimate depends on
-	case "create", "update", "patch", "delete":
+	case verb == "create", verb == "update", verb == "patch", verb == "delete":
 	default:
 		return flowrequest.WorkEstimate{InitialSeats: 1} // upstream's estimator says so, too
 	}

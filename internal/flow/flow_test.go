@@ -72,7 +72,7 @@ func TestFlowAwaitsItsConfiguration(t *testing.T) {
 	for level, who := range flowUsers {
 		var seat Seat
 		request := onPods("list")
-		class, ok := f.Acquire(t.Context(), request.attributes(who), request, time.Now().Add(time.Minute), &seat)
+		class, ok := f.Acquire(t.Context(), request.attributes(who), request, false, time.Now().Add(time.Minute), &seat)
 		seat.Release()
 		if !ok || class.Schema != level {
 			t.Errorf("%s: %v, class %+v", level, ok, class)
@@ -103,7 +103,7 @@ func TestFlowRemembersClasses(t *testing.T) {
 			func() flowrequest.WorkEstimate { return flowrequest.WorkEstimate{InitialSeats: 1} }, func(bool) {}, func() {})
 		for range 2 {
 			var seat Seat
-			class, ok := f.Acquire(t.Context(), request.attributes(who), request, time.Now().Add(time.Minute), &seat)
+			class, ok := f.Acquire(t.Context(), request.attributes(who), request, false, time.Now().Add(time.Minute), &seat)
 			seat.Release()
 			if got := class.Schema + " " + class.Level; !ok || got != want {
 				r.Fatalf("%+v of %+v: %v %s, upstream %s", request.info, who, ok, got, want)
@@ -123,7 +123,7 @@ func TestFlowRemembersClasses(t *testing.T) {
 	request := onPods("get")
 	for level := ""; level != "workload-high"; {
 		var seat Seat
-		class, _ := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), &seat)
+		class, _ := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, false, time.Now().Add(time.Minute), &seat)
 		seat.Release()
 		level = class.Level
 	}
@@ -165,7 +165,7 @@ func TestTheControllerDecidesOnce(t *testing.T) {
 	acquire := func(request Request, a authorizer.Attributes) (queued, ok bool) {
 		var seat Seat
 		defer seat.Release()
-		_, ok = f.Acquire(t.Context(), a, request, time.Now().Add(time.Minute), &seat)
+		_, ok = f.Acquire(t.Context(), a, request, false, time.Now().Add(time.Minute), &seat)
 		return seat.Queued(), ok
 	}
 	for _, c := range []struct {
@@ -201,8 +201,8 @@ type withoutURL struct{ *flowRequest }
 func (withoutURL) URL() *url.URL { panic("no URL") }
 
 // TestRequestsWaitForSeats checks that as many requests are served at once as there are seats, and that
-// another request waits for a seat, but not beyond its deadline. Upstream's gauges count each request once
-// meanwhile.
+// another request waits for a seat, but not beyond its deadline, unless it is free. Upstream's gauges count each
+// request once meanwhile.
 func TestRequestsWaitForSeats(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	gauges := []string{"current_executing_requests", "current_executing_seats"}
@@ -220,7 +220,7 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	request := onPods("get")
 	a := request.attributes(flowUsers["service-accounts"])
 	acquire := func(until time.Duration, seat *Seat) bool {
-		_, ok := f.Acquire(t.Context(), a, request, time.Now().Add(until), seat)
+		_, ok := f.Acquire(t.Context(), a, request, false, time.Now().Add(until), seat)
 		return ok
 	}
 	var seats []*Seat
@@ -235,6 +235,25 @@ func TestRequestsWaitForSeats(t *testing.T) {
 		t.Fatalf("%d seats", len(seats))
 	}
 	check("while a request has waited in vain", len(seats))
+	proctest.Eventually(t, "free requests bypass the controller", func() error {
+		var free Seat
+		defer func() {
+			free.Release()
+			check("after a free request", len(seats))
+		}()
+		watch := onPods("watch")
+		class, ok := f.Acquire(t.Context(), watch.attributes(flowUsers["service-accounts"]), watch, true, time.Now(), &free)
+		if !ok || class.Level != "workload-low" {
+			t.Fatalf("a free request was served: %v, in class %+v", ok, class)
+		}
+		if executing := flowMetric(t, gauges[0], "workload-low") - before[gauges[0]]; executing != float64(len(seats)+1) {
+			t.Errorf("beside a free request, %v requests are executing, want %d", executing, len(seats)+1)
+		}
+		if free.Queued() { // the first of its kind, or the first after a change of the configuration
+			return errors.New("the controller has decided")
+		}
+		return nil
+	})
 	var waiting sync.WaitGroup
 	late := make([]Seat, 3)
 	for i := range late {
@@ -273,7 +292,7 @@ func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 	asked := make(chan *Seat, 1) // nil: the request got none
 	ask := func() {
 		seat := new(Seat)
-		if _, ok := f.Acquire(ctx, request.attributes(flowUsers["service-accounts"]), request, time.Now().Add(time.Hour), seat); !ok {
+		if _, ok := f.Acquire(ctx, request.attributes(flowUsers["service-accounts"]), request, false, time.Now().Add(time.Hour), seat); !ok {
 			seat = nil
 		}
 		asked <- seat
@@ -314,7 +333,7 @@ func TestConsistentListsCostWhatCachedOnesDo(t *testing.T) {
 	} {
 		r := onPods("list")
 		r.query = query
-		if got := f.Estimate(r.attributes(flowUsers["exempt"]), r, class).InitialSeats; got != want {
+		if got := f.Estimate(r.attributes(flowUsers["exempt"]), r, false, class).InitialSeats; got != want {
 			t.Errorf("%q: %d seats, want %d", query, got, want)
 		}
 	}
@@ -325,7 +344,7 @@ func TestFlowIsCounted(t *testing.T) {
 	f := runFlow(t, 600, flowConfiguration()...)
 	acquire := func(seat *Seat) {
 		request := onPods("get")
-		if _, ok := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), seat); !ok {
+		if _, ok := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, false, time.Now().Add(time.Minute), seat); !ok {
 			t.Fatal("refused")
 		}
 	}

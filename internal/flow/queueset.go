@@ -39,7 +39,7 @@ type queueSet struct {
 	lingersUntil time.Time         // until then, requests that have ended may keep seats in QueueSet
 }
 
-// enter takes seats, if the queues are closed and enough are free.
+// enter takes seats, if there are none to take, or the queues are closed and enough seats are free.
 func (l *queueSet) enter(seats int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,11 +47,14 @@ func (l *queueSet) enter(seats int) bool {
 }
 
 func (l *queueSet) enterLocked(seats int) bool {
-	if l.open || l.taken+seats > l.dispatch.ConcurrencyLimit && !l.exempt {
+	switch {
+	case seats == 0:
+	case l.open, l.taken+seats > l.dispatch.ConcurrencyLimit && !l.exempt:
 		return false
+	default:
+		l.takeLocked(seats)
 	}
 	l.passed++
-	l.takeLocked(seats)
 	return true
 }
 
@@ -90,7 +93,9 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 		}
 		l.began(ctx, schema, work.MaxSeats())
 		c := &counted{queueSet: l, ctx: ctx, work: *work, hash: hash, schema: schema}
-		l.counted[c] = true
+		if work.MaxSeats() > 0 {
+			l.counted[c] = true
+		}
 		return c, false
 	}
 	l.openLocked(schema)
@@ -193,7 +198,7 @@ func (l *queueSet) closeLocked() {
 	}
 }
 
-// counted is a request that the controller started and that got its seats without the queues.
+// counted is a request that the controller started and that got its seats, if it needs any, without the queues.
 type counted struct {
 	queueSet    *queueSet
 	ctx         context.Context
@@ -237,7 +242,10 @@ func (c *counted) releaseLocked() {
 	l, seats := c.queueSet, c.work.MaxSeats()
 	flowmetrics.AddSeatConcurrencyInUse(l.name, c.schema, -seats)
 	delete(l.counted, c)
-	if c.placeholder == nil {
+	switch {
+	case seats == 0:
+		return
+	case c.placeholder == nil:
 		l.takeLocked(-seats)
 		return
 	}

@@ -359,3 +359,37 @@ func TestWatchOfTheFuture(t *testing.T) {
 		}
 	})
 }
+
+// TestResumes checks that a watch resumes cheaply only from a revision that the cache shows, of the store's own
+// history, with at most 256 changes after it.
+func TestResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		first := revisionOf(t, f.create(examplePod("a", "first")).ResourceVersion)
+		last := first
+		for i := range fewEvents {
+			last = revisionOf(t, f.create(examplePod("b", strconv.Itoa(i))).ResourceVersion)
+		}
+		check := func(revision string, want bool) {
+			t.Helper()
+			if got := f.resource.Resumes(revision); got != want {
+				t.Errorf("a watch of changes after %q resumes: %v, want %v", revision, got, want)
+			}
+		}
+		synctest.Wait()
+		for revision, want := range map[int64]bool{first - 1: false, first: true, last: true, last + 1: false, 1: false} {
+			check(strconv.FormatInt(revision, 10), want)
+		}
+		for _, revision := range []string{"", "0", "-1", "x", "18446744073709551615"} {
+			check(revision, false)
+		}
+		load := f.setBack(last - 1)
+		load()
+		f.create(examplePod("a", "new"))
+		now := f.create(examplePod("a", "newer")).ResourceVersion
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		check(strconv.FormatInt(first, 10), false)
+		check(now, true)
+	})
+}

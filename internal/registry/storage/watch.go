@@ -43,6 +43,20 @@ func (e *StreamError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *StreamError) Unwrap() error { return e.Err }
 
+// fewEvents limits the events of a watch for which [Resource.Resumes] holds.
+const fewEvents = 256
+
+// Resumes reports whether a watch of changes after resourceVersion starts without a request to the store, and with at
+// most 256 changes of the resource.
+func (r *Resource) Resumes(resourceVersion string) bool {
+	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
+	if err != nil || revision == 0 || r.Cache == nil || !r.await.shows(revision) {
+		return false
+	}
+	next, err := r.Cache.Log().After(int64(revision))
+	return err == nil && r.Cache.Log().Next()-next <= fewEvents
+}
+
 // Watch opens a watcher. If SendInitialEvents is nil, the caller must leave out the bookmark that ends
 // the initial events, because the client did not request it. The caller sends a [StreamError] as an
 // ERROR event, and any other error as a response. The rules are those of apiserver
