@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,19 +134,24 @@ func (g *group) detach(w *Watcher) bool {
 // stretch is how many watchers are visited before the lock is released, so that others can attach and detach.
 const stretch = 256
 
-// each calls visit for each watcher. It goes from the last to the first: detach moves only watchers
+// each calls visit for each watcher. It goes from the last stretch to the first: detach moves only watchers
 // that were visited already, and a watcher that attaches meanwhile is not visited.
 func (g *group) each(visit func(*Watcher)) {
+	for end := math.MaxInt; end > 0; {
+		end = g.visitBefore(end, visit)
+	}
+}
+
+// visitBefore calls visit for up to stretch watchers before end and returns the slot of the first of them.
+func (g *group) visitBefore(end int, visit func(*Watcher)) (first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := len(g.watchers) - 1; i >= 0; i-- {
-		visit(g.watchers[i])
-		if i%stretch == 0 && i > 0 {
-			g.mu.Unlock()
-			g.mu.Lock()
-			i = min(i, len(g.watchers))
-		}
+	end = min(end, len(g.watchers))
+	first = max(0, end-stretch)
+	for _, w := range g.watchers[first:end] {
+		visit(w)
 	}
+	return first
 }
 
 // wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds
