@@ -83,8 +83,8 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 		return present, nil
 	}
 	err := t.retry(ctx, func(ctx context.Context) error {
-		item, found, _, err := t.store.Get(ctx, compactionKey)
-		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); err == nil && found && bad == nil {
+		item, _, _, err := t.store.Get(ctx, compactionKey)
+		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); bad == nil {
 			low = min(max(low, compacted), present)
 		}
 		if errors.Is(err, rpctypes.ErrPermissionDenied) { // an etcd user with rights to the prefix alone

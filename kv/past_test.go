@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -26,6 +28,7 @@ func TestTailFindsThePast(t *testing.T) {
 		replay          int64
 		compacted, told int64  // told: recorded by the compaction protocol
 		fail            string // the first three times
+		forbidden       bool   // to read the record of the compaction protocol
 		past            int64
 		requests        int // at most
 	}{
@@ -37,6 +40,7 @@ func TestTailFindsThePast(t *testing.T) {
 		{name: "protocol is behind", replay: 5000, compacted: 700, told: 300, past: 700, requests: 13},
 		{name: "compacted before the bound", replay: 100, compacted: 700, told: 700, past: present - 100, requests: 2},
 		{name: "compacted up to the present", replay: 100, compacted: present, past: 0, requests: 10},
+		{name: "get is forbidden", replay: 5000, compacted: 700, told: 700, forbidden: true, past: 700, requests: 13},
 		{name: "get fails", replay: 100, fail: "get", past: present - 100, requests: 5},
 		{name: "list fails", replay: 5000, compacted: 700, fail: "list", past: 700, requests: 16},
 		{name: "revision fails", replay: 100, fail: "revision", past: present - 100, requests: 2},
@@ -61,6 +65,9 @@ func TestTailFindsThePast(t *testing.T) {
 				store.SetHook(func(op, key string) error {
 					if key == "compact_rev_key" || key == "/registry/health/" {
 						requests++
+					}
+					if op == "get" && c.forbidden {
+						return rpctypes.ErrPermissionDenied
 					}
 					if op == c.fail && failures < 3 {
 						failures++
@@ -219,6 +226,59 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestCompactionAfterTheTailBegan checks that an owner has no past if the store was compacted beyond the revision at
+// which the Tail began.
+func TestCompactionAfterTheTailBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		write := func() {
+			for i := range 20 {
+				kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
+			}
+		}
+		write()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
+		sub := tail.Subscribe("/registry/pods/")
+		kvtest.RunUntilEnd(t, tail.Run)
+		synctest.Wait()
+		write()
+		kvtest.Put(t, store, "compact_rev_key", "28")
+		if err := store.Compact(28); err != nil {
+			t.Fatal(err)
+		}
+		if past, present := begin(t, sub, 15); past != 0 {
+			t.Errorf("from %d to %d", past, present)
+		}
+	})
+}
+
+// TestBeginEndsWithItsContext checks that Begin, whose context ends while it looks for a readable revision, does not
+// report that there is no past.
+func TestBeginEndsWithItsContext(t *testing.T) {
+	for _, at := range []string{"get", "list"} {
+		synctest.Test(t, func(t *testing.T) {
+			store := kvtest.NewMemory()
+			for i := range 20 {
+				kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
+			}
+			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
+			sub := tail.Subscribe("/registry/pods/")
+			kvtest.RunUntilEnd(t, tail.Run)
+			begin(t, sub, 0)
+			ctx, cancel := context.WithCancel(t.Context())
+			store.SetHook(func(op, key string) error {
+				if op == at && (key == "compact_rev_key" || key == "/registry/health/") {
+					cancel()
+				}
+				return nil
+			})
+			if past, present, err := sub.Begin(ctx, 15); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: from %d to %d, %v", at, past, present, err)
+			}
+		})
+	}
 }
 
 // begin calls Begin with a timeout.
