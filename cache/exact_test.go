@@ -21,13 +21,24 @@ import (
 // far above the last change, even if the subscription loses its place and the cache is reloaded at an earlier
 // revision so that watches can continue.
 func TestExactRevisionOutlastsReload(t *testing.T) {
-	for _, replay := range []int64{0, 1000} {
-		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
+	for _, c := range []struct {
+		replay   int64
+		replaced bool // the store was replaced before
+	}{{0, false}, {1000, false}, {1000, true}} {
+		replay := c.replay
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
-				store.PutAll(map[string][]byte{testPrefix + "a": []byte("1")})
+				first := store.PutAll(map[string][]byte{testPrefix + "a": []byte("1")})
 				m := replayed(t, store, kv.TailConfig{Replay: replay})
 				m.start(t)
+				loads := int64(2)
+				if c.replaced {
+					m.settle(t)
+					store.Restore(first, true)
+					m.settle(t)
+					loads++
+				}
 				changed := m.put(t, testPrefix+"a", "2")
 				for range 10 {
 					m.put(t, "/registry/others/o", "x")
@@ -52,17 +63,21 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 					check("after " + op)
 					return nil
 				})
+				store.Hold()
 				store.EndWatches(kv.ErrCompacted)
 				check("given up")
 				synctest.Wait()
+				time.Sleep(5 * time.Second)
+				check("loaded, not replayed")
+				store.Release()
 				time.Sleep(time.Minute)
-				check("loaded")
+				check("replayed")
 				m.store.SetHook(nil)
 				if got := m.cache.Log().Oldest(); replay > 0 && got != changed {
 					t.Errorf("the log reaches back to %d, want %d", got, changed)
 				}
-				if loads := m.reflector.Stats.Loads.Load(); loads != 2 {
-					t.Errorf("%d loads", loads)
+				if got := m.reflector.Stats.Loads.Load(); got != loads {
+					t.Errorf("%d loads", got)
 				}
 				m.settle(t)
 			})

@@ -195,9 +195,6 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 		if err != nil {
 			return fmt.Errorf("cache: load %s: %w", r.config.Prefix, err)
 		}
-		if past == 0 {
-			exactTo = 0
-		}
 		// The cache was exact up to exactTo, so the store did not change between the cache's last
 		// revision and exactTo. The loaded state is at least as new, so it is exact up to there, too.
 		r.cache.reset(objects, revision, exactTo, replacements)

@@ -2,10 +2,13 @@ package cache
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // TestLoadAcrossAReplacement replaces the store between two pages of a load by one that soon has the same
@@ -91,5 +94,40 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 		if err := <-waited; !errors.Is(err, kv.ErrReplaced) {
 			t.Errorf("Wait: %v, want ErrReplaced", err)
 		}
+	})
+}
+
+// TestReplayOfAReplacedStore replaces the store, whose new history has its own past before the cache loads. The cache,
+// which was exact up to a later revision of the lost history, must not claim that revision of the new one.
+func TestReplayOfAReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := replayed(t, kvtest.NewMemory(), kv.TailConfig{Replay: 1000})
+		kept := m.put(t, testPrefix+"a", "kept")
+		m.start(t)
+		for range 30 {
+			m.put(t, "/registry/others/a", "lost")
+		}
+		m.settle(t)
+		m.store.EndWatches(kv.ErrCompacted) // the cache loads the past and stays exact up to the present
+		time.Sleep(10 * time.Second)
+		m.settle(t)
+		m.store.SetHook(func(op, key string) error {
+			if op == "list" && strings.HasPrefix(key, testPrefix) {
+				return errors.New("unavailable")
+			}
+			return nil
+		})
+		m.store.Restore(kept, true)
+		for range 5 {
+			time.Sleep(10 * time.Second)
+			m.put(t, testPrefix+"a", "new")
+		}
+		m.store.EndWatches(kv.ErrCompacted)
+		time.Sleep(10 * time.Second)
+		m.store.SetHook(nil)
+		if s := m.settle(t); s.Revision() != kept+5 {
+			t.Errorf("the cache claims revision %d of a store at %d", s.Revision(), kept+5)
+		}
+		m.checkPast(t, kept, kept+5)
 	})
 }
