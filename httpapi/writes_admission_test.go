@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -250,7 +251,8 @@ func (s *scriptedAdmission) note(phase string, ctx context.Context, a admission.
 		return s.side.plain(string(out))
 	}
 	made, err := o.GetObjectCreater().New(a.GetKind())
-	s.calls = append(s.calls, fmt.Sprintf("%s %s %v %v %q in %q/%q, dry run %v, by %v, options %T %s, makes %T %v, equivalents %v\n  object %T %s\n  old %T %s", phase, a.GetOperation(), a.GetResource(), a.GetKind(),
+	end, _ := ctx.Deadline() // in an hour, or in the 34 s of a write
+	s.calls = append(s.calls, fmt.Sprintf("%s within a minute %v, %s %v %v %q in %q/%q, dry run %v, by %v, options %T %s, makes %T %v, equivalents %v\n  object %T %s\n  old %T %s", phase, time.Until(end) < time.Minute, a.GetOperation(), a.GetResource(), a.GetKind(),
 		a.GetSubresource(), a.GetNamespace(), s.side.plain(a.GetName()), a.IsDryRun(), a.GetUserInfo(), a.GetOperationOptions(), text(a.GetOperationOptions()), made, err,
 		o.GetEquivalentResourceMapper().EquivalentResourcesFor(a.GetResource(), a.GetSubresource()),
 		a.GetObject(), text(a.GetObject()), a.GetOldObject(), text(a.GetOldObject())))

@@ -55,7 +55,7 @@ type writesPair struct {
 
 // compare sends a sequence to both sides. Entries of managedFields are ordered by their seconds. So if the sides
 // differ and a second ended during the sequence, compare sends it again, up to ten times, to other namespaces.
-func (w *writesPair) compare(t *rapid.T, namespace string, sequence []*writeRequest) {
+func (w *writesPair) compare(t rapid.TB, namespace string, sequence []*writeRequest) {
 	diff, straddled := w.run(namespace, sequence)
 	for i := 0; diff != "" && straddled && i < 10; i++ {
 		next := fmt.Sprintf("%s-%d", namespace, i)

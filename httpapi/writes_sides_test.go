@@ -65,8 +65,15 @@ type writesRights struct{ auditors }
 
 // Authorize implements authorizer.Authorizer.
 func (r writesRights) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if a.GetUser().GetName() == "updater" && a.GetVerb() == "create" {
-		return authorizer.DecisionNoOpinion, "updates alone", nil
+	if a.GetVerb() == "create" {
+		switch a.GetUser().GetName() {
+		case "updater":
+			return authorizer.DecisionNoOpinion, "updates alone", nil
+		case "lucky": // as with a role that does not exist
+			return authorizer.DecisionAllow, "because", errors.New("a rule is missing")
+		case "unlucky":
+			return authorizer.DecisionNoOpinion, "", errors.New("a rule is missing")
+		}
 	}
 	return r.auditors.Authorize(ctx, a)
 }
@@ -144,7 +151,7 @@ func newWritesLarder(t testing.TB) *writesSide {
 		c.Authenticator, c.Authorizer = auditors{}, writesRights{}
 		c.AuditPolicy, c.Audit = parsePolicy(t, writesPolicy), s.audited
 		c.Admission, c.Spans, c.SampleChance = s.admission.chain(), s.spans.provider, 1
-		c.MaxBodyBytes = maxSentBody
+		c.MaxBodyBytes, c.RequestTimeout = maxSentBody, time.Hour
 	})
 	s.connect(t, f.addr, f.pool)
 	return s
@@ -164,7 +171,7 @@ func newWritesUpstream(t testing.TB) *writesSide {
 	c.Authentication.Authenticator, c.Authorization.Authorizer = auditors{}, writesRights{}
 	c.AuditPolicyRuleEvaluator, c.AuditBackend = parsePolicy(t, writesPolicy), backend{s.audited}
 	c.RequestInfoResolver = &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
-	c.TracerProvider = s.spans.provider
+	c.TracerProvider, c.RequestTimeout = s.spans.provider, time.Hour
 	c.FeatureGate = utilfeature.DefaultFeatureGate
 	front := httptest.NewUnstartedServer(genericapiserver.DefaultBuildHandlerChain(director, c))
 	front.EnableHTTP2 = true

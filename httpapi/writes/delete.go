@@ -96,11 +96,8 @@ func (w *Write) gone(code int, name string) *metav1.Status {
 }
 
 func (w *Write) deleteAttributes(options *metav1.DeleteOptions) admission.Attributes {
-	scope, name := w.endpoint.Scope, w.Name
-	if w.Verb == "deletecollection" {
-		name = ""
-	}
-	return admission.NewAttributesRecord(nil, nil, scope.Kind, w.Namespace, name, scope.Resource, scope.Subresource,
+	scope := w.endpoint.Scope
+	return admission.NewAttributesRecord(nil, nil, scope.Kind, w.Namespace, w.Name, scope.Resource, scope.Subresource,
 		admission.Delete, options, dryrun.IsDryRun(options.DryRun), w.User)
 }
 
@@ -159,7 +156,7 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 // ignoresReadErrors reports whether the client asks to delete an object that may be unreadable.
 func ignoresReadErrors(options *metav1.DeleteOptions) bool {
 	ignore := options.IgnoreStoreReadErrorWithClusterBreakingPotential
-	return ignore != nil && *ignore && storage.DeletesUnread()
+	return ignore != nil && *ignore
 }
 
 // unsafeDeleter returns the deleter of unreadable objects, if the user is authorized to use it.

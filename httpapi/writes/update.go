@@ -76,14 +76,12 @@ func (w *Write) checkIdentity(obj runtime.Object) error {
 			return err
 		}
 	}
-	namespace, name, err := w.endpoint.Scope.Namer.ObjectName(obj)
+	_, name, err := w.endpoint.Scope.Namer.ObjectName(obj)
 	switch {
 	case err != nil:
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: %v", w.Name, err))
 	case name != w.Name:
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, w.Name))
-	case w.Namespace != "" && namespace != "" && namespace != w.Namespace:
-		return apierrors.NewBadRequest(fmt.Sprintf("the namespace of the object (%s) does not match the namespace on the request (%s)", namespace, w.Namespace))
 	}
 	return nil
 }
@@ -172,11 +170,10 @@ func (c *change) store(info rest.UpdatedObjectInfo, forceCreate bool, slim func(
 
 func (c *change) storeOnce(info rest.UpdatedObjectInfo, forceCreate bool) (stored runtime.Object, err error) {
 	w, e := c.write, c.write.endpoint
-	options := *c.options // storages may change it
 	stored, c.created, err = c.updater.Update(w.ctx, w.Name, info,
 		c.authorizeCreate(rest.AdmissionToValidateObjectFunc(e.chain, c.attributes(nil, nil, admission.Create), e.Scope)),
 		rest.AdmissionToValidateObjectUpdateFunc(e.chain, c.attributes(nil, nil, admission.Update), e.Scope),
-		forceCreate, &options)
+		forceCreate, c.options)
 	return stored, err
 }
 

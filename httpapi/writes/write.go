@@ -258,7 +258,6 @@ type recorder struct {
 	http.ResponseWriter // nil: upstream's recorder calls only Header
 
 	mu       sync.Mutex      // guards what follows
-	closed   bool            // the response has its headers
 	header   http.Header     // to which upstream's recorder adds
 	upstream context.Context // has that recorder; nil before the first warning
 }
@@ -268,9 +267,6 @@ func (r *recorder) Header() http.Header { return r.header }
 func (r *recorder) AddWarning(agent, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
-		return
-	}
 	if r.upstream == nil {
 		r.header = make(http.Header)
 		keep := func(_ http.ResponseWriter, req *http.Request) { r.upstream = req.Context() }
@@ -279,11 +275,10 @@ func (r *recorder) AddWarning(agent, text string) {
 	warning.AddWarning(r.upstream, agent, text)
 }
 
-// close adds the headers to the response. Later warnings are discarded.
+// close adds the headers to the response. Later warnings are not sent.
 func (r *recorder) close(to *exchange.Response) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.closed = true
 	for _, header := range r.header["Warning"] {
 		to.Add("Warning", header)
 	}
