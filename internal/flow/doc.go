@@ -4,6 +4,7 @@
 // others Control only counts seats, with the same result and less CPU (E7). Upstream's metrics count all requests.
 // Free requests take no seat: after a restart, thousands of watches resume at once. Each is quickly served, but
 // together they would overflow the queues, and clients retry a rejected watch at an even higher cost.
+// A user has at most 64 free requests at once.
 //
 // # Locks
 //

@@ -35,6 +35,8 @@ const (
 	rememberedClasses = 1 << 12
 	// rememberedSize limits the bytes of the key of a slot.
 	rememberedSize = 1 << 10
+	// maxFree limits the free requests of a user that are served at once, so that a flood of them waits for seats.
+	maxFree = 64
 )
 
 // Config is the configuration of a [Control]. All fields are required.
@@ -79,6 +81,7 @@ type Control struct {
 	mu        sync.Mutex
 	queueSets map[string]*queueSet // guarded by mu: by priority level
 	classes   map[[4]string]*Class // guarded by mu: by names and UIDs
+	free      map[string]int       // guarded by mu: free requests that are served, by user; none is 0
 }
 
 // Class is a flow schema and its priority level. It is immutable except for rejected.
@@ -114,6 +117,9 @@ type Seat struct {
 	ended <-chan struct{}
 	// Waited is the time until the controller gave the seat.
 	Waited time.Duration
+	// For a free request.
+	control *Control
+	user    string
 }
 
 // New returns a Control with the mandatory configuration. Run loads the rest.
@@ -121,7 +127,7 @@ func New(config Config) *Control {
 	f := &Control{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
 		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*Class),
-		loaded: make(chan struct{}),
+		free: make(map[string]int), loaded: make(chan struct{}),
 	}
 	flowmetrics.Register()
 	supportWatchProgress()
@@ -207,10 +213,20 @@ func (f *Control) RetryAfter(class *Class) int64 {
 // Acquire waits until a request may be served and fills seat, which the caller must release. It
 // returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
 // values and ends when the client leaves. A free request is only classified and counted: it takes none
-// of upstream's seats and never waits.
-func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (*Class, bool) {
+// of upstream's seats and never waits, unless 64 of its user are served.
+func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (class *Class, ok bool) {
 	if a.GetUser() == nil {
 		return nil, false
+	}
+	name := a.GetUser().GetName()
+	if free = free && f.addFree(name, 1); free {
+		defer func() {
+			if ok {
+				seat.control, seat.user = f, name
+			} else {
+				f.addFree(name, -1)
+			}
+		}()
 	}
 	var room [KeyRoom]byte
 	key := AppendKey(room[:0], a, "") // flow schemas do not look at names
@@ -226,6 +242,22 @@ func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Reques
 		}
 	}
 	return f.queue(ctx, slices.Clone(key), a, r, free, until, seat)
+}
+
+// addFree counts n more free requests of a user, and reports whether they may be served.
+func (f *Control) addFree(user string, n int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.free[user] + n
+	switch {
+	case now > maxFree:
+		return false
+	case now == 0:
+		delete(f.free, user)
+	default:
+		f.free[user] = now
+	}
+	return true
 }
 
 func (f *Control) slot(key []byte) *atomic.Pointer[classified] {
@@ -330,6 +362,9 @@ func (s *Seat) Release() {
 	case s.done != nil:
 		close(s.done)
 		<-s.ended // otherwise the client's next request might wait for this seat
+	}
+	if s.control != nil {
+		s.control.addFree(s.user, -1)
 	}
 	*s = Seat{}
 }

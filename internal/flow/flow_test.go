@@ -205,16 +205,13 @@ func (withoutURL) URL() *url.URL { panic("no URL") }
 // request once meanwhile.
 func TestRequestsWaitForSeats(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
-	gauges := []string{"current_executing_requests", "current_executing_seats"}
-	before := make(map[string]float64)
-	for _, name := range gauges {
-		before[name] = flowMetric(t, name, "workload-low")
+	gauges := func() [2]float64 {
+		return [2]float64{flowMetric(t, "current_executing_requests", "workload-low"), flowMetric(t, "current_executing_seats", "workload-low")}
 	}
-	check := func(when string, executing int) {
-		for _, name := range gauges {
-			if n := flowMetric(t, name, "workload-low") - before[name]; n != float64(executing) {
-				t.Errorf("%s, %s is %v, not %d", when, name, n, executing)
-			}
+	before := gauges()
+	check := func(when string, requests, seats int) {
+		if n := gauges(); n[0]-before[0] != float64(requests) || n[1]-before[1] != float64(seats) {
+			t.Errorf("%s, %v requests have %v seats, want %d and %d", when, n[0]-before[0], n[1]-before[1], requests, seats)
 		}
 	}
 	request := onPods("get")
@@ -234,26 +231,8 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	if len(seats) == 0 || len(seats) > 20 {
 		t.Fatalf("%d seats", len(seats))
 	}
-	check("while a request has waited in vain", len(seats))
-	proctest.Eventually(t, "free requests bypass the controller", func() error {
-		var free Seat
-		defer func() {
-			free.Release()
-			check("after a free request", len(seats))
-		}()
-		watch := onPods("watch")
-		class, ok := f.Acquire(t.Context(), watch.attributes(flowUsers["service-accounts"]), watch, true, time.Now(), &free)
-		if !ok || class.Level != "workload-low" {
-			t.Fatalf("a free request was served: %v, in class %+v", ok, class)
-		}
-		if executing := flowMetric(t, gauges[0], "workload-low") - before[gauges[0]]; executing != float64(len(seats)+1) {
-			t.Errorf("beside a free request, %v requests are executing, want %d", executing, len(seats)+1)
-		}
-		if free.Queued() { // the first of its kind, or the first after a change of the configuration
-			return errors.New("the controller has decided")
-		}
-		return nil
-	})
+	check("while a request has waited in vain", len(seats), len(seats))
+	checkFree(t, f, func(when string, free int) { check(when, len(seats)+free, len(seats)) })
 	var waiting sync.WaitGroup
 	late := make([]Seat, 3)
 	for i := range late {
@@ -271,7 +250,7 @@ func TestRequestsWaitForSeats(t *testing.T) {
 		late[i].Release()
 		late[i].Release() // does nothing
 	}
-	check("after the last request", 0)
+	check("after the last request", 0, 0)
 	f.mu.Lock()
 	queueSet := f.queueSets["workload-low"]
 	f.mu.Unlock()
@@ -279,6 +258,43 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	defer queueSet.mu.Unlock()
 	if queueSet.open || queueSet.taken != 0 {
 		t.Errorf("%d seats are taken by count, the queues are open: %v", queueSet.taken, queueSet.open)
+	}
+}
+
+// checkFree checks that free requests are served while no seat of their level is free, whether the controller decides
+// or not, but not more than maxFree of a user. check checks how many are executing.
+func checkFree(t *testing.T, f *Control, check func(when string, free int)) {
+	watch, who := onPods("watch"), flowUsers["service-accounts"]
+	acquire := func(seat *Seat) bool {
+		class, ok := f.Acquire(t.Context(), watch.attributes(who), watch, true, time.Now(), seat)
+		return ok && class.Level == "workload-low"
+	}
+	proctest.Eventually(t, "free requests bypass the controller", func() error {
+		var seat Seat
+		defer seat.Release()
+		if !acquire(&seat) {
+			t.Fatal("a free request was refused")
+		}
+		check("beside a free request", 1)
+		if seat.Queued() { // the first of its kind, or the first after a change of the configuration
+			return errors.New("the controller has decided")
+		}
+		return nil
+	})
+	var free [maxFree + 1]Seat
+	for i := range free {
+		acquire(&free[i]) // the last may get a seat, if the limit of the level has just grown
+		if took := free[i].control != nil; took != (i < maxFree) {
+			t.Errorf("request %d is free: %v", i, took)
+		}
+	}
+	for i := range free {
+		free[i].Release()
+		free[i].Release() // does nothing
+	}
+	check("after the free requests", 0)
+	if len(f.free) != 0 {
+		t.Errorf("free requests are left: %v", f.free)
 	}
 }
 
