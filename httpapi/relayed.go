@@ -54,7 +54,7 @@ func (r *router) serveRelayed(x *apiCall) {
 	}
 	ctx, cancel := x.Bounded()
 	defer cancel()
-	resource, age, done := r.relay.Acquire(ctx, &x.Request, r.builtIn(x))
+	resource, age, done := r.relay.Acquire(ctx, &x.Request, x.Peek("Accept"), r.builtIn(x))
 	if resource == nil {
 		r.relay.Forward(&x.Call)
 		return

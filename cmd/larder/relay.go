@@ -39,6 +39,9 @@ func newRelay() *cobra.Command {
 		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, the relay follows each resource except secrets from its first read on.")
 	consistent := fs.String("consistent-reads", "upstream",
 		fmt.Sprintf(`Which server answers lists without a resourceVersion: "upstream"; or "cache", which answers lists of at least %d objects from a cache that is proved current, and passes others to the upstream.`, consistentFrom))
+	fs.BoolVar(&config.CacheNewer, "cache-newer", false,
+		"Answer reads of built-in resources in protobuf from caches if the upstream has a newer minor version. "+
+			"Each connection must then lead to one of the upstream's servers: no proxy or balancer between them may read HTTP.")
 	fs.DurationVar(&config.Idle, "idle", config.Idle, "How long to follow a resource that no client reads.")
 	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
 		"How long to answer reads from caches while the upstream does not respond.")

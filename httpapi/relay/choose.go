@@ -9,9 +9,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
@@ -45,8 +47,8 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 		return false
 	case bytes.Contains(accept, []byte("cbor")):
 		return false
-	case builtIn && (minor > r.config.Minor || r.builtIn(gvr) == nil):
-		return false // it may have fields that this program does not know, or needs a conversion
+	case builtIn && (r.builtIn(gvr) == nil || minor > r.config.Minor && !(r.cachesNewer() && asStored(accept))):
+		return false // it needs a conversion, or may have fields that this program does not know
 	case builtIn && minor != r.config.Minor && bytes.Contains(bytes.ToLower(accept), []byte("table")):
 		return false // its columns may differ
 	}
@@ -55,6 +57,18 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	}
 	o, err := x.ListOptions()
 	return err == nil && (x.Verb == "list" && r.listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn, minor == r.config.Minor)
+}
+
+// asStored reports whether a client wants the bytes in which a built-in resource is cached.
+func asStored(accept []byte) bool {
+	f, known := negotiate.Usual(accept)
+	return known && f.MediaType == runtime.ContentTypeProtobuf
+}
+
+// current reports whether f may answer a client that sends accept. The upstream may have become newer since the last check.
+func (r *Relay) current(f *followed, accept []byte, builtIn bool) bool {
+	minor := r.contact.minor.Load()
+	return !builtIn || minor <= r.config.Minor || f.minor.Load() == minor && r.cachesNewer() && asStored(accept)
 }
 
 // listsCached reports whether a cache may answer a list with o. A continue token may be the upstream's.
@@ -91,10 +105,10 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 }
 
 // Acquire returns the cached resource that answers x, and the age of the cache: 0 if the upstream keeps it current.
-// Caches must be true for x. Acquire waits until the cache is fresh enough. It returns nil if x must go through. from
+// Caches must be true for x and accept. Acquire waits until the cache is fresh enough. It returns nil if x must go through. from
 // serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the
 // answer.
-func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
+func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	if from == nil && !r.mayFollow(gvr.GroupResource()) {
 		return nil, 0, nil
@@ -109,7 +123,7 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Res
 	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if f.wait(waiting) != nil || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
+	if f.wait(waiting) != nil || !r.current(f, accept, from != nil) || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
 		r.release(f)
 		return nil, 0, nil
 	}

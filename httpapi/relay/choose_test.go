@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -83,14 +84,15 @@ func TestVersionOfEachConnection(t *testing.T) {
 	if r.config.Upstream, err = url.Parse(u.URL); err != nil {
 		t.Fatal(err)
 	}
+	f := &followed{cancel: func() {}}
 	for i, want := range [][]string{{"/pods", "/version"}, {"/pods"}, {"/pods", "/version"}} {
 		if i == 2 {
 			u.CloseClientConnections()
 		}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, u.URL+"/pods", nil)
-		resp, err := encodable{r, r.config.Client.Transport}.RoundTrip(req)
+		resp, err := oneVersion{r, f, r.config.Client.Transport}.RoundTrip(req)
 		for i == 2 && err != nil && t.Context().Err() == nil { // the transport has not seen the end of the connection
-			resp, err = encodable{r, r.config.Client.Transport}.RoundTrip(req)
+			resp, err = oneVersion{r, f, r.config.Client.Transport}.RoundTrip(req)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -127,9 +129,18 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 		t.Error("a cache answers before the version of the upstream is known")
 	}
 	r.contact.last.Store(time.Now().UnixNano())
-	for _, minor := range []int64{35, 36, 37} {
+	const stored = runtime.ContentTypeProtobuf
+	for _, on := range []struct {
+		minor  int64
+		caches bool // Config.CacheNewer
+		mixed  bool // servers on a connection
+	}{{35, false, false}, {36, true, true}, {37, false, false}, {37, true, false}, {37, true, true}} {
+		minor := on.minor
 		r.contact.minor.Store(minor)
+		r.config.CacheNewer = on.caches
+		r.contact.mixed.Store(on.mixed)
 		known := minor <= 36 // built-in resources
+		bytes := known || on.caches && !on.mixed
 		for _, c := range []struct {
 			target, accept string
 			want           bool
@@ -138,6 +149,13 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/api/v1/pods?resourceVersion=17&limit=5", json, known},
 			{"/api/v1/namespaces/a/pods/x?resourceVersion=0", json, known},
 			{"/api/v1/pods?watch=1", json, known},
+			{"/api/v1/pods?watch=1", stored, bytes},
+			{"/api/v1/namespaces/a/pods/x?resourceVersion=0", stored + ", */*", bytes},
+			{"/api/v1/pods?resourceVersion=0", stored + ",application/json", bytes},
+			{"/api/v1/pods?resourceVersion=0", stored + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", known},
+			{"/api/v1/pods?resourceVersion=0", "application/json," + stored, known},
+			{"/api/v1/pods?resourceVersion=0&fieldSelector=status.phase%3DRunning", stored, minor == 36},
+			{"/apis/autoscaling/v1/horizontalpodautoscalers?resourceVersion=0", stored, false}, // converted
 			{"/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", json, known},
 			{"/apis/autoscaling/v2/horizontalpodautoscalers?resourceVersion=0", json, known},
 			{"/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dn,metadata.namespace%3Da", json, known},
@@ -169,7 +187,7 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/version", json, false},
 		} {
 			if got := caches("GET", c.target, c.accept); got != c.want {
-				t.Errorf("upstream 1.%d, %s as %s: %v", minor, c.target, c.accept, got)
+				t.Errorf("upstream %+v, %s as %s: %v", on, c.target, c.accept, got)
 			}
 			if caches("HEAD", c.target, c.accept) || caches("POST", c.target, c.accept) {
 				t.Errorf("a cache answers HEAD or POST %s", c.target)

@@ -25,7 +25,8 @@ type contact struct {
 	asked chan struct{} // closed after the first attempt to reach the upstream
 	last  atomic.Int64  // time of the last answer, at first of the relay's creation, in Unix nanoseconds
 	minor atomic.Int64  // the upstream's highest minor version
-	known *lru.Cache    // the last connections on which the upstream was asked for its version
+	known *lru.Cache    // the minor versions that were reported on the last connections
+	mixed atomic.Bool   // servers of different versions have answered on one connection
 }
 
 const (
@@ -57,89 +58,132 @@ func (r *Relay) keepContact(ctx context.Context) {
 
 // askVersion asks the upstream for its version once. It may be called concurrently.
 func (r *Relay) askVersion(ctx context.Context) error {
-	minor, err := minorOf(ctx, &r.config)
+	minor, conn, err := minorOf(ctx, &r.config)
 	if err != nil {
 		return err
 	}
 	r.contact.last.Store(time.Now().UnixNano())
-	for {
-		seen := r.contact.minor.Load()
-		if minor <= seen {
-			return nil
-		}
-		if r.contact.minor.CompareAndSwap(seen, minor) {
-			r.leaveNewer(minor)
-			return nil
-		}
+	seen := r.contact.minor.Load()
+	for minor > seen && !r.contact.minor.CompareAndSwap(seen, minor) {
+		seen = r.contact.minor.Load()
 	}
+	before, known := r.contact.known.Get(conn)
+	mixed := known && before != minor && !r.contact.mixed.Swap(true)
+	if mixed {
+		r.config.Logger.Warn("servers of different versions answer on one connection to the upstream", "minor", minor, "before", before)
+	}
+	if mixed || minor > max(seen, r.config.Minor) {
+		r.leaveNewer()
+	}
+	if conn != nil && !known { // last: from now on, answers on the connection fill caches
+		r.contact.known.Add(conn, minor)
+	}
+	return nil
 }
 
-// encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the
-// upstream. So the first answer on a connection waits until the upstream has reported its version. With a single
-// connection, that is the version of the same server.
-type encodable struct {
-	*Relay
-	next http.RoundTripper
-}
-
-func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
-	var conn net.Conn
-	traced := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn }})
-	resp, err := e.next.RoundTrip(req.WithContext(traced))
-	if err != nil || conn == nil {
-		return resp, err
-	}
-	if _, known := e.contact.known.Get(conn); !known {
-		if err = e.askVersion(req.Context()); err == nil {
-			e.contact.known.Add(conn, nil)
-		}
-	}
-	if err == nil && e.contact.minor.Load() > e.config.Minor {
-		err = errors.New("relay: the upstream is newer than this program")
-	}
-	if err != nil {
-		resp.Body.Close()
-		return nil, err
-	}
-	return resp, nil
-}
-
-// leaveNewer leaves the built-in resources, if the upstream is newer than this program.
-func (r *Relay) leaveNewer(minor int64) {
+// leaveNewer leaves the built-in resources that no longer may be served because the upstream is newer than this program.
+func (r *Relay) leaveNewer() {
+	minor := r.contact.minor.Load()
 	if minor <= r.config.Minor {
 		return
 	}
-	r.config.Logger.Warn("upstream is newer than this program: built-in resources go through", "minor", minor, "own", r.config.Minor)
+	r.config.Logger.Warn("upstream is newer than this program: requests for built-in resources go through", "minor", minor, "own", r.config.Minor, "except in protobuf", r.cachesNewer())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		if gvr != crdResource() && r.builtIn(gvr) != nil {
+		if gvr != crdResource() && r.builtIn(gvr) != nil && (f.minor.Load() < minor || !r.cachesNewer()) {
 			r.leaveLocked(gvr, f)
 		}
 	}
 }
 
-// minorOf asks the upstream for its minor version.
-func minorOf(ctx context.Context, config *Config) (int64, error) {
+// cachesNewer reports whether caches may serve built-in resources of a newer upstream.
+func (r *Relay) cachesNewer() bool { return r.config.CacheNewer && !r.contact.mixed.Load() }
+
+// oneVersion sends the lists and watches of a built-in resource. Only servers of one minor version may fill its cache:
+// an older server hides the fields that it does not know. If the upstream is newer than this program, that
+// version is the upstream's highest. A connection has the version that was reported on it.
+type oneVersion struct {
+	*Relay
+	f    *followed
+	next http.RoundTripper
+}
+
+// versionTries is how often a request is sent until the version of the answering server is known. Over HTTP/1.1, the
+// version cannot be asked for on the connection of an answer, but the next request may use the connection of the version.
+const versionTries = 3
+
+// RoundTrip implements http.RoundTripper.
+func (o oneVersion) RoundTrip(req *http.Request) (*http.Response, error) {
+	for range versionTries {
+		var conn net.Conn
+		resp, err := o.next.RoundTrip(req.WithContext(traced(req.Context(), &conn)))
+		if err != nil {
+			return nil, err
+		}
+		minor, known := o.contact.known.Get(conn)
+		if !known {
+			err = o.askVersion(req.Context())
+			minor, known = o.contact.known.Get(conn)
+		}
+		if err == nil && known {
+			if err = o.admit(minor.(int64)); err == nil {
+				return resp, nil
+			}
+		}
+		resp.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("relay: the version of the answering server is unknown")
+}
+
+// admit returns an error unless a server of a minor version may fill the cache.
+func (o oneVersion) admit(minor int64) error {
+	o.f.minor.CompareAndSwap(0, minor)
+	filled, highest := o.f.minor.Load(), o.contact.minor.Load()
+	switch {
+	case minor < filled || minor < highest && highest > o.config.Minor:
+		o.f.cancel() // tried again after refusedFor
+	case minor > filled:
+		o.leave(o.f)
+	default:
+		return nil
+	}
+	err := fmt.Errorf("relay: a server of another version, 1.%d, answers; the cache is of 1.%d, and the upstream's highest is 1.%d", minor, filled, highest)
+	o.config.Logger.Info("not filling a cache", "resource", o.f.gvr, "error", err)
+	return err
+}
+
+// traced returns a context for a request that sets conn to the connection of the answer.
+func traced(ctx context.Context, conn *net.Conn) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { *conn = got.Conn }})
+}
+
+// minorOf asks the upstream for its minor version. It also returns the connection of the answer.
+func minorOf(ctx context.Context, config *Config) (int64, net.Conn, error) {
+	var conn net.Conn
 	ctx, cancel := context.WithTimeout(ctx, contactEvery)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Upstream.JoinPath("version").String(), nil)
+	req, err := http.NewRequestWithContext(traced(ctx, &conn), http.MethodGet, config.Upstream.JoinPath("version").String(), nil)
 	if err != nil {
-		return 0, fmt.Errorf("relay: %w", err)
+		return 0, nil, fmt.Errorf("relay: %w", err)
 	}
 	answer, err := config.Client.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("relay: %w", err)
+		return 0, nil, fmt.Errorf("relay: %w", err)
 	}
 	defer answer.Body.Close()
 	var v version.Info
-	if answer.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&v) != nil {
-		return 0, fmt.Errorf("relay: upstream answers %s to a request for its version", answer.Status)
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // to its end, so that the connection can be used again
+	if answer.StatusCode != http.StatusOK || json.Unmarshal(body, &v) != nil {
+		return 0, nil, fmt.Errorf("relay: upstream answers %s to a request for its version", answer.Status)
 	}
 	// Managed clusters say "33+".
 	minor, err := strconv.ParseInt(strings.TrimRight(v.Minor, "+"), 10, 32)
 	if err != nil || v.Major != "1" {
-		return 0, fmt.Errorf("relay: upstream has version %s.%s", v.Major, v.Minor)
+		return 0, nil, fmt.Errorf("relay: upstream has version %s.%s", v.Major, v.Minor)
 	}
-	return minor, nil
+	return minor, conn, nil
 }

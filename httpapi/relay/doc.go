@@ -14,10 +14,9 @@
 //
 // Built-in resources are cached as the protobuf messages that the upstream has sent, in this program's
 // storage version. The messages keep fields that this program does not know, but it cannot write those as
-// JSON, so requests for built-in resources of a newer upstream go through. A new connection may lead to a newer
-// server, so its first answer waits until the upstream has reported its version, which over several connections can
-// be that of another server. Custom resources are cached as JSON, one
-// cache per version.
+// JSON. Requests for built-in resources of a newer upstream go through, except in protobuf with Config.CacheNewer. All
+// objects of such a cache are from servers of one minor version, because an older server hides newer fields: the relay
+// asks for the version on the connection of each answer. Custom resources are cached as JSON, one cache per version.
 //
 // # Guarantees
 //

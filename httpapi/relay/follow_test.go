@@ -36,7 +36,7 @@ type apiServer struct {
 	watches  int           // the status code of watches; 0 opens them
 	cutAfter time.Duration // of watches; 0 is never. A probe gets a bookmark before
 	minor    string
-	conn     net.Conn // by which requests come; nil does not tell
+	conn     net.Conn // by which requests come
 	lists    map[string]int
 	items    map[string][]byte // of a resource, at most one
 	events   map[string]chan []byte
@@ -52,7 +52,7 @@ var serverKinds = map[string]wire.Kind{
 // start runs a relay of an upstream in a synctest bubble until stop is called.
 func start(t *testing.T, resources *registry.Registry, configure ...func(*Config)) (s *apiServer, stop func()) {
 	t.Helper()
-	s = &apiServer{revision: 100, minor: "36", lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
+	s = &apiServer{revision: 100, minor: "36", conn: new(net.TCPConn), lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
 	for resource := range serverKinds {
 		s.events[resource] = make(chan []byte)
 	}
@@ -88,7 +88,7 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": req.Header["Accept"]}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 	}
 	resource := path.Base(req.URL.Path)
-	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && s.conn != nil {
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
 		trace.GotConn(httptrace.GotConnInfo{Conn: s.conn})
 	}
 	switch watches := req.URL.Query().Get("watch") != ""; {
@@ -158,6 +158,12 @@ func (s *apiServer) set(fn func()) {
 // read requests a resource. It returns the resource that answers, nil if the request goes through.
 func (s *apiServer) read(t *testing.T, target string) *registry.Resource {
 	t.Helper()
+	return s.readAs(t, target, "application/json")
+}
+
+// readAs is read for a client that sends accept.
+func (s *apiServer) readAs(t *testing.T, target, accept string) *registry.Resource {
+	t.Helper()
 	var x request.Request
 	if err := x.Parse("GET", target); err != nil {
 		t.Fatal(err)
@@ -166,13 +172,16 @@ func (s *apiServer) read(t *testing.T, target string) *registry.Resource {
 	if s.builtIn(schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}) != nil {
 		from = new(reads.Resource)
 	}
-	resource, _, done := s.Acquire(t.Context(), &x, from)
+	resource, _, done := s.Acquire(t.Context(), &x, []byte(accept), from)
 	if resource == nil {
 		return nil
 	}
 	done()
 	return resource.View.Resource
 }
+
+// moveTo leads later requests by a new connection to a server of a minor version.
+func (s *apiServer) moveTo(minor string) { s.set(func() { s.conn, s.minor = new(net.TCPConn), minor }) }
 
 // follows has the relay follow ConfigMaps, even if the upstream refuses to watch them.
 func (s *apiServer) follows(t *testing.T) *registry.Resource {
@@ -317,7 +326,7 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			s.set(func() { s.revision++ }) // of another resource
-			resource, age, done := s.Acquire(t.Context(), &x, new(reads.Resource))
+			resource, age, done := s.Acquire(t.Context(), &x, nil, new(reads.Resource))
 			if resource == nil || age != 0 {
 				t.Fatalf("after %v: %v, age %v", time.Since(began), resource, age)
 			}
@@ -334,10 +343,7 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources)
 		defer stop()
-		before, after := net.Pipe()
-		defer before.Close()
-		defer after.Close()
-		s.set(func() { s.conn, s.cutAfter = before, time.Second })
+		s.set(func() { s.cutAfter = time.Second })
 		r := s.read(t, configMaps)
 		if r == nil {
 			t.Fatal("no cache answers")
@@ -351,11 +357,15 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
-		s.set(func() { s.conn, s.minor = after, "37" })
+		s.moveTo("37")
 		ended := make(chan struct{})
 		defer close(ended)
 		go func() {
-			time.Sleep(2 * s.cutAfter) // after the last watch of the older server
+			select {
+			case <-time.After(2 * s.cutAfter): // after the last watch of the older server
+			case <-ended:
+				return
+			}
 			select {
 			case s.events["configmaps"] <- writerOf("configmaps").AppendFrame(nil, "ADDED", configMap(t, "new", 101)):
 			case <-ended:
@@ -389,7 +399,7 @@ func TestProvenReadsHaveNoAge(t *testing.T) {
 			if err := x.Parse("GET", target); err != nil {
 				t.Fatal(err)
 			}
-			resource, age, done := s.Acquire(t.Context(), &x, new(reads.Resource))
+			resource, age, done := s.Acquire(t.Context(), &x, nil, new(reads.Resource))
 			if resource == nil || age.Truncate(time.Second) != want {
 				t.Fatalf("%s: %v, age %v", target, resource, age)
 			}

@@ -53,6 +53,7 @@ type followed struct {
 	loaded   atomic.Int64                   // bytes of the objects in the last load, as far as it has come
 	over     atomic.Bool                    // the budget had no room for it, or it may not be watched
 	unproven atomic.Int64                   // when the cache last could not be proven current; 0 if never
+	minor    atomic.Int64                   // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
 
 	users int // Relay.mu guards it
 }
@@ -189,7 +190,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 		maxPage = 0
 	} else if protobuf {
 		checked := *client
-		checked.Transport = encodable{r, cmp.Or(client.Transport, http.DefaultTransport)}
+		checked.Transport = oneVersion{r, f, cmp.Or(client.Transport, http.DefaultTransport)}
 		client = &checked
 	}
 	store, err := relay.NewStore(relay.StoreConfig{

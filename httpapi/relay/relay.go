@@ -35,6 +35,10 @@ type Config struct {
 	// Minor is the minor version of Kubernetes whose types this program has.
 	Minor int64
 
+	// CacheNewer lets caches serve built-in resources of a newer upstream in protobuf. Each connection must then lead
+	// to one server of the upstream: nothing else proves the version of an answer.
+	CacheNewer bool
+
 	// Follows reports whether a resource may be followed; nil means all.
 	Follows func(schema.GroupResource) bool
 	// ConsistentFrom is the number of objects from which a list without a resourceVersion is answered from a cache,
@@ -124,6 +128,15 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 		r.mu.Unlock()
 		r.config.Budget.makeRoom()
 	}, max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
+}
+
+// leave is leaveLocked without Relay.mu.
+func (r *Relay) leave(f *followed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.followed[f.gvr] == f {
+		r.leaveLocked(f.gvr, f)
+	}
 }
 
 // leaveLocked stops following a resource, and ends its watches. Requests that are reading a snapshot of it continue.

@@ -45,7 +45,8 @@ type Config struct {
 
 	// Resources lists the resources to cache, as RESOURCE or RESOURCE.GROUP. Empty means all except secrets.
 	Resources []string
-	// ConsistentFrom, Idle and ServeStale are fields of [relay.Config].
+	// CacheNewer, ConsistentFrom, Idle and ServeStale are fields of [relay.Config].
+	CacheNewer       bool
 	ConsistentFrom   int
 	Idle, ServeStale time.Duration
 	// MemoryBudget limits the bytes of cached objects of all upstreams. 0 means half of the process's memory limit, or
@@ -216,7 +217,7 @@ func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.
 	}
 	u.relay, err = relay.New(relay.Config{
 		Registry: resources, Client: u.client, Upstream: u.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, Budget: budget,
-		ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: u.logger,
+		CacheNewer: s.config.CacheNewer, ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: u.logger,
 	})
 	if err != nil {
 		return err
