@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -102,6 +104,15 @@ func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry)
 		secondary = records[1]
 	}
 	return primary, secondary
+}
+
+// CountAddresses sets the gauges of allocated and available service addresses in families, which upstream's
+// allocators leave uncounted if [ObjectAddresses] is true.
+func (b *Builtin) CountAddresses(families []*dto.MetricFamily) {
+	if ObjectAddresses() {
+		addresses, _ := b.core.serviceIPs.informers.IPAddresses().Lister().List(labels.Everything()) // never fails
+		countAddresses(families, addresses)
+	}
 }
 
 // Leases returns the records of the living API servers, from which the endpoints of the kubernetes

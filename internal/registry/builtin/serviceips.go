@@ -3,9 +3,14 @@ package builtin
 import (
 	"context"
 	"net"
+	"net/netip"
+	"strings"
 
+	dto "github.com/prometheus/client_model/go"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -16,6 +21,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	networkinginformers "k8s.io/client-go/informers/networking/v1"
 	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
+	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/cache"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/features"
@@ -153,7 +159,7 @@ func (s *serviceIPs) runObjects(ctx context.Context) error {
 			bitmap = kept
 		}
 		allocator, err := ipallocator.NewMetaAllocator(
-			client, s.informers.ServiceCIDRs(), s.informers.IPAddresses(), family == api.IPv6Protocol, bitmap)
+			client, s.informers.ServiceCIDRs(), unlistedAddresses{s.informers.IPAddresses(), s.informers.IPAddresses().Lister()}, family == api.IPv6Protocol, bitmap)
 		if err != nil {
 			return err
 		}
@@ -164,6 +170,42 @@ func (s *serviceIPs) runObjects(ctx context.Context) error {
 	close(s.started)
 	<-ctx.Done()
 	return nil
+}
+
+// unlistedAddresses is an informer and its lister, which finds addresses by name and lists none. Upstream's allocator
+// lists all addresses twice for each that it allocates or releases, only to set the gauges that countAddresses sets.
+type unlistedAddresses struct {
+	networkinginformers.IPAddressInformer
+	networkinglisters.IPAddressLister
+}
+
+func (u unlistedAddresses) Lister() networkinglisters.IPAddressLister { return u }
+
+func (unlistedAddresses) List(labels.Selector) ([]*networkingv1.IPAddress, error) { return nil, nil }
+
+// countAddresses sets the gauges of allocated and available addresses in families. Upstream has set the latter to the
+// size of the CIDR, as the allocators found no addresses.
+func countAddresses(families []*dto.MetricFamily, addresses []*networkingv1.IPAddress) {
+	for _, f := range families {
+		name, _ := strings.CutPrefix(f.GetName(), "kube_apiserver_clusterip_allocator_")
+		if name != "allocated_ips" && name != "available_ips" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			cidr, _ := netip.ParsePrefix(m.GetLabel()[0].GetValue())
+			count := 0.0
+			for _, a := range addresses {
+				ip, _ := netip.ParseAddr(a.Name)
+				if cidr.Contains(ip) && a.Labels[networkingv1.LabelManagedBy] == ipallocator.ControllerName {
+					count++
+				}
+			}
+			if name == "available_ips" {
+				count = max(0, m.GetGauge().GetValue()-count)
+			}
+			m.Gauge = &dto.Gauge{Value: &count}
+		}
+	}
 }
 
 func (s *serviceIPs) wait(ctx context.Context) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/features"
@@ -212,7 +213,10 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 		},
 		Pages: httpapi.Pages{
 			Handlers: handlers, NoProfiling: !up.Features.EnableProfiling, StatusPage: s.config.StatusPage,
-			Collectors: []prometheus.Collector{s.metrics}, Limits: limits, Amend: p.auth.AddTo,
+			Collectors: []prometheus.Collector{s.metrics}, Limits: limits, Amend: func(families []*dto.MetricFamily) {
+				p.auth.AddTo(families)
+				p.registry.CountAddresses(families)
+			},
 			NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
 		},
 		Delegation: httpapi.Delegation{StorageVersions: p.versions},
