@@ -65,14 +65,17 @@ func (r *router) route(x *apiCall) {
 	}
 }
 
-// resumes reports whether x is a watch of a built-in resource that flow control need not count, because it starts at
-// once and has few events to send. After a restart, all clients send such watches at the same time.
+// resumes reports whether x is a watch that flow control need not count, because it starts at once and has few events
+// to send. After a restart, all clients send such watches at the same time.
 func (r *router) resumes(x *apiCall) bool {
-	if x.Verb != "watch" || x.Query.Get("sendInitialEvents") == "true" {
+	if x.Verb != "watch" || x.Subresource != "" || x.Query.Get("sendInitialEvents") == "true" {
 		return false
 	}
-	i, ok := r.table.Load().Lookup(&x.Request)
-	return ok && i.View != nil && i.View.Resource.Resumes(x.Query.Get("resourceVersion"))
+	version := x.Query.Get("resourceVersion")
+	if i, ok := r.table.Load().Lookup(&x.Request); ok {
+		return i.View != nil && i.View.Resource.Resumes(version)
+	}
+	return r.extensions != nil && r.extensions.Resumes(&x.Request, version)
 }
 
 // noMethod answers a request that i does not permit: with 405 if i permits another method at the same path,

@@ -98,6 +98,11 @@ func (s *serving) build() (*backend, error) {
 	return g, nil
 }
 
+// hasWebhook reports whether a webhook converts the objects of crd.
+func hasWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
+}
+
 // resourceOf returns the configuration of the resource of g, which serves s.
 func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 	crd := s.crd.Load()
@@ -105,7 +110,7 @@ func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 	config := registry.CustomResourceConfig{Revision: s.revision(), CustomConfig: encoding.CustomConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
 		Versions:      len(spec.Versions),
-		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		Webhook:       hasWebhook(crd),
 		Schemas:       func() map[string]*servedjson.Schema { return StoredSchemas(crd, g.schemas) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
 		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {

@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -169,4 +172,29 @@ func TestCheckCoversCustomResources(t *testing.T) {
 func oneVersion() string {
 	one, _, _ := strings.Cut(shelves, "  - name: v2\n")
 	return one
+}
+
+// TestResumesLoadsNothing checks that a watch of a custom resource resumes cheaply only if the resource has a cache and
+// no webhook converts it, and that the question itself loads no cache.
+func TestResumesLoadsNothing(t *testing.T) {
+	for _, converts := range []bool{false, true} {
+		s := newServer(t)
+		webhook := newConverter(t)
+		s.define(t, shelves, func(crd *apiextensionsv1.CustomResourceDefinition) {
+			if converts {
+				webhook.by(crd)
+			}
+		})
+		req := &request.Request{}
+		req.Verb, req.Group, req.Version, req.Resource = "watch", "example.com", "v1", "shelves"
+		if s.extensions.Resumes(req, "1") || s.registry.CustomResource(shelvesResource()) != nil {
+			t.Error("a resource without a cache has one, or resumes")
+		}
+		s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusOK })
+		var list metav1.PartialObjectMetadataList
+		must(t, json.Unmarshal([]byte(s.get(t, shelvesV1).body), &list))
+		if got := s.extensions.Resumes(req, list.ResourceVersion); got == converts {
+			t.Errorf("with a webhook %v: a watch resumes: %v", converts, got)
+		}
+	}
 }

@@ -49,6 +49,14 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 	return g.readable[r.Version], g.release
 }
 
+// Resumes reports whether [storage.Resource.Resumes] holds for a watch of a custom resource that has a cache and is not
+// converted by a webhook. It loads no cache, because the user may have no right to the resource.
+func (e *Extensions) Resumes(r *request.Request, resourceVersion string) bool {
+	gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
+	custom, s := e.config.Registry.CustomResource(gr), e.servings.Load().of(gr)
+	return custom != nil && s != nil && !hasWebhook(s.crd.Load()) && custom.Resumes(resourceVersion)
+}
+
 // Monitors counts the requests for all custom resources that this process has served.
 func (e *Extensions) Monitors() *apimetrics.Resources { return &e.monitors }
 
