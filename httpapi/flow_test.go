@@ -317,7 +317,7 @@ func TestResumedWatchesNeedNoSeat(t *testing.T) {
 		"resourceVersion=" + list.ResourceVersion + "&allowWatchBookmarks=1": http.StatusOK,
 		"resourceVersion=0": http.StatusTooManyRequests,
 		"":                  http.StatusTooManyRequests,
-		"sendInitialEvents=true&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&resourceVersion=" + list.ResourceVersion: http.StatusTooManyRequests,
+		"sendInitialEvents=1&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&resourceVersion=" + list.ResourceVersion: http.StatusTooManyRequests,
 	} {
 		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path+"?watch=1&"+query, nil)
 		if err != nil {

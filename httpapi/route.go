@@ -68,7 +68,7 @@ func (r *router) route(x *apiCall) {
 // resumes reports whether x is a watch that flow control need not count, because it starts at once and has few events
 // to send. After a restart, all clients send such watches at the same time.
 func (r *router) resumes(x *apiCall) bool {
-	if x.Verb != "watch" || x.Subresource != "" || x.Query.Get("sendInitialEvents") == "true" {
+	if _, given := x.Query.Lookup("sendInitialEvents"); x.Verb != "watch" || x.Subresource != "" || given {
 		return false
 	}
 	version := x.Query.Get("resourceVersion")
