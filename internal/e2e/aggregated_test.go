@@ -111,6 +111,8 @@ func (a *aggregated) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		fmt.Fprint(w, `{}`)
 	case strings.HasSuffix(path, "/console"):
 		a.serveConsole(w, req)
+	case strings.HasSuffix(path, "/moved"):
+		http.Redirect(w, req, "https://example.com/", http.StatusFound)
 	case strings.HasSuffix(path, "/slow"):
 		_, _ = io.Copy(io.Discard, req.Body) // before that net/http does not see that the client leaves
 		<-req.Context().Done()
@@ -233,7 +235,7 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 	a := newAggregated(t, "things")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", testcert.New(t, "proxies").Sign(t, "front-proxy", nil, nil))
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile,
-		"--strict-transport-security-directives=max-age=1")
+		"--aggregator-reject-forwarding-redirect", "--strict-transport-security-directives=max-age=1")
 	if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusNotFound || body != "404 page not found\n" {
 		t.Errorf("before it is registered: %d %q", resp.StatusCode, body)
 	}
@@ -246,6 +248,9 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 		}
 		return nil
 	})
+	if resp, body := p.fetch("GET", things+"/moved", nil, nil); resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("a redirect, which a flag rejects: %d %q", resp.StatusCode, body)
+	}
 	testAggregatedReads(t, p, a)
 	testAggregatedStreams(t, p, a)
 	testAggregatedIdentity(t, p, a)

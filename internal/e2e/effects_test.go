@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -390,6 +391,28 @@ func TestAccessConfigFlagsTakeEffect(t *testing.T) {
 	if code, err := p.status("/api/v1/secrets", "alice-token"); code != 200 || err != nil {
 		t.Errorf("alice: %d %v", code, err)
 	}
+}
+
+// TestFlagsOfLarderTakeEffect checks the flags that set limits of caches and connections, and the interval of
+// consistency checks.
+func TestFlagsOfLarderTakeEffect(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync", "--cache-max-bytes=64Mi,pods=8Mi", "--max-connections-per-address=500", "--consistency-check-interval=1s")
+	metrics := p.want(200, "/metrics")
+	for _, want := range []string{
+		`larder_cache_budget_limit_bytes{budget="pods",of="all"} 8.388608e+06`, `larder_cache_budget_limit_bytes{budget="shared",of="all"} 6.7108864e+07`,
+		`larder_connections_limit{of="address"} 500`,
+	} {
+		if !strings.Contains(metrics, "\n"+want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	checked := regexp.MustCompile(`(?m)^apiserver_storage_consistency_checks_total\{.*resource="configmaps".*status="success"\} [1-9]`)
+	proctest.Eventually(t, "a cache is compared", func() error {
+		if metrics := p.want(200, "/metrics"); !checked.MatchString(metrics) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 }
 
 // TestEmulationAndMetricsFlagsTakeEffect checks that APIs newer than the emulated version are served if flags say so,

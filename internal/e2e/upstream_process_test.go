@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 
@@ -199,6 +200,14 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	put(t, client, "default", "in-json")
 	if value := valueAt(t, p.etcd(), "/registry/configmaps/default/in-json"); !json.Valid(value) {
 		t.Errorf("stored as %.40q", value)
+	}
+	// A server without garbage collection adds no finalizer for it.
+	maps, foreground := client.CoreV1().ConfigMaps("default"), metav1.DeletePropagationForeground
+	if err := maps.Delete(t.Context(), "in-json", metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
+		t.Error(err)
+	}
+	if _, err := maps.Get(t.Context(), "in-json", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("deleted in the foreground: %v", err)
 	}
 	service, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil || service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
