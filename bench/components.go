@@ -154,7 +154,7 @@ func (c *ComponentsConfig) updatePod(i int) Request {
 
 func (c *ComponentsConfig) applyPod(i int) Request {
 	return Request{
-		Method: http.MethodPatch, Accept: JSON, Kind: "application/apply-patch+yaml",
+		Method: http.MethodPatch, Accept: JSON, ContentType: "application/apply-patch+yaml",
 		Path: c.podPath(i) + "?fieldManager=operator&force=true",
 		Body: fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"example.com/applied":"%d","example.com/team":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/shop/web:1.%d"}]}}`, c.podName(i), i, i),
 	}
@@ -189,14 +189,14 @@ func (c *ComponentsConfig) updateDeploymentStatus(i int) Request {
 
 // post and put send obj as client-go's typed clients do.
 func post(path string, obj runtime.Object) Request {
-	return Request{Method: http.MethodPost, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
+	return Request{Method: http.MethodPost, Path: path, Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
 func put(path string, obj runtime.Object) Request {
-	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
+	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
 // strategic returns a strategic merge patch with the Accept header of client-go's typed clients.
 func strategic(path string, patch any) Request {
-	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
+	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, ContentType: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
 }

@@ -184,17 +184,17 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 // request returns the i-th write of a kind.
 func (c *CustomConfig) request(r *customResource, kind string, i int, revisions map[string]string) Request {
 	text := fmt.Sprintf("%d-%d-%s", c.run, i, strings.ReplaceAll(kind, " ", "-"))
-	write := Request{Method: http.MethodPatch, Path: c.collection(i) + "/" + c.name(i), Accept: JSON, Kind: string(types.ApplyYAMLPatchType)}
+	write := Request{Method: http.MethodPatch, Path: c.collection(i) + "/" + c.name(i), Accept: JSON, ContentType: string(types.ApplyYAMLPatchType)}
 	object := map[string]any{}
 	manager := r.manager
 	switch kind {
 	case customCreate:
-		write.Method, write.Path, write.Kind, object = http.MethodPost, c.collection(i), JSON, r.object(c, i)
+		write.Method, write.Path, write.ContentType, object = http.MethodPost, c.collection(i), JSON, r.object(c, i)
 	case customUpdate:
-		write.Method, write.Kind, object = http.MethodPut, JSON, r.object(c, i)
+		write.Method, write.ContentType, object = http.MethodPut, JSON, r.object(c, i)
 		object["metadata"].(map[string]any)["resourceVersion"] = revisions[c.name(i)]
 	case customPatch:
-		write.Kind = string(types.MergePatchType)
+		write.ContentType = string(types.MergePatchType)
 	case customApply:
 		manager, object = "part&force=true", r.part(text)
 	case customWhole:

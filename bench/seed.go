@@ -114,7 +114,7 @@ func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 
 // ensure creates an object in a collection unless it exists.
 func (t *Target) ensure(ctx context.Context, collection string, object any) error {
-	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, Kind: JSON, Body: EncodeJSON(object)})
+	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, ContentType: JSON, Body: EncodeJSON(object)})
 	if StatusOf(err) == http.StatusConflict {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (t *Target) revisions(ctx context.Context, path string) (map[string]string,
 func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outcome, error) {
 	collection := path[:strings.LastIndexByte(path, '/')]
 	o, err := own.do(Request{
-		Method: http.MethodPost, Path: collection + "?fieldManager=kube-controller-manager", Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
+		Method: http.MethodPost, Path: collection + "?fieldManager=kube-controller-manager", Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(pod),
 	})
 	if o.status == http.StatusConflict {
 		return o, nil
@@ -170,7 +170,7 @@ func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outc
 	}
 	pod.Status = RunningStatus(pod)
 	return own.do(Request{
-		Method: http.MethodPut, Path: path + "/status?fieldManager=kubelet", Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
+		Method: http.MethodPut, Path: path + "/status?fieldManager=kubelet", Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(pod),
 	})
 }
 

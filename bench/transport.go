@@ -24,12 +24,12 @@ import (
 
 // Request is one request.
 type Request struct {
-	Method   string // "" means GET
-	Path     string // includes the query
-	Accept   string
-	Encoding string // Accept-Encoding, "" for none
-	Kind     string // Content-Type, if Body is set
-	Body     []byte
+	Method      string // "" means GET
+	Path        string // includes the query
+	Accept      string
+	Encoding    string // Accept-Encoding, "" for none
+	ContentType string // if Body is set
+	Body        []byte
 }
 
 // dialTimeout bounds the opening of a connection, as client-go's transport does.
@@ -109,7 +109,7 @@ func Send(ctx context.Context, transport http.RoundTripper, origin, agent string
 		req.Header.Set("Accept-Encoding", r.Encoding)
 	}
 	if r.Body != nil {
-		req.Header.Set("Content-Type", r.Kind)
+		req.Header.Set("Content-Type", r.ContentType)
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {

@@ -164,7 +164,7 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 // markPatch returns a change with a mark, from which watchers know the run and the number of the change.
 func markPatch(path string, run int64, i int) Request {
 	return Request{
-		Method: "PATCH", Path: path, Accept: JSON, Kind: "application/merge-patch+json",
+		Method: "PATCH", Path: path, Accept: JSON, ContentType: "application/merge-patch+json",
 		Body: fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotation, markText(run, i)),
 	}
 }

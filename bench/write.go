@@ -100,15 +100,15 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 func (c *WriteConfig) write(verb string, i int) Request {
 	name := fmt.Sprintf("bench-%d-%06d", c.run, i)
 	collection := "/api/v1/namespaces/" + c.Namespace + "/configmaps"
-	r := Request{Path: collection + "/" + name, Accept: JSON, Kind: JSON}
+	r := Request{Path: collection + "/" + name, Accept: JSON, ContentType: JSON}
 	switch verb {
 	case create:
 		r.Method, r.Path, r.Body = http.MethodPost, collection, configMap(name, "settings", i)
 	case mergePatch:
-		r.Method, r.Kind = http.MethodPatch, "application/merge-patch+json"
+		r.Method, r.ContentType = http.MethodPatch, "application/merge-patch+json"
 		r.Body = fmt.Appendf(nil, `{"data":{"generation":"%d"}}`, i+1)
 	case apply:
-		r.Method, r.Kind = http.MethodPatch, "application/apply-patch+yaml" // JSON is YAML
+		r.Method, r.ContentType = http.MethodPatch, "application/apply-patch+yaml" // JSON is YAML
 		r.Path += "?fieldManager=larder-bench&force=true"
 		r.Body = configMap(name, "applied", i)
 	case remove:

@@ -132,7 +132,7 @@ func TestClientsShareConnections(t *testing.T) {
 			}
 		}
 		for range 5 {
-			body, err := client.do(ctx, &bench.Request{Method: http.MethodPost, Path: "/", Kind: "text/plain", Body: []byte(strings.Repeat("x", 20_000))})
+			body, err := client.do(ctx, &bench.Request{Method: http.MethodPost, Path: "/", ContentType: "text/plain", Body: []byte(strings.Repeat("x", 20_000))})
 			if err != nil || len(body) != len("POST ")+20_000 {
 				t.Errorf("HTTP/2 %t: %d bytes, %v", c.byHTTP2, len(body), err)
 			}

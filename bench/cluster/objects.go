@@ -29,11 +29,11 @@ const (
 )
 
 func post(path string, obj runtime.Object) *bench.Request {
-	return &bench.Request{Method: http.MethodPost, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
+	return &bench.Request{Method: http.MethodPost, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
 }
 
 func put(path string, obj runtime.Object) *bench.Request {
-	return &bench.Request{Method: http.MethodPut, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
+	return &bench.Request{Method: http.MethodPut, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
 }
 
 func get(path string) *bench.Request {
@@ -41,7 +41,7 @@ func get(path string) *bench.Request {
 }
 
 func patch(path string, body any) *bench.Request {
-	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: strategic, Body: bench.EncodeJSON(body)}
+	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: strategic, Body: bench.EncodeJSON(body)}
 }
 
 // remove returns a deletion with a grace period in seconds; -1 uses the object's own.
@@ -53,7 +53,7 @@ func remove(path string, grace int64, uid types.UID) *bench.Request {
 	if uid != "" {
 		options.Preconditions = &metav1.Preconditions{UID: &uid}
 	}
-	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.JSON, Body: bench.EncodeJSON(options)}
+	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: bench.JSON, Body: bench.EncodeJSON(options)}
 }
 
 // version returns v as a resourceVersion for the metadata of a write.
