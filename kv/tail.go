@@ -131,8 +131,7 @@ type tailCounters struct {
 
 // TailState describes what a Tail has received.
 type TailState struct {
-	// Seen is the revision up to which the Tail has seen everything, 0 while its place in the
-	// history is lost.
+	// Seen is the revision up to which the Tail has received all events; 0 while it cannot resume.
 	Seen int64
 	// Began is the store's revision when the Tail began to follow it, 0 before.
 	Began int64

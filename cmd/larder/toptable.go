@@ -32,7 +32,7 @@ func windowText(d *costs.Report) string {
 }
 
 func summaryLine(d *costs.Report, seconds float64) string {
-	return fmt.Sprintf("%s by %s: CPU %s, %s of it for those below; %s requests/s, %s/s, %s events/s; %d names",
+	return fmt.Sprintf("%s by %s: CPU %s, %s of it for clients; %s requests/s, %s/s, %s events/s; %d names",
 		windowText(d), d.By, percent(d.Process.CPUSeconds, seconds), percent(d.Total.Time().Seconds(), seconds),
 		rate(d.Total[costs.Requests], seconds), bytesText(float64(d.Total[costs.Bytes])/max(seconds, 1e-9)), rate(d.Total[costs.Events], seconds), d.Names)
 }

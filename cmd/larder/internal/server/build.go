@@ -314,7 +314,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		Dial: s.egress.dialer(egressselector.Cluster),
 	})
 	if err != nil {
-		return fmt.Errorf("server: peer proxy: %w", err)
+		return fmt.Errorf("server: aggregator: %w", err)
 	}
 	config.Aggregator = p.aggregator
 	return nil

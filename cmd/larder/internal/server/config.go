@@ -48,7 +48,7 @@ type Config struct {
 	AnyPort bool
 
 	// MaxConnections limits open connections, and MaxConnectionsPerAddress those from one
-	// IPv4 address or one IPv6 /64. 0 sets no limit, except that MaxConnections reserves files for an embedded etcd.
+	// IPv4 address or one IPv6 /64. 0 sets no limit. With an embedded etcd, 0 for MaxConnections means embedded.SpareFiles.
 	MaxConnections, MaxConnectionsPerAddress int
 
 	// RevokeWatches ends a watch after its user loses access.

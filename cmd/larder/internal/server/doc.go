@@ -12,7 +12,7 @@
 //     endpoints, and the RBAC roles.
 //
 // Then /readyz succeeds. A resource that cannot be loaded, for example because a key management service
-// hangs, delays this by at most a minute, and is served once it is loaded. With
+// hangs, delays this by at most --storage-initialization-timeout, and is served once it is loaded. With
 // Config.TestControllers, pods are admitted by then. Config.Beside starts after that, and ends first.
 //
 // Clients that connect before requests can be answered wait for at most eight seconds, while loading

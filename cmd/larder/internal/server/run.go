@@ -210,7 +210,7 @@ func (s *Server) startClients(ctx context.Context) {
 		return nil
 	})
 	s.layers.Start(ctx, "node authorizer", s.followNodes)
-	s.layers.Start(ctx, "definitions", p.extensions.Follow)
+	s.layers.Start(ctx, "CRD controllers", p.extensions.Follow)
 	s.layers.Start(ctx, "aggregator", p.aggregator.Run)
 	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run).Limit = bootstrapLimit
 	if p.peers != nil {

@@ -39,14 +39,14 @@ func (c *Config) completeUpstream() error {
 	core := *given.Options
 	given.Options, core.GenericServerRunOptions = &core, &generic
 	if generic.ExternalHost == "" {
-		generic.ExternalHost = "localhost" // otherwise it is looked up
+		generic.ExternalHost = "localhost" // otherwise upstream looks up the host name
 	}
 	known := len(generic.AdvertiseAddress) > 0 && !generic.AdvertiseAddress.IsUnspecified()
 	if !known {
-		generic.AdvertiseAddress = net.IPv4(127, 0, 0, 1) // otherwise the interfaces are asked
+		generic.AdvertiseAddress = net.IPv4(127, 0, 0, 1) // otherwise upstream reads the network interfaces
 	}
 	secure := *core.SecureServing.SecureServingOptions
-	secure.ServerCert.CertKey.CertFile = "given" // otherwise it is made
+	secure.ServerCert.CertKey.CertFile = "given" // otherwise upstream generates a certificate
 	core.SecureServing = &genericoptions.SecureServingOptionsWithLoopback{SecureServingOptions: &secure}
 	etcd, metrics := *core.Etcd, *core.Metrics
 	core.Etcd, core.Metrics = &etcd, &metrics
@@ -57,10 +57,10 @@ func (c *Config) completeUpstream() error {
 	access := c.access(c.Authentication.ClientCert.ClientCA)
 	core.Authentication, core.Authorization = access.Authentication, access.Authorization
 	anonymous, accounts := *core.Authentication.Anonymous, core.Authentication.ServiceAccounts
-	anonymous.Allow = false // otherwise upstream warns, as it does once more when the server starts
+	anonymous.Allow = false // otherwise upstream warns here and again when the server starts
 	extends := accounts.ExtendExpiration
 	core.Authentication.Anonymous, accounts.ExtendExpiration = &anonymous, false
-	core.ServiceAccountSigningKeyFile, core.ServiceAccountSigningEndpoint = "", "" // nothing is read
+	core.ServiceAccountSigningKeyFile, core.ServiceAccountSigningEndpoint = "", "" // otherwise upstream reads the key
 	core.APIEnablement = &genericoptions.APIEnablementOptions{RuntimeConfig: maps.Clone(core.APIEnablement.RuntimeConfig)}
 	done, err := given.Complete(context.Background())
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *Config) completeUpstream() error {
 	c.Extra, c.APIEnablement = done.Extra, done.APIEnablement
 	accounts.ExtendExpiration = extends
 	if !known {
-		generic.AdvertiseAddress = done.APIServerServiceIP // whose family is right
+		generic.AdvertiseAddress = done.APIServerServiceIP // an address of the right IP family
 	}
 	signing, issuers := access.Signing, accounts.Issuers
 	if done.ServiceAccountSigningKeyFile, done.ServiceAccountSigningEndpoint = signing.KeyFile, signing.Endpoint; len(issuers) > 0 && issuers[0] != "" && signing != (auth.Signing{}) {

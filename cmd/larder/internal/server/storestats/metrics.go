@@ -89,10 +89,10 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 		size:      desc("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes."),
 		reads:     desc("larder_revision_reads_total", "Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it."),
 		bookmarks: prometheus.NewDesc("etcd_bookmark_total", "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.", []string{"group", "resource"}, nil),
-		seen:      desc("larder_tail_revision", "Revision up to which the watch of etcd has seen everything, 0 while its place in the history is lost."),
-		newest:    desc("larder_store_revision", "Highest revision that etcd is known to have come to."),
-		silence:   desc("larder_tail_silence_seconds", "Time since the watch of etcd brought something."),
-		losses:    desc("larder_tail_losses_total", "Counter of losses of the place in etcd's history, after which all caches load again."),
+		seen:      desc("larder_tail_revision", "Revision up to which the watch of etcd has received all events; 0 while the watch cannot resume."),
+		newest:    desc("larder_store_revision", "Highest revision of etcd that this server has seen."),
+		silence:   desc("larder_tail_silence_seconds", "Time since the last response of the watch of etcd."),
+		losses:    desc("larder_tail_losses_total", "Counter of watches of etcd that could not resume, after which all caches reload."),
 	}
 }
 
