@@ -65,9 +65,9 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 	}
 }
 
-// TestRebuiltStatesKeepNoForgottenObjects checks that a reconstructed state keeps forgotten objects no longer than
+// TestRebuiltStatesKeepNoDiscardedObjects checks that a reconstructed state keeps discarded objects no longer than
 // the Log does.
-func TestRebuiltStatesKeepNoForgottenObjects(t *testing.T) {
+func TestRebuiltStatesKeepNoDiscardedObjects(t *testing.T) {
 	for name, forget := range map[string]func(*Cache){
 		"with age":       func(c *Cache) { c.discardOld(time.Unix(1000, 0)) },
 		"in a new epoch": func(c *Cache) { c.Reset(nil, 100); c.discardOld(time.Unix(1000, 0)) },

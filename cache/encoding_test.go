@@ -249,6 +249,6 @@ func TestFramesAreBuiltOncePerEvent(t *testing.T) {
 	}
 	c.Apply(Batch{Revision: 3, Changes: []Change{{Key: "a"}}})
 	if schema.FrameBytes() != 0 || budget.Used() != 0 {
-		t.Errorf("%d bytes of frames are left of a forgotten event", schema.FrameBytes())
+		t.Errorf("%d bytes of frames are still counted after the event was discarded", schema.FrameBytes())
 	}
 }

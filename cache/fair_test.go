@@ -93,7 +93,7 @@ func TestLongestLogsAreCutFirst(t *testing.T) {
 	}
 }
 
-// Pressure returns the number of events that were forgotten for lack of memory.
+// Pressure returns the number of events that were discarded for lack of memory.
 func (p *pacedLog) Pressure() int64 { return p.schema.Pressure().Events }
 
 // TestLogsAreCutToEqualParts runs logs with random rates and sizes. Logs that never exceeded an equal part must

@@ -360,18 +360,18 @@ func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	if log.Len() != m.eventsAfter(log.Oldest()) {
 		t.Fatalf("%s: %d events kept since %d, should be %d", s.name, log.Len(), log.Oldest(), m.eventsAfter(log.Oldest()))
 	}
-	// The newest forgotten state must have been too old, or in excess of the limits.
-	forgotten := m.at(log.Oldest())
-	if forgotten.revision == m.states[0].revision {
+	// The newest discarded state must have been too old, or in excess of the limits.
+	discarded := m.at(log.Oldest())
+	if discarded.revision == m.states[0].revision {
 		return
 	}
 	kept := m.eventsAfter(log.Oldest())
-	young := now.Sub(forgotten.time) <= s.config.KeepFor || kept+forgotten.events <= s.config.MinEvents
-	size := log.Bytes() + int64(forgotten.events)*(eventOverhead+64)
-	fits := kept+forgotten.events <= s.config.MaxEvents && size <= s.config.MaxBytes &&
-		(s.budget == 0 || size <= s.budget || kept+forgotten.events <= s.config.MinEvents)
-	if young && fits && forgotten.revision == log.Oldest() {
-		t.Fatalf("%s: revision %d of %s was forgotten at %s with %d events kept", s.name, log.Oldest(), forgotten.time, now, kept)
+	young := now.Sub(discarded.time) <= s.config.KeepFor || kept+discarded.events <= s.config.MinEvents
+	size := log.Bytes() + int64(discarded.events)*(eventOverhead+64)
+	fits := kept+discarded.events <= s.config.MaxEvents && size <= s.config.MaxBytes &&
+		(s.budget == 0 || size <= s.budget || kept+discarded.events <= s.config.MinEvents)
+	if young && fits && discarded.revision == log.Oldest() {
+		t.Fatalf("%s: revision %d of %s was discarded at %s with %d events kept", s.name, log.Oldest(), discarded.time, now, kept)
 	}
 }
 

@@ -595,7 +595,7 @@ func TestAheadReturnsTheNewestWrite(t *testing.T) {
 		offer("last")
 		last := m.store.PutAll(map[string][]byte{testPrefix + "a": []byte("last"), testPrefix + "b": []byte("decoded")})
 		if err := m.cache.Wait(t.Context(), last); err != nil || asked != 1 {
-			t.Fatal(asked, err)
+			t.Fatalf("got %d decodes and error %v, want 1 decode", asked, err)
 		}
 		expect("its event was applied", 0)
 	})

@@ -67,7 +67,7 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 		m.store.Restore(kept, false)
 		revision, err := m.store.Revision(t.Context())
 		if err != nil || revision != kept {
-			t.Fatal(revision, err)
+			t.Fatalf("revision after the restore is %d, error %v, want %d", revision, err, kept)
 		}
 		if s := m.cache.Snapshot(); s.History() != 0 || m.store.Replacements() != 1 {
 			t.Errorf("history %d is shown, of %d", s.History(), m.store.Replacements())

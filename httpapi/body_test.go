@@ -182,14 +182,14 @@ func TestStreamsReadBodies(t *testing.T) {
 			resp, err = http.ReadResponse(in, nil)
 		}
 		if err != nil {
-			t.Fatal(name, err)
+			t.Fatalf("%s: reading the response: %v", name, err)
 		}
 		got, _ := io.ReadAll(resp.Body)
 		if want := fmt.Sprint(len(body), " <nil>"); string(got) != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 		if err := <-sent; err != nil {
-			t.Error(name, err)
+			t.Errorf("%s: sending the body: %v", name, err)
 		}
 	}
 }

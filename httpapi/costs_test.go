@@ -169,7 +169,7 @@ func TestWatchesAreCharged(t *testing.T) {
 	req.Header.Set("User-Agent", two.agent)
 	resp, err := two.http.Do(req)
 	if err != nil || resp.ProtoMajor != 2 {
-		t.Fatal(resp, err)
+		t.Fatalf("got %v and error %v, want an HTTP/2 response", resp, err)
 	}
 	defer resp.Body.Close()
 	second := bufio.NewReader(resp.Body)
@@ -234,7 +234,7 @@ func TestWaitingIsNotCharged(t *testing.T) {
 		}
 		t.Logf("one waited for %v, and is charged %v", wait, charged)
 		if wait >= most {
-			t.Fatal("waiting is charged")
+			t.Fatalf("charged %v for a wait of %v, want at most half of the wait", charged, wait)
 		}
 	}
 }
@@ -265,10 +265,10 @@ func (p *pair) chargedFor(t *testing.T, wait time.Duration, now chan<- struct{})
 	for agent, c := range clients {
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
-			t.Fatal(agent, err)
+			t.Fatalf("%s: reading the response: %v", agent, err)
 		}
 		if n, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Error(agent, n, err)
+			t.Errorf("%s: %v after %d bytes of the body", agent, err, n)
 		}
 		resp.Body.Close()
 	}

@@ -80,7 +80,7 @@ func TestConnectionsOutliveWatches(t *testing.T) {
 		listed := func() {
 			resp, err := http.ReadResponse(in, nil)
 			if err != nil {
-				t.Fatal(name, err)
+				t.Fatalf("%s: reading the list: %v", name, err)
 			}
 			if body, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(body), `"kind":"NodeList"`) || resp.Close {
 				t.Fatalf("%s: %q, %v", name, body, err)

@@ -77,7 +77,7 @@ func TestMetricsOfWatches(t *testing.T) {
 	fmt.Fprintf(stuck, "GET %s?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: h\r\n\r\n", configmaps)
 	in := bufio.NewReader(stuck)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
-		t.Fatal(line, err)
+		t.Fatalf("status line is %q, error %v, want 200", line, err)
 	}
 	p.ours.must(t, post(configmaps, configmap("one", "", "")))
 	began, value := time.Now(), strings.Repeat("x", 900_000)

@@ -22,7 +22,7 @@ func TestWatchesShareTurns(t *testing.T) {
 		c := p.dialNarrow(t)
 		fmt.Fprintf(c, "GET %s?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: h\r\n\r\n", configmaps)
 		if line, err := bufio.NewReaderSize(c, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
-			t.Fatal(line, err)
+			t.Fatalf("status line is %q, error %v, want 200", line, err)
 		}
 	}
 	_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")

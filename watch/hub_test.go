@@ -91,7 +91,7 @@ func TestReadyAfterPart(t *testing.T) {
 		for range 2 {
 			<-watcher.Ready()
 			if ds, err := watcher.Poll(make([]watch.Delivery, 0, 1)); len(ds) != 1 || err != nil {
-				t.Fatal(ds, err)
+				t.Fatalf("got %v and error %v, want 1 delivery", ds, err)
 			}
 		}
 	}
@@ -297,7 +297,7 @@ func TestEventsOfAnOlderEpoch(t *testing.T) {
 	w.apply(change{key: "a/q"})
 	events, _, err := w.cache.Log().Read(from, nil)
 	if err != nil || len(events) != 2 {
-		t.Fatal(events, err)
+		t.Fatalf("got %v and error %v, want 2 events", events, err)
 	}
 	w.reset()
 	watcher := w.must(t, watch.Options{After: w.last, Bookmarks: true})
@@ -399,7 +399,7 @@ func TestStuckWatchersHoldLittle(t *testing.T) {
 		w.settle()
 		ds, err := quick.Poll(nil)
 		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
+			t.Fatalf("got %v and error %v, want 1 delivery", ds, err)
 		}
 		objects = append(objects, weak.Make(ds[0].Object))
 	}
@@ -441,7 +441,7 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 		t.Helper()
 		ds, err := watcher.Poll(make([]watch.Delivery, 0, 1))
 		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
+			t.Fatalf("got %v and error %v, want 1 delivery", ds, err)
 		}
 		var frames [2][]byte
 		for i := range frames {
@@ -537,7 +537,7 @@ func TestNewNeedsACache(t *testing.T) {
 
 func TestEventTypesHaveNames(t *testing.T) {
 	if got := watch.EventType(77).String(); got != "EventType(77)" {
-		t.Error(got)
+		t.Errorf("got %q, want EventType(77)", got)
 	}
 }
 

@@ -37,7 +37,7 @@ func serverIDOf(host string) string {
 
 var passing = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time|renewTime|acquireTime|holderIdentity|controller-uid|batch\.kubernetes\.io/controller-uid)":"[^"]*"|127\.0\.0\.1:\d+|"port":\d+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-func (p *peering) say(format string, args ...any) {
+func (p *peering) logf(format string, args ...any) {
 	text := passing.ReplaceAllStringFunc(fmt.Sprintf(format, args...), func(found string) string {
 		name, _, _ := strings.Cut(found, ":")
 		return name + ":…"
@@ -48,7 +48,7 @@ func (p *peering) say(format string, args ...any) {
 // ask sends a request to a server, and records the answer.
 func (p *peering) ask(of *member, method, path, body string, header http.Header) int {
 	code, answer := of.ask(method, path, body, header)
-	p.say("%s %s %v: %d %s", method, path, header, code, answer)
+	p.logf("%s %s %v: %d %s", method, path, header, code, answer)
 	return code
 }
 
@@ -100,7 +100,7 @@ func (p *peering) discover() {
 			_, body := p.second.ask(http.MethodGet, "/apis", "", header)
 			return strings.Contains(body, `"responseKind":{"group":"batch","version":"v1","kind":"Job"}`) || strings.Contains(body, `"kind":"CronJob"`)
 		}
-		p.say("%s has jobs: %v", profile, batch())
+		p.logf("%s has jobs: %v", profile, batch())
 	}
 }
 
@@ -120,19 +120,19 @@ func (p *peering) identities() {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.say("%s", text)
+		p.logf("%s", text)
 	}
 	leases, err := kubernetes.NewForConfigOrDie(p.first.config()).CoordinationV1().Leases("kube-system").List(p.t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.say("%d leases", len(leases.Items))
+	p.logf("%d leases", len(leases.Items))
 	tracking := valueAt(p.t, p.url, "/registry/configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking")
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(tracking, nil, nil)
 	if err != nil {
 		p.t.Fatalf("token tracking: %v", err)
 	}
-	p.say("token tracking: %v", sinceDay.ReplaceAllString(fmt.Sprint(object.(*corev1.ConfigMap).Data), "day"))
+	p.logf("token tracking: %v", sinceDay.ReplaceAllString(fmt.Sprint(object.(*corev1.ConfigMap).Data), "day"))
 }
 
 var sinceDay = regexp.MustCompile(`\d{4}-\d\d-\d\d`)
@@ -146,7 +146,7 @@ func (p *peering) stop() {
 		}
 		id := serverIDOf([]string{"second", "first"}[i])
 		for _, key := range []string{"leases/kube-system/" + id, "peerserverleases/" + id} {
-			p.say("%s left: %v", key, valueAt(p.t, p.url, "/registry/"+key) != nil)
+			p.logf("%s left: %v", key, valueAt(p.t, p.url, "/registry/"+key) != nil)
 		}
 	}
 }

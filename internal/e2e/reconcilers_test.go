@@ -30,14 +30,14 @@ func published(p *plane, stock bool, kind string, port int) (said []string) {
 	talk.ask(m, http.MethodGet, of, "", nil)
 	talk.ask(m, http.MethodGet, "/api/v1/namespaces/default/endpoints/kubernetes", "", nil)
 	lease := prefix + "/masterleases/192.0.2.1"
-	talk.say("a lease: %v", valueAt(p.t, p.url, lease) != nil)
+	talk.logf("a lease: %v", valueAt(p.t, p.url, lease) != nil)
 	if err := m.Terminate(p.t); err != nil {
 		p.t.Errorf("%v\n%s", err, m.Output())
 	}
-	talk.say("a lease is left: %v", valueAt(p.t, p.url, lease) != nil)
+	talk.logf("a lease is left: %v", valueAt(p.t, p.url, lease) != nil)
 	for _, key := range []string{"services/endpoints/default/kubernetes", "endpointslices/default/kubernetes"} {
 		stored := string(valueAt(p.t, p.url, prefix+"/"+key))
-		talk.say("%s: left %v, with the address %v", key, stored != "", strings.Contains(stored, "192.0.2.1"))
+		talk.logf("%s: left %v, with the address %v", key, stored != "", strings.Contains(stored, "192.0.2.1"))
 	}
 	return talk.said
 }

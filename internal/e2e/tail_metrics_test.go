@@ -44,10 +44,10 @@ func TestMetricsOfTheTail(t *testing.T) {
 		began := time.Now()
 		written := write(fmt.Sprint("c", i))
 		if before >= written {
-			t.Errorf("etcd was known to have come to %v before the write of %v", before, written)
+			t.Errorf("larder_store_revision was %v before the write of %v", before, written)
 		}
 		if known := tell("larder_store_revision"); known < written {
-			t.Errorf("etcd is known to have come to %v, after the write of %v", known, written)
+			t.Errorf("larder_store_revision is %v after the write of %v", known, written)
 		}
 		m.Eventually(t, "tells of the write", func() error {
 			if seen := tell("larder_tail_revision"); seen < written {

@@ -300,7 +300,7 @@ func (s *storm) breakOff(ctx context.Context, who tenant, r *rand.Rand) ([]byte,
 	if _, err = io.CopyN(&all, conn, int64(r.IntN(64<<10))); err == io.EOF {
 		err = nil
 	}
-	if raw, ok := conn.(*tls.Conn); ok && r.IntN(2) == 0 { // without a farewell
+	if raw, ok := conn.(*tls.Conn); ok && r.IntN(2) == 0 { // without TLS's close_notify
 		_ = raw.NetConn().(*net.TCPConn).SetLinger(0)
 		raw.NetConn().Close()
 	}
