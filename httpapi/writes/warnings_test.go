@@ -54,13 +54,13 @@ func TestOwnersAreUnique(t *testing.T) {
 	flags := []*bool{nil, ptr.To(false), ptr.To(true), ptr.To(true)}
 	rapid.Check(t, func(t *rapid.T) {
 		owner := rapid.Custom(func(t *rapid.T) metav1.OwnerReference {
-			some := rapid.SampledFrom([]string{"", "a", "b"})
+			some := rapid.SampledFrom([]string{"a", "b"}) // few, so that many lists have duplicates
 			return metav1.OwnerReference{
 				APIVersion: some.Draw(t, "version"), Name: some.Draw(t, "name"), UID: types.UID(some.Draw(t, "uid")),
 				Controller: rapid.SampledFrom(flags).Draw(t, "controller"), BlockOwnerDeletion: rapid.SampledFrom(flags).Draw(t, "blocks"),
 			}
 		})
-		owners := rapid.SliceOfN(owner, 0, 20).Draw(t, "owners")
+		owners := rapid.SliceOfN(owner, 4, 20).Draw(t, "owners")
 		var want []metav1.OwnerReference
 		for _, o := range owners {
 			if !slices.ContainsFunc(want, func(other metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, other) }) {
