@@ -21,7 +21,7 @@ const (
 	prefix     = "/registry/configmaps/default/"
 )
 
-// requestTimeout bounds requests but watches, while things fail.
+// requestTimeout limits requests other than watches while faults are injected.
 const requestTimeout = 4 * time.Second
 
 type request struct {
@@ -36,7 +36,7 @@ type answer struct {
 	err  error
 }
 
-// ask sends a request and reads the answer. code is 0 if there was none.
+// ask sends a request and reads the response. code is 0 if there was no response.
 func (r *replica) ask(q request) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(q.timeout, requestTimeout))
 	defer cancel()

@@ -229,7 +229,7 @@ func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 		defer l.compacting.RUnlock()
 		given := l.begin("list exact")
 		given.asked, given.exact = r.told.Load(), true
-		if !strings.Contains(query, "field") { // of one object etcd is asked
+		if !strings.Contains(query, "field") { // a list of one object would read etcd
 			l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact%s", path, given.asked, query))
 		}
 	case 6:

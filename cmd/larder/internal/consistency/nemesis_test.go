@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// nemesis makes things fail, one at a time, and heals each before the next.
+// nemesis injects faults, one at a time, and repairs each before the next.
 type nemesis struct {
 	t         *testing.T
 	cluster   *cluster

@@ -98,7 +98,7 @@ func (n *network) hold(conn net.Conn, l link) func() {
 }
 
 // lay returns the address of a link to target. from returns the member that opened a connection, from its first
-// bytes; these are held back until from knows it.
+// bytes; the bytes are held back until from returns ok.
 func (n *network) lay(t *testing.T, to, target string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
 	return n.balance(t, to, []string{target}, from)

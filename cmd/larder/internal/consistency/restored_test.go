@@ -124,7 +124,7 @@ type lister struct {
 	paged bool
 }
 
-// IsWatchListSemanticsUnSupported is asked by client-go.
+// IsWatchListSemanticsUnSupported makes client-go list in pages instead of streaming, if l.paged is set.
 func (l lister) IsWatchListSemanticsUnSupported() bool { return l.paged }
 
 // inform runs an informer of a resource at a replica until the test ends.
@@ -198,7 +198,7 @@ func (r *restoring) read(ctx context.Context, d *reader) {
 		if turn%2 == 1 {
 			path = d.path() + "/" + gone + d.stock.name(0)
 		}
-		restored := r.served.Load() // before it is asked
+		restored := r.served.Load() // read before the request
 		a := d.ask(request{method: http.MethodGet, path: path})
 		if !restored {
 			pause(ctx, time.Millisecond)
@@ -339,7 +339,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	}
 }
 
-// checkLost asks every replica for revisions of the lost history, and of none.
+// checkLost requests revisions of the lost history, and revisions of no history, from every replica.
 func (r *restoring) checkLost(lost int64) {
 	r.Helper()
 	for _, replica := range r.replicas {

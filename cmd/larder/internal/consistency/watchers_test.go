@@ -111,7 +111,7 @@ func (w *watcher) stream(ctx context.Context, part *part, replica *replica, quer
 	}
 	part.from = replica
 	expired, err = part.read(resp.Body, w.goal.Load)
-	if err != nil && !replica.stock { // which verify knows more of
+	if err != nil && !replica.stock { // verify decides for kube-apiserver, which may split a revision
 		w.fail("%v at %s: %w", w, replica.name, err)
 	}
 	return expired

@@ -18,8 +18,8 @@ import (
 
 const (
 	workers  = 48  // requests at once
-	watchers = 256 // watches at once: most of them wait for their end
-	tries    = 5   // how often a read is asked before a difference counts
+	watchers = 256 // watches at once: most of them wait for their timeout
+	tries    = 5   // how often a read is sent before a difference counts
 )
 
 // TestAnswersMatchKubeAPIServer compares the answers of Larder and kube-apiserver to the same requests.
@@ -57,7 +57,7 @@ func TestAnswersMatchKubeAPIServer(t *testing.T) {
 	c.report()
 }
 
-// speak has the servers asked over a version of HTTP until t ends.
+// speak makes requests to both servers use a version of HTTP until t ends.
 func (w *world) speak(t *testing.T, version string) {
 	for _, p := range []*process{w.stock, w.larder} {
 		if p == nil {

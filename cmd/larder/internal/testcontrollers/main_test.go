@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
 )
 
-// asServer makes this binary be the server that the tests ask.
+// asServer is the environment variable that makes this binary run the server under test.
 const asServer = "LARDER_TESTCONTROLLERS_SERVER"
 
 func TestMain(m *testing.M) {
