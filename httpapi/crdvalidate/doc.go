@@ -12,10 +12,10 @@
 //
 // Valid returns true only for objects in which upstream's validation finds no error, in creates and in
 // updates. It may return false for other valid objects. There is no Schema for a schema in which ignoring an
-// error can make a value invalid (oneOf, not). Constraints of single values (patterns, enums, bounds) are left to upstream's
+// error can make a value invalid (oneOf, not). Patterns, most formats and other rare constraints are left to upstream's
 // validators.
 //
 // # Locks, goroutines and bytes
 //
-// There are no locks and no goroutines. A Schema is immutable and refers to the schema that it was built from.
+// There are no locks and no goroutines. A Schema is immutable. It keeps only strings of the schema that it was built from.
 package crdvalidate

@@ -1,30 +1,27 @@
 package crdvalidate
 
 import (
+	"encoding/json"
 	"math"
 	"slices"
+	"unicode/utf8"
 
-	"k8s.io/kube-openapi/pkg/validation/spec"
-	"k8s.io/kube-openapi/pkg/validation/strfmt"
-	"k8s.io/kube-openapi/pkg/validation/validate"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 )
 
 // Schema is a schema that recognizes valid values.
 type Schema struct {
-	upstream *validate.SchemaValidator // validates alone if it is not nil; nothing below is set then
-
 	nullable bool
 	kinds    kinds
 	int32    bool
 
-	all, any []*Schema
-
 	properties map[string]*Schema
 	others     *Schema // of properties that are not in properties; nil allows anything
-	required   []string
 	items      *Schema
 
-	sizes, counts limits // of maps and lists
+	more *constraints // nil if there are none
 }
 
 // kinds are types of values.
@@ -38,6 +35,16 @@ const (
 	maps
 	lists
 )
+
+// constraints are the constraints beside the type. Most schemas have none.
+type constraints struct {
+	upstream validation.SchemaCreateValidator // validates alone if it is not nil; nothing below is set then
+
+	all, any               []*Schema
+	required, enum         []string
+	low, high              float64 // of numbers
+	lengths, sizes, counts limits  // of texts, maps and lists
+}
 
 // limits are how large something is at least and at most.
 type limits struct{ min, max int64 }
@@ -56,41 +63,56 @@ func limitsOf(low, high *int64) limits {
 }
 
 // New returns the Schema of s, nil if it can recognize no value.
-func New(s *spec.Schema) *Schema {
-	if s == nil || len(s.OneOf) > 0 || s.Not != nil || s.Ref.String() != "" || len(s.Dependencies) > 0 || len(s.PatternProperties) > 0 {
+func New(s *apiextensionsv1.JSONSchemaProps) *Schema {
+	if s == nil || len(s.OneOf) > 0 || s.Not != nil || s.Ref != nil || len(s.Dependencies) > 0 || len(s.PatternProperties) > 0 {
 		return nil
 	}
-	n := &Schema{nullable: s.Nullable || len(s.Type) == 0, required: s.Required}
-	if !n.addParts(s) {
+	n, c := &Schema{nullable: s.Nullable || s.Type == "" && !s.XIntOrString}, &constraints{required: s.Required}
+	if !n.addParts(c, s) {
 		return nil
 	}
-	if constrains(s) || !n.addTypes(s) {
-		return &Schema{upstream: validate.NewSchemaValidator(s, nil, "", strfmt.Default)}
+	if !n.addTypes(s) || !c.addBounds(s) {
+		return upstream(s)
 	}
-	n.sizes, n.counts = limitsOf(s.MinProperties, s.MaxProperties), limitsOf(s.MinItems, s.MaxItems)
+	if len(s.AllOf) > 0 || len(s.AnyOf) > 0 || len(s.Required) > 0 || constrains(s) {
+		n.more = c
+	}
 	return n
 }
 
-// constrains reports whether s has constraints of single values, or of items, beside their type.
-func constrains(s *spec.Schema) bool {
-	return s.Minimum != nil || s.Maximum != nil || s.MultipleOf != nil || s.MinLength != nil || s.MaxLength != nil ||
-		s.Pattern != "" || len(s.Enum) > 0 || s.UniqueItems
+// upstream returns a Schema that validates values by upstream's validator.
+func upstream(s *apiextensionsv1.JSONSchemaProps) *Schema {
+	var props apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(s, &props, nil); err != nil {
+		return nil
+	}
+	validator, _, err := validation.NewSchemaValidator(&props)
+	if err != nil {
+		return nil
+	}
+	return &Schema{more: &constraints{upstream: validator}}
+}
+
+// constrains reports whether s has constraints of values beside their type.
+func constrains(s *apiextensionsv1.JSONSchemaProps) bool {
+	return s.Minimum != nil || s.Maximum != nil || s.MinLength != nil || s.MaxLength != nil || len(s.Enum) > 0 ||
+		s.MinProperties != nil || s.MaxProperties != nil || s.MinItems != nil || s.MaxItems != nil
 }
 
 // addParts adds the schemas below s. It reports whether all of them may be used.
-func (n *Schema) addParts(s *spec.Schema) bool {
-	add := func(to **Schema, part *spec.Schema) bool {
+func (n *Schema) addParts(c *constraints, s *apiextensionsv1.JSONSchemaProps) bool {
+	add := func(to **Schema, part *apiextensionsv1.JSONSchemaProps) bool {
 		*to = New(part)
 		return *to != nil
 	}
 	var ok = true
 	for i := range s.AllOf {
-		n.all = append(n.all, nil)
-		ok = ok && add(&n.all[i], &s.AllOf[i])
+		c.all = append(c.all, nil)
+		ok = ok && add(&c.all[i], &s.AllOf[i])
 	}
 	for i := range s.AnyOf {
-		n.any = append(n.any, nil)
-		ok = ok && add(&n.any[i], &s.AnyOf[i])
+		c.any = append(c.any, nil)
+		ok = ok && add(&c.any[i], &s.AnyOf[i])
 	}
 	if len(s.Properties) > 0 {
 		n.properties = make(map[string]*Schema, len(s.Properties))
@@ -106,7 +128,7 @@ func (n *Schema) addParts(s *spec.Schema) bool {
 		}
 	}
 	if s.Items != nil {
-		ok = ok && len(s.Items.Schemas) == 0
+		ok = ok && len(s.Items.JSONSchemas) == 0
 		if s.Items.Schema != nil {
 			ok = ok && add(&n.items, s.Items.Schema)
 		}
@@ -115,52 +137,106 @@ func (n *Schema) addParts(s *spec.Schema) bool {
 }
 
 // addTypes adds the types. It reports whether it knows them and the format.
-func (n *Schema) addTypes(s *spec.Schema) bool {
-	for _, name := range s.Type {
-		switch name {
-		case "string":
-			n.kinds |= texts
-		case "boolean":
-			n.kinds |= booleans
-		case "integer":
-			n.kinds |= integers
-		case "number":
-			n.kinds |= integers | floats
-		case "object":
-			n.kinds |= maps
-		case "array":
-			n.kinds |= lists
-		default:
-			return false
-		}
-	}
-	if len(s.Type) == 0 {
+func (n *Schema) addTypes(s *apiextensionsv1.JSONSchemaProps) bool {
+	switch {
+	case s.XIntOrString:
+		n.kinds = integers | texts
+	case s.Type == "string":
+		n.kinds = texts
+	case s.Type == "boolean":
+		n.kinds = booleans
+	case s.Type == "integer":
+		n.kinds = integers
+	case s.Type == "number":
+		n.kinds = integers | floats
+	case s.Type == "object":
+		n.kinds = maps
+	case s.Type == "array":
+		n.kinds = lists
+	case s.Type == "":
 		n.kinds = texts | booleans | integers | floats | maps | lists
+	default:
+		return false
 	}
 	n.int32 = s.Format == "int32"
-	return s.Format == "" || len(s.Type) == 1 && s.Type[0] == "integer" && (n.int32 || s.Format == "int64")
+	return s.Format == "" || n.kinds == integers && (n.int32 || s.Format == "int64")
+}
+
+// addBounds adds the constraints of values. It reports whether it knows them.
+func (c *constraints) addBounds(s *apiextensionsv1.JSONSchemaProps) bool {
+	for _, value := range s.Enum {
+		var text *string
+		if err := json.Unmarshal(value.Raw, &text); err != nil || text == nil {
+			return false
+		}
+		c.enum = append(c.enum, *text)
+	}
+	c.low, c.high = math.Inf(-1), math.Inf(1)
+	if s.Minimum != nil {
+		if c.low = *s.Minimum; s.ExclusiveMinimum {
+			c.low = math.Nextafter(c.low, math.Inf(1))
+		}
+	}
+	if s.Maximum != nil {
+		if c.high = *s.Maximum; s.ExclusiveMaximum {
+			c.high = math.Nextafter(c.high, math.Inf(-1))
+		}
+	}
+	c.lengths, c.sizes, c.counts = limitsOf(s.MinLength, s.MaxLength), limitsOf(s.MinProperties, s.MaxProperties), limitsOf(s.MinItems, s.MaxItems)
+	return s.MultipleOf == nil && s.Pattern == "" && !s.UniqueItems && exact(s.Minimum) && exact(s.Maximum)
+}
+
+// exact reports whether a bound is the same for integers and other numbers: upstream truncates it for integers.
+func exact(bound *float64) bool {
+	return bound == nil || *bound == math.Trunc(*bound) && math.Abs(*bound) < 1<<53
 }
 
 // Valid reports whether v is certainly valid.
 func (n *Schema) Valid(v any) bool {
-	if n.upstream != nil {
-		return n.upstream.Validate(v).IsValid()
-	}
-	if v == nil {
-		return n.nullable
-	}
-	if !n.validKind(v) {
+	c := n.more
+	switch {
+	case c == nil:
+		return v == nil && n.nullable || n.validKind(v)
+	case c.upstream != nil:
+		return c.upstream.Validate(v).IsValid()
+	case v == nil:
+		return n.nullable && len(c.enum) == 0
+	case !n.validKind(v) || !c.allow(v):
 		return false
 	}
-	for _, part := range n.all {
+	for _, part := range c.all {
 		if !part.Valid(v) {
 			return false
 		}
 	}
-	return len(n.any) == 0 || slices.ContainsFunc(n.any, func(part *Schema) bool { return part.Valid(v) })
+	return len(c.any) == 0 || slices.ContainsFunc(c.any, func(part *Schema) bool { return part.Valid(v) })
 }
 
-// validKind reports whether v satisfies the constraints of its type.
+// allow reports whether v satisfies the constraints of single values.
+func (c *constraints) allow(v any) bool {
+	text, isText := v.(string)
+	if len(c.enum) > 0 && (!isText || !slices.Contains(c.enum, text)) {
+		return false
+	}
+	switch v := v.(type) {
+	case string:
+		return c.lengths.allow(utf8.RuneCountInString(v))
+	case int64:
+		return c.low <= float64(v) && float64(v) <= c.high
+	case float64:
+		return c.low <= v && v <= c.high
+	case map[string]any:
+		return c.sizes.allow(len(v)) && !slices.ContainsFunc(c.required, func(name string) bool {
+			_, has := v[name]
+			return !has
+		})
+	case []any:
+		return c.counts.allow(len(v))
+	}
+	return true
+}
+
+// validKind reports whether v and the values in it have the right types.
 func (n *Schema) validKind(v any) bool {
 	switch v := v.(type) {
 	case string:
@@ -174,20 +250,12 @@ func (n *Schema) validKind(v any) bool {
 	case map[string]any:
 		return n.kinds&maps != 0 && n.validMap(v)
 	case []any:
-		return n.kinds&lists != 0 && n.validList(v)
+		return n.kinds&lists != 0 && (n.items == nil || !slices.ContainsFunc(v, func(item any) bool { return !n.items.Valid(item) }))
 	}
 	return false
 }
 
 func (n *Schema) validMap(v map[string]any) bool {
-	if !n.sizes.allow(len(v)) {
-		return false
-	}
-	for _, name := range n.required {
-		if _, ok := v[name]; !ok {
-			return false
-		}
-	}
 	if n.properties == nil && n.others == nil {
 		return true
 	}
@@ -197,21 +265,6 @@ func (n *Schema) validMap(v map[string]any) bool {
 			part = n.others
 		}
 		if part != nil && !part.Valid(value) {
-			return false
-		}
-	}
-	return true
-}
-
-func (n *Schema) validList(v []any) bool {
-	if !n.counts.allow(len(v)) {
-		return false
-	}
-	if n.items == nil {
-		return true
-	}
-	for _, item := range v {
-		if !n.items.Valid(item) {
 			return false
 		}
 	}

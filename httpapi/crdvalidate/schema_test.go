@@ -7,11 +7,11 @@ import (
 	"testing"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/cel/common"
 	celopenapi "k8s.io/apiserver/pkg/cel/openapi"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // world draws schemas and values.
@@ -149,7 +149,11 @@ func TestProvenObjectsAreValidUpstream(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		own := New(schema)
+		var stored apiextensionsv1.JSONSchemaProps
+		if err := apiextensionsv1.Convert_apiextensions_JSONSchemaProps_To_v1_JSONSchemaProps(props, &stored, nil); err != nil {
+			t.Fatal(err)
+		}
+		own := New(&stored)
 		for range 4 {
 			v, old := w.value(props, 4), w.value(props, 4)
 			if w.chance(30) {
@@ -179,13 +183,14 @@ func TestProvenObjectsAreValidUpstream(t *testing.T) {
 // TestSchemasWithOneOfOrNotAreLeftToUpstream checks that such schemas are not used. Upstream ignores errors of
 // unchanged fields, which may make two branches of a oneOf match.
 func TestSchemasWithOneOfOrNotAreLeftToUpstream(t *testing.T) {
-	short := spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"string"}, MaxLength: new(int64(3))}}
-	for name, s := range map[string]spec.SchemaProps{
-		"oneOf": {OneOf: []spec.Schema{short}}, "not": {Not: &short},
-		"oneOf below":  {Properties: map[string]spec.Schema{"a": {SchemaProps: spec.SchemaProps{OneOf: []spec.Schema{short}}}}},
-		"not in anyOf": {AnyOf: []spec.Schema{{SchemaProps: spec.SchemaProps{Not: &short}}}},
+	short := apiextensionsv1.JSONSchemaProps{Type: "string", MaxLength: new(int64(3))}
+	branch := []apiextensionsv1.JSONSchemaProps{short}
+	for name, s := range map[string]*apiextensionsv1.JSONSchemaProps{
+		"oneOf": {OneOf: branch}, "not": {Not: &short},
+		"oneOf below":  {Properties: map[string]apiextensionsv1.JSONSchemaProps{"a": {OneOf: branch}}},
+		"not in anyOf": {AnyOf: []apiextensionsv1.JSONSchemaProps{{Not: &short}}},
 	} {
-		if New(&spec.Schema{SchemaProps: s}) != nil {
+		if New(s) != nil {
 			t.Errorf("a schema with %s is used", name)
 		}
 	}
@@ -195,7 +200,7 @@ func TestSchemasWithOneOfOrNotAreLeftToUpstream(t *testing.T) {
 func TestChangesOfKinds(t *testing.T) {
 	values := map[string]any{"string": "x", "boolean": true, "integer": int64(1), "number": 1.5, "object": map[string]any{}, "array": []any{}}
 	for asked := range values {
-		s := New(&spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{asked}}})
+		s := New(&apiextensionsv1.JSONSchemaProps{Type: asked})
 		for kind, v := range values {
 			want := kind == asked || asked == "number" && kind == "integer"
 			if got := s.Valid(v); got != want {

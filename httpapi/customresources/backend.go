@@ -24,8 +24,6 @@ import (
 )
 
 // backend serves one CRD with one specification.
-//
-// Invariant: users is 0 when idle is closed.
 type backend struct {
 	custom   *registry.CustomResource
 	schemas  func() (versions.Schemas, error) // computes them once
@@ -39,10 +37,12 @@ type backend struct {
 	ending context.Context // of watches: ends when the backend is retired
 	end    context.CancelFunc
 
+	running context.Context // of the cache: ends when the backend is retired and without users, or the server stops
+	stop    context.CancelFunc
+
 	mu      sync.Mutex
 	users   int // requests that are being served
 	retired bool
-	idle    chan struct{} // closed when retired and without users
 }
 
 // loadTimeout limits how long the first requests wait until the cache has loaded. If it takes longer, they
@@ -52,7 +52,7 @@ const loadTimeout = 5 * time.Second
 // build makes and starts the backend of s.
 func (s *serving) build() (*backend, error) {
 	e, crd := s.extensions, s.crd.Load()
-	g := &backend{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
+	g := &backend{readable: make(map[string]*reads.Resource)}
 	g.schemas = sync.OnceValues(func() (versions.Schemas, error) { return versions.SchemasOf(crd) })
 	g.built = sync.OnceValues(func() (*built, error) {
 		made, err := s.buildVersions(g)
@@ -74,6 +74,7 @@ func (s *serving) build() (*backend, error) {
 		return nil, err
 	}
 	g.ending, g.end = context.WithCancel(context.Background())
+	g.running, g.stop = context.WithCancel(context.Background())
 	if !e.begin(g.run) {
 		g.end()
 		_ = g.custom.Run(g.ending) // g.ending has ended: Run only releases what custom holds
@@ -211,19 +212,9 @@ func warnings(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.
 
 // run runs the cache until the backend is retired and idle, or ctx ends.
 func (g *backend) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = g.custom.Run(ctx) // ends with ctx; its reflector logs its errors
-	}()
-	select {
-	case <-g.idle:
-	case <-ctx.Done():
-	}
-	cancel()
-	<-ended
-	g.end()
+	defer g.end()
+	defer context.AfterFunc(ctx, g.stop)()
+	_ = g.custom.Run(g.running) // ends with g.running; its reflector logs its errors
 }
 
 // acquire begins a request, unless the backend is retired. release ends the request.
@@ -241,7 +232,7 @@ func (g *backend) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.users--; g.users == 0 && g.retired {
-		close(g.idle)
+		g.stop()
 	}
 }
 
@@ -255,7 +246,7 @@ func (g *backend) retire() {
 	g.retired = true
 	g.end()
 	if g.users == 0 {
-		close(g.idle)
+		g.stop()
 	}
 }
 

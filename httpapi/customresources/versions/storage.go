@@ -2,6 +2,7 @@ package versions
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -20,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kube-openapi/pkg/validation/validate"
 
 	"github.com/larder-io/larder/httpapi/crdvalidate"
 )
@@ -29,26 +30,20 @@ import (
 func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) (customresource.CustomResourceStorage, error) {
 	var none customresource.CustomResourceStorage
 	crd, names, kind, s := b.CRD, &b.CRD.Status.AcceptedNames, b.kind(v), b.Schemas[v.Name]
-	props, err := PropsOf(v.Schema.DeepCopy())
-	if err != nil {
-		return none, err
-	}
-	validator, openAPI, err := validation.NewSchemaValidator(props)
-	if err != nil {
-		return none, err
-	}
 	var (
-		status          *apiextensions.CustomResourceSubresourceStatus
 		statusValidator validation.SchemaValidator
+		status          *apiextensions.CustomResourceSubresourceStatus
 		scale           *apiextensions.CustomResourceSubresourceScale
 	)
+	props := schemaOf(v)
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		status = new(apiextensions.CustomResourceSubresourceStatus)
 		if props != nil {
-			if own, ok := props.Properties["status"]; ok {
-				if statusValidator, _, err = validation.NewSchemaValidator(&own); err != nil {
-					return none, err
-				}
+			if _, ok := props.Properties["status"]; ok {
+				statusValidator = validator(sync.OnceValue(func() validation.SchemaValidator {
+					own := props.Properties["status"]
+					return newValidator(&own)
+				}))
 			}
 		}
 	}
@@ -58,19 +53,52 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 			return none, err
 		}
 	}
+	all := validator(sync.OnceValue(func() validation.SchemaValidator { return newValidator(props) }))
 	// An invalid column leaves those before it, as in upstream.
 	table, _ := tableconvertor.New(columns(v))
 	gv := schema.GroupVersion{Group: kind.Group, Version: v.Name}
 	storage, err := customresource.NewStorage(
 		schema.GroupResource{Group: kind.Group, Resource: names.Plural}, schema.GroupResource{Group: kind.Group, Resource: names.Singular},
 		kind, gv.WithKind(names.ListKind),
-		customresource.NewStrategy(t.typer, b.namespaced(), kind, validator, statusValidator, s, status, scale, v.SelectableFields),
+		customresource.NewStrategy(t.typer, b.namespaced(), kind, all, statusValidator, s, status, scale, v.SelectableFields),
 		restOptions{b.RESTOptions, b, gv}, names.Categories, table, b.replicas)
 	if err != nil || crd.Spec.PreserveUnknownFields || s == nil {
 		return storage, err
 	}
-	prove(storage.CustomResource, func() *checks { return checksOf(kind, b.namespaced(), openAPI, s, scale) })
+	prove(storage.CustomResource, func() *checks { return checksOf(kind, b.namespaced(), props, s, scale) })
 	return storage, nil
+}
+
+// schemaOf returns the schema of a version, nil if there is none.
+func schemaOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *apiextensionsv1.JSONSchemaProps {
+	if v.Schema == nil {
+		return nil
+	}
+	return v.Schema.OpenAPIV3Schema
+}
+
+// validator returns upstream's validator of a schema, which takes as much memory as the schema (X9). The first object
+// that needs it has it made: most objects are valid, which package crdvalidate recognizes.
+type validator func() validation.SchemaValidator
+
+func newValidator(s *apiextensionsv1.JSONSchemaProps) validation.SchemaValidator {
+	props, err := PropsOf(&apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: s})
+	if err != nil {
+		panic(fmt.Sprintf("versions: SchemasOf has converted a schema that cannot be converted: %v", err))
+	}
+	made, _, err := validation.NewSchemaValidator(props)
+	if err != nil {
+		panic(fmt.Sprintf("versions: a schema has no validator: %v", err))
+	}
+	return made
+}
+
+func (v validator) Validate(value any, options ...validation.ValidationOption) *validate.Result {
+	return v().Validate(value, options...)
+}
+
+func (v validator) ValidateUpdate(value, old any, options ...validation.ValidationOption) *validate.Result {
+	return v().ValidateUpdate(value, old, options...)
 }
 
 // restOptions are the REST options of the storages of one version: objects are stored in the version that the CRD
@@ -128,8 +156,8 @@ func prove(storage *customresource.REST, checks func() *checks) {
 }
 
 // checksOf returns the checks of a version, whose schema is given in two forms.
-func checksOf(kind schema.GroupVersionKind, namespaced bool, openAPI *spec.Schema, structural *structuralschema.Structural, scale *apiextensions.CustomResourceSubresourceScale) *checks {
-	c := &checks{schema: crdvalidate.New(openAPI)}
+func checksOf(kind schema.GroupVersionKind, namespaced bool, props *apiextensionsv1.JSONSchemaProps, structural *structuralschema.Structural, scale *apiextensions.CustomResourceSubresourceScale) *checks {
+	c := &checks{schema: crdvalidate.New(props)}
 	if c.schema == nil {
 		return c
 	}

@@ -43,13 +43,13 @@ func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (up
 	if err != nil {
 		t.Fatal(err)
 	}
-	validator, openAPI, err := validation.NewSchemaValidator(props)
+	validator, _, err := validation.NewSchemaValidator(props)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shelf"}
 	scale := &apiextensions.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}
-	return customresource.NewStrategy(nil, true, kind, validator, nil, s, nil, scale, nil), checksOf(kind, true, openAPI, s, scale)
+	return customresource.NewStrategy(nil, true, kind, validator, nil, s, nil, scale, nil), checksOf(kind, true, schemaOf(&crd.Spec.Versions[0]), s, scale)
 }
 
 // TestProvedObjectsAreValidatedAsUpstreamDoes checks that errors are upstream's for objects that are proved valid
