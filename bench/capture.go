@@ -16,15 +16,15 @@ func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]
 	return body.Bytes(), err
 }
 
-// CaptureWatchList returns the initial events of one watch as WatchList reads them, framed.
+// CaptureWatchList returns the framed initial events of one watch, which it opens as WatchList does.
 func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
 	return t.captureEvents(ctx, Request{Path: WatchListPath(path), Accept: accept}, nil, func(frame []byte) (keep, last bool) {
 		return true, endsInitial(frame)
 	})
 }
 
-// captureEvents opens a watch, calls opened unless it is nil, and passes each event to which. It returns the
-// events to keep, framed, up to the last one.
+// captureEvents opens a watch, calls opened unless it is nil, and passes each event to which. It returns the framed
+// events for which keep is true. It ends after the event for which last is true.
 func (t *Target) captureEvents(ctx context.Context, watch Request, opened func() error, which func(frame []byte) (keep, last bool)) (all []byte, err error) {
 	c := t.conn(ctx)
 	defer c.close()
@@ -71,7 +71,7 @@ func (t *Target) Change(ctx context.Context, object string) error {
 	return t.once(ctx, markPatch(object, newRun(), 0))
 }
 
-// CopyMark overwrites the mark of a captured event with the mark of patch. It reports false if either has none.
+// CopyMark overwrites the mark of a captured event with the mark of patch. It returns false if either has no mark.
 func CopyMark(event, patch []byte) bool {
 	run, i, ok := marked(patch)
 	at := bytes.Index(event, []byte(mark))

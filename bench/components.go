@@ -121,8 +121,8 @@ func (c *ComponentsConfig) podName(i int) string {
 func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.run, i) }
 
 // patchNodeStatus returns the patch that a kubelet sends every few minutes and when something changes. Its
-// heartbeat is some minutes after the node's creation: a patch in the same second would change nothing, and the
-// server would not store it.
+// heartbeat is some minutes after the node's creation. In the same second, the patch would change nothing, and the
+// server would not store the node.
 func (c *ComponentsConfig) patchNodeStatus(i int) Request {
 	const later = 5 * time.Minute
 	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))

@@ -61,7 +61,7 @@ func customResources() []*customResource {
 	}}
 }
 
-// CustomResources names the resources: workers of 5 KB, which are defaulted and pruned, and the reports of an
+// CustomResources names the resources: workers of 2 KB, which are defaulted and pruned, and the reports of an
 // image scanner.
 var CustomResources = []string{"workers", "reports"}
 

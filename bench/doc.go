@@ -11,8 +11,8 @@
 //   - [Write], [PatchObjects], [Components], [Custom]: writes of several kinds
 //   - [Mixed]: reads, lists and writes in fixed proportions
 //   - [Slow]: large lists that are requested at once and read slowly, while watches receive changes
-//   - [Flood]: the reads of one user while another user sends as many requests as the server answers
-//   - [Seed]: creates the pods that the others read and change
+//   - [Flood]: reads of one user, alone and while another user sends as many requests as the server answers
+//   - [Seed]: creates the pods that other workloads read and change
 //
 // The subpackages:
 //
@@ -24,8 +24,8 @@
 //   - stages plans how load changes over time; thresholds compares results with limits
 //   - report writes results
 //
-// A workload has no flags, no globals and no output. Programs such as cmd/larder-bench, and tests, decide what to
-// run and how to show it.
+// A workload has no flags, no globals and no output. The caller, such as cmd/larder-bench or a test, decides what to
+// run and how to show the results.
 //
 // Machines are noisy. Compare the CPU time per operation of servers that were measured in one run, not wall
 // times of different runs.

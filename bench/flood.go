@@ -102,7 +102,7 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 // start starts the flood and records how its requests end. It returns after the first response. The function
 // that it returns ends the flood.
 func (c *FloodConfig) start(ctx context.Context, rec *recorder) (stop func()) {
-	const pause = 50 * time.Millisecond // after a 429: shorter than Retry-After
+	const pause = 50 * time.Millisecond // after a 429; shorter than its Retry-After
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	begun := make(chan struct{})

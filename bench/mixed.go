@@ -58,7 +58,7 @@ func below(n uint64, most int) int { return int(n % uint64(most)) }
 
 // drawn returns the random number of request i, which is the same in each run and independent of the request's kind.
 func drawn(i int) uint64 {
-	const run = 0x6c6172646572 // any number: it names the sequence
+	const run = 0x6c6172646572 // seed of the sequence
 	return rand.NewPCG(run, uint64(i)).Uint64()
 }
 

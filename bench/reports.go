@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// reportSchema describes reports as a scanner of images writes them: long arrays of objects
-// with strings of many lengths, nested maps, defaults, and a part that is not described.
+// reportSchema is the schema of reports like those of image scanners: long arrays of objects with strings of many
+// lengths, nested maps, defaults, and a part without a schema.
 const reportSchema = `{"type":"object","properties":{"report":{"type":"object","required":["artifact"],"properties":{
 	"artifact":{"type":"object","properties":{"repository":{"type":"string"},"tag":{"type":"string"},"digest":{"type":"string"}}},
 	"scanner":{"type":"object","default":{},"properties":{"name":{"type":"string","default":"Scanner"},"vendor":{"type":"string","default":"Example"}}},
@@ -22,7 +22,7 @@ const reportSchema = `{"type":"object","properties":{"report":{"type":"object","
 		"cvss":{"type":"object","additionalProperties":{"type":"object","properties":{"vector":{"type":"string"},"score":{"type":"number"}}}},
 		"raw":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}}}}`
 
-// report makes the i-th report. It is the same in every run and differs from all others.
+// report makes the i-th report, which is the same in every run. All reports differ.
 func (c *CustomConfig) report(i int) map[string]any {
 	p := &textGenerator{rand.New(rand.NewPCG(uint64(i), uint64(c.Bytes))), strings.Fields(vocabulary)}
 	findings, size := []any{}, 300

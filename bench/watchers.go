@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// mark begins the text in a changed object that holds the numbers of the run and the change. A watcher finds
-// it without decoding the event, and looks up when the change was due. The number of the run ensures that the
-// next run's patches change the objects again.
+// mark begins the text in a changed object that holds the numbers of the run and the change. A watcher finds it without
+// decoding the event, and looks up when the change was due. With the run's number, the patches of the next run change
+// the objects again.
 const (
 	mark         = "LBSEQ"
 	runDigits    = 14

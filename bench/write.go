@@ -79,7 +79,7 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Tim
 	return o, nil
 }
 
-// remove deletes the first n objects, and some more that requests in flight may have created.
+// remove deletes the first n objects, and those that requests in flight may have created.
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
 	other.stopping = context.Background() // so that the removal continues after Stop

@@ -4,7 +4,7 @@
 //
 // [Run] starts etcd and one server at a time, and simulates the same cluster at each. All components connect, the
 // load runs for a while, and the server restarts. When all informers have synced, Run compares their contents with
-// consistent lists. Requests are due at fixed times, and latency counts from then.
+// consistent lists. Requests are due at fixed times, from which latency counts.
 //
 // Each component is a user with a client certificate, and NodeRestriction limits each node to its
 // own objects. The client decodes only names and versions, to leave CPU time to the server.

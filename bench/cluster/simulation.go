@@ -184,8 +184,8 @@ func (sim *simulation) send(kind requestKind, due time.Time, c *client, build fu
 	return err
 }
 
-// exchange sends a request that was due at a certain time, and retries after failures as the work queues of
-// components do. build makes the request of each try. Each try is recorded.
+// exchange sends a request that was due at a certain time. After failures it retries, like the work queues of
+// components. build makes the request of each try. Each try is recorded.
 func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
 	for {
 		at := sim.phase.Load()

@@ -9,12 +9,11 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// elsewhere names the slowdown while another process is flooded, which comes from the shared processors and not
-// from other requests to the server.
+// elsewhere names the slowdown while another server is flooded. That server competes only for the processors.
 const elsewhere = "p99 beside a flood of another server, of that alone"
 
-// flood measures the reads of one user while another user reads as much as possible, in a priority level with few
-// seats. As a control, the other user reads from a second server of the same kind.
+// flood measures the reads of one user while another user of the same priority level, which has few seats, reads as
+// much as possible. As a control, the other user reads from a second server of the same kind.
 func (c *Comparison) flood() step {
 	const rate, clients = 200, 32
 	spec := newRow("B39",

@@ -75,7 +75,7 @@ func started(id string, server *testservers.Server) (*bench.Result, error) {
 	return r, nil
 }
 
-// openWatches returns the number of watches. With this many, the memory that was free before does not matter.
+// openWatches returns the number of watches. It is large, so that reused free memory hardly affects the result.
 func (c *Config) openWatches() int { return c.watchers(5000) }
 
 // startFull starts a server on the seeded etcd, opens watches before the server has free memory, and then lists all

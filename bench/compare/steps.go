@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// The collections of reads and watches: all pods, and the pods of one namespace.
+// Collections that the steps read and watch.
 const (
 	pods           = "/api/v1/pods"
 	namespacedPods = "/api/v1/namespaces/bench-0/pods"
@@ -25,7 +25,7 @@ type step struct {
 	run   func(ctx context.Context, kind string) ([]*bench.Result, error)
 }
 
-// asks is a request whose response the limit needs. The zero value means none.
+// asks is a request whose response is recorded for the limit. The zero value means none.
 type asks struct {
 	path, accept, encoding string
 	watchList              bool
@@ -188,8 +188,8 @@ func (c *Comparison) watchLists() []step {
 	}
 }
 
-// fanOut sends the same events to many watchers. The machine, which client and server share, limits the deliveries
-// per second.
+// fanOut sends the same events to many watchers. It limits the deliveries per second to what one machine can do for
+// both client and server.
 func (c *Comparison) fanOut() step {
 	const most, events = 15000, 50000 // deliveries per second, and in all
 	watchers := c.config.watchers(200)
@@ -229,7 +229,7 @@ func (c *Comparison) opening() step {
 	}}
 }
 
-// writes are the life of ConfigMaps.
+// writes creates, patches, applies and deletes ConfigMaps.
 func (c *Comparison) writes() step {
 	var specs []*Row
 	for i, verb := range bench.Verbs {
@@ -242,7 +242,7 @@ func (c *Comparison) writes() step {
 	}})
 }
 
-// components are the writes of a cluster's own components.
+// components sends the writes of a cluster's components.
 func (c *Comparison) components() step {
 	var specs []*Row
 	for i, name := range bench.ComponentWrites() {
@@ -260,7 +260,7 @@ func withRate(number int, work string) *Row {
 	return row(fmt.Sprintf("B%d", number), work, Figure{Unit: PerSecond, of: (*bench.Result).Rate})
 }
 
-// patches patches pods, the largest objects that a cluster writes often.
+// patches patches pods.
 func (c *Comparison) patches() step {
 	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
 	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {

@@ -85,7 +85,7 @@ type Row struct {
 	Results map[string][]*bench.Result `json:"results"`
 
 	body   bool // whether to show the size of the response
-	worst  bool // use the worst round, because memory that was free before may hide growth in the others
+	worst  bool // use the worst round, because the others may reuse memory that was free before
 	median bool // use the median, because a single round may have no slow request
 }
 

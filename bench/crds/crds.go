@@ -8,12 +8,12 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Config configures the number of CRDs and the servers.
+// Config configures a measurement.
 type Config struct {
 	testservers.Trials
 	// Count is the number of CRDs, Clients the number of concurrent requests.
 	Count, Clients int
-	// Used creates and reads one object of each CRD.
+	// Used creates, reads and lists one object of each CRD.
 	Used bool
 }
 

@@ -198,7 +198,7 @@ func (p *measurement) use(ctx context.Context, i int) error {
 	return nil
 }
 
-// until calls done once a second until it returns true. It retries requests that the server has timed out.
+// until calls done once a second until it returns true. Server timeouts do not end it.
 func until(ctx context.Context, done func(context.Context) (bool, error)) error {
 	return wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		ok, err := done(ctx)
@@ -209,7 +209,7 @@ func until(ctx context.Context, done func(context.Context) (bool, error)) error 
 	})
 }
 
-// served waits until all CRDs are discovered, are in the index of OpenAPI, and answer lists.
+// served waits until discovery and the index of OpenAPI v3 contain all CRDs, and the server answers lists of them.
 func (p *measurement) served(ctx context.Context) error {
 	if err := p.discovered(ctx); err != nil {
 		return err
@@ -256,8 +256,8 @@ func (p *measurement) described(ctx context.Context, n int) error {
 	})
 }
 
-// paths returns the paths below /apis in an OpenAPI document. It makes one pass, because with thousands of CRDs the
-// document is larger than a hundred megabytes.
+// paths returns the paths below /apis in an OpenAPI document. It makes one pass without decoding the document, which
+// may be large.
 func paths(document []byte) map[string]bool {
 	const start = `"/apis/`
 	found := make(map[string]bool)

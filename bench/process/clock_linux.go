@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processClock reads the CPU clock of a process. The clock's id is that of clock_getcpuclockid(3): the complement of
-// the process id, followed by three bits for "all threads, as scheduled".
+// processClock reads the CPU clock of a process. It computes the clock's id as clock_getcpuclockid(3) does: the
+// complement of the process id, followed by three bits for the scheduler's clock of all threads.
 func processClock(pid int) (time.Duration, error) {
 	const scheduled = 2
 	var ts unix.Timespec

@@ -28,7 +28,7 @@ func pairs(results []*bench.Result) string {
 			values[k][server] = append(values[k][server], v)
 		}
 	}
-	works := make(map[string]int) // keeps the figures of a work together
+	works := make(map[string]int) // keeps the figures of a workload together
 	for _, k := range order {
 		if _, ok := works[k.work]; !ok {
 			works[k.work] = len(works)

@@ -1,4 +1,4 @@
-// Package report writes results as text and JSON, and their time series as CSV.
+// Package report writes results as text, JSON and Markdown, and their time series as CSV.
 package report
 
 import (

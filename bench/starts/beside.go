@@ -18,8 +18,8 @@ type Beside struct {
 	Rest  time.Duration
 }
 
-// Run starts the servers one after the other, each without objects and with its own etcd, and
-// measures them at rest.
+// Run starts the servers one after the other, each without objects and with its own etcd, and measures them while they
+// are idle.
 func (b *Beside) Run(ctx context.Context) ([]*bench.Result, error) {
 	if b.Count < 1 || b.Rest <= 0 {
 		return nil, errors.New("starts: want at least one server, and time to rest")
@@ -57,7 +57,7 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 	}
 	servers := f.Servers()[shared:]
 	var before, after process.Usage
-	for _, use := range []*process.Usage{&before, &after} { // the first reading waits until the start has settled
+	for _, use := range []*process.Usage{&before, &after} { // the first wait lets the servers become idle
 		if err := bench.Sleep(ctx, b.Rest); err != nil {
 			return nil, err
 		}

@@ -123,7 +123,7 @@ func addOwn(s *corev1.PodSpec, i int) {
 	s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: fmt.Sprintf("instance-%d", i)})
 }
 
-// lackDefaults calls addOwn, and removes fields that got defaults in later versions.
+// lackDefaults calls addOwn, and removes fields that have got defaults in later versions.
 func lackDefaults(s *corev1.PodSpec, i int) {
 	addOwn(s, i)
 	s.Containers[0].TerminationMessagePolicy, s.EnableServiceLinks = "", nil

@@ -85,8 +85,8 @@ func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err err
 	})
 }
 
-// prepare starts each server once before it writes the objects, so that no measured start creates the objects that
-// every cluster has.
+// prepare starts each server once and then writes the objects, so that no measured start creates the objects that every
+// cluster has.
 func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) error {
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{f.EtcdURL()}})
 	if err != nil {

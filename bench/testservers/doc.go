@@ -3,7 +3,7 @@
 //
 // Each server is a process in its own process group, on free ports of the loopback
 // interface. Its files and its log are below the directory of the [Servers] that started it. All
-// servers of a Servers share one etcd, its keys and its users, so all accept the same token.
+// servers of a Servers share one etcd, the keys and the users, so all accept the same token.
 // [Server.Stop] and [Servers.Close] send SIGTERM to a process, and SIGKILL if it takes too long to end. On
 // Linux a process also ends when this process does.
 //

@@ -25,7 +25,7 @@ type Trials struct {
 	Say func(string)
 }
 
-// Check returns an error if a server is unknown or there is no round.
+// Check returns an error if a server is unknown or Rounds is less than 1.
 func (t *Trials) Check() error {
 	for _, s := range t.Servers {
 		if s != Stock && s != Larder {
@@ -46,8 +46,8 @@ func (t *Trials) Sayf(format string, args ...any) {
 }
 
 // Each calls do for each server in each round, counted from 1, until one fails. It returns all
-// results, and an error that names the server. Every second round runs the servers in reverse order, so that a trend
-// of the machine favours none.
+// results, and an error that names the server. Every second round runs the servers in reverse order, so that a change
+// in the machine's speed favours none.
 func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
 	for round := range t.Rounds {
 		order := slices.Clone(t.Servers)
