@@ -22,8 +22,8 @@ import (
 )
 
 var (
-	rulesOfOthers      = flag.String("rules", "", "file of Prometheus' rules, or of a PrometheusRule, to test too, but for those about other programs")
-	dashboardsOfOthers = flag.String("dashboard", "", "file of a dashboard of Grafana to test too")
+	rulesOfOthers      = flag.String("rules", "", "file of Prometheus rules, or of a PrometheusRule, to test too; rules about other programs are skipped")
+	dashboardsOfOthers = flag.String("dashboard", "", "file of a Grafana dashboard to test too")
 	selected           = flag.String("groups", "apiserver", "regular expression of the groups of -rules to test")
 )
 
@@ -34,9 +34,8 @@ const (
 	interval = 30 * time.Second // between scrapes, by the clock of the rules
 )
 
-// TestExpressionsFindSomething runs a server, some traffic and Prometheus' engine: every
-// selector of every rule names a metric that the server has, and every query of a dashboard
-// has an answer.
+// TestExpressionsFindSomething runs a server, some traffic and Prometheus' engine. It checks that the server has the
+// metrics that all rules select, and that every query of a dashboard has a result.
 func TestExpressionsFindSomething(t *testing.T) {
 	docs := filepath.Join("..", "..", "docs", "monitoring")
 	groups := rulesIn(t, filepath.Join(docs, "rules.yaml"), ".")
