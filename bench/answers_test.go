@@ -36,17 +36,17 @@ func serving(t *testing.T, streams int, handler http.HandlerFunc) *bench.Target 
 	return target
 }
 
-// patiently calls try with longer and longer timeouts until it returns true: on a busy machine, answers that the test
-// does not delay may be late.
+// patiently calls try with increasing timeouts until it returns true, because on a busy machine responses that the
+// test does not delay may be late.
 func patiently(t *testing.T, try func(timeout time.Duration) (punctual bool)) {
 	t.Helper()
 	for _, timeout := range []time.Duration{3 * time.Second, 15 * time.Second, time.Minute} {
 		if try(timeout) {
 			return
 		}
-		t.Logf("something else took %v", timeout)
+		t.Logf("responses that the test does not delay took %v", timeout)
 	}
-	t.Error("answers that nothing holds up are late")
+	t.Error("responses that the test does not delay are late")
 }
 
 // TestTimeoutsAreCountedApart has one answer that never begins and one that never ends.
@@ -132,8 +132,7 @@ func TestTimeoutsOfWatches(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreCountedApart refuses some requests for a while. They are sent again only where
-// that is wanted.
+// TestRefusalsAreCountedApart refuses some requests for a while. The client retries them only with RetryAfter.
 func TestRefusalsAreCountedApart(t *testing.T) {
 	for name, streams := range protocols {
 		for _, again := range []bool{false, true} {

@@ -185,7 +185,7 @@ func TestReadFails(t *testing.T) {
 		}
 	}
 	if _, err := bench.NewTarget("missing"); err == nil {
-		t.Error("want an error for a kubeconfig that is missing")
+		t.Error("want an error for a missing kubeconfig")
 	}
 }
 
@@ -197,7 +197,7 @@ func TestWatchReportsEachDelivery(t *testing.T) {
 			Name: "watch", Path: "/api/v1/pods", Accept: accept, Watchers: 5, Stuck: 2,
 			Objects: seed.PodPaths(4), Load: bench.Load{Operations: 20, Rate: 1000, Clients: 2},
 		}
-		for run := range 2 { // the second run's changes must not be the first's again
+		for run := range 2 { // the second run must change the objects again
 			result, err := bench.Watch(t.Context(), target, config)
 			if err != nil {
 				t.Fatal(err)
@@ -245,7 +245,7 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	}
 	config.BytesPerSecond = 0
 	if _, err := bench.Slow(t.Context(), target, config); err == nil {
-		t.Error("a speed of nothing was accepted")
+		t.Error("a speed of 0 was accepted")
 	}
 }
 
@@ -264,7 +264,7 @@ func TestSlowReadersReportTruncatedAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if results[0].Errors != 2 || !strings.Contains(results[0].FirstError, "EOF") {
-		t.Errorf("%d errors (%s), want two answers that break off", results[0].Errors, results[0].FirstError)
+		t.Errorf("%d errors (%s), want two truncated responses", results[0].Errors, results[0].FirstError)
 	}
 }
 
@@ -318,7 +318,7 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	if _, err := bench.Watch(t.Context(), target, bench.WatchConfig{
 		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: []string{"/api/v1/namespaces/bench-0/pods/none"}, Load: bench.Load{Operations: 1, Clients: 1},
 	}); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("changes of what does not exist gave %v", err)
+		t.Errorf("changes of an object that does not exist gave %v", err)
 	}
 }
 
@@ -396,7 +396,7 @@ func TestWatchList(t *testing.T) {
 			result, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: c.path, Accept: accept, Load: bench.Load{Operations: 7, Clients: 3}, Objects: c.objects})
 			if c.errors > 0 {
 				if err == nil {
-					t.Error("the warming request found too few objects: want an error")
+					t.Error("the warm-up found too few objects: want an error")
 				}
 				continue
 			}

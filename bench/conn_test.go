@@ -118,7 +118,7 @@ func TestMarks(t *testing.T) {
 			t.Errorf("%q has no mark", frame)
 		}
 		if CopyMark([]byte(markText(1, 1)), []byte(frame)) || CopyMark([]byte(frame), nil) {
-			t.Errorf("%q was remarked", frame)
+			t.Errorf("the mark of %q was overwritten", frame)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func (c *CustomConfig) resource() (*customResource, error) {
 	}
 	i := slices.Index(CustomResources, c.Resource)
 	if i < 0 {
-		return nil, fmt.Errorf("bench: %q is no custom resource: want one of %s", c.Resource, strings.Join(CustomResources, ", "))
+		return nil, fmt.Errorf("bench: unknown resource %q: want one of %s", c.Resource, strings.Join(CustomResources, ", "))
 	}
 	return customResources()[i], nil
 }

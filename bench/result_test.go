@@ -38,7 +38,7 @@ func TestResultArithmetic(t *testing.T) {
 	}
 	var nothing bench.Result
 	if nothing.CPUPerOp() != 0 || nothing.Rate() != 0 || nothing.Quantile(99) != 0 || nothing.BytesPerOp() != 0 {
-		t.Error("a result of nothing has figures")
+		t.Error("an empty result has figures")
 	}
 }
 
@@ -57,10 +57,10 @@ func TestMergeAddsUp(t *testing.T) {
 		t.Errorf("%d latencies up to %v", sum.Latency.TotalCount(), sum.Quantile(100))
 	}
 	if a.Ops != 100 || a.Latency.TotalCount() != 100 {
-		t.Error("merging changed what was merged")
+		t.Error("merging changed its arguments")
 	}
 	if bench.Merge() != nil {
-		t.Error("nothing merged is something")
+		t.Error("merging no results returns a result")
 	}
 }
 
@@ -89,11 +89,11 @@ func TestResultAsJSON(t *testing.T) {
 	}
 	decoded, err := hdrhistogram.Decode([]byte(got.Latency.HDR))
 	if err != nil || decoded.TotalCount() != 100 || decoded.ValueAtQuantile(50) != r.Latency.ValueAtQuantile(50) {
-		t.Errorf("the histogram does not come back: %v", err)
+		t.Errorf("the histogram cannot be decoded: %v", err)
 	}
 }
 
-// TestResultsSurviveJSON writes a result of everything but a series and reads it again.
+// TestResultsSurviveJSON writes a result with all fields except the series, and reads it again.
 func TestResultsSurviveJSON(t *testing.T) {
 	r := some(100, 5)
 	r.Round, r.Part, r.Loop, r.Late, r.Protocol, r.Interrupted = 3, true, bench.OpenLoop, 7, "HTTP/2", true
@@ -116,7 +116,7 @@ func TestResultsSurviveJSON(t *testing.T) {
 		t.Errorf("latencies are lost: %d", got.Latency.TotalCount())
 	}
 	if err := json.Unmarshal([]byte(`{"latency":{"hdr":"x"}}`), &got); err == nil {
-		t.Error("a histogram that is none was read")
+		t.Error("an invalid histogram was read")
 	}
 }
 
@@ -140,7 +140,7 @@ func TestMergeParallelIsExact(t *testing.T) {
 		t.Errorf("got %+v", sum)
 	}
 	if !sum.Latency.Equals(some(100, 0).Latency) && sum.Quantile(99) != whole.Quantile(99) {
-		t.Error("the histogram is another")
+		t.Error("the merged histogram differs from that of the whole sample")
 	}
 	for _, q := range []float64{0, 25, 50, 90, 99, 100} {
 		if sum.Quantile(q) != whole.Quantile(q) {
@@ -172,7 +172,7 @@ func TestRoundsShowTheirSpread(t *testing.T) {
 		}
 	}
 	if strings.Count(out.String(), "\n") > 12 {
-		t.Errorf("too much is said:\n%s", out.String())
+		t.Errorf("unwanted text in:\n%s", out.String())
 	}
 }
 

@@ -16,7 +16,7 @@ func TestHTTP2(t *testing.T) {
 	var asked atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 || r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Accept") != bench.JSON {
-			t.Errorf("asked by %s with %v", r.Proto, r.Header)
+			t.Errorf("got a request by %s with %v", r.Proto, r.Header)
 		}
 		if asked.Add(1) == 3 {
 			w.WriteHeader(http.StatusTeapot)

@@ -83,7 +83,7 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Tim
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
 	other.stopping = context.Background() // so that the removal continues after Stop
-	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: NewResult("", "")}
+	rec := &recorder{target: t, name: "deleting the created objects", total: n, began: time.Now(), result: NewResult("", "")}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
 	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations), Clients: c.Clients}, strict: true}

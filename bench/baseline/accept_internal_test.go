@@ -26,7 +26,7 @@ func TestWatchesAreRegisteredBeforeTheirAnswer(t *testing.T) {
 		here.Close()
 		<-ended
 		if told != 1 {
-			t.Fatalf("a change would be told to %d watches, want 1", told)
+			t.Fatalf("a change would be sent to %d watches, want 1", told)
 		}
 	}
 }

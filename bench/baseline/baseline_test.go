@@ -125,6 +125,6 @@ func TestRefusesChangesWithoutMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := baseline.Load(file); err == nil {
-		t.Error("what is no tape was read")
+		t.Error("a file that is not a tape was read")
 	}
 }

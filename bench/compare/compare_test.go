@@ -103,12 +103,12 @@ func TestComparison(t *testing.T) {
 	}
 	for _, s := range comparison.started.Servers() {
 		if err := syscall.Kill(s.Process.PID, 0); !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("%s lives: %v", s.Process.Name, err)
+			t.Errorf("%s still runs: %v", s.Process.Name, err)
 		}
 	}
 }
 
-// TestOneFailureSpoilsNoOtherRow has a server that does not come up.
+// TestOneFailureSpoilsNoOtherRow stops kube-apiserver after the first row.
 func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|31|10) `)
@@ -118,7 +118,7 @@ func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	comparison.config.Say = func(line string) {
-		if strings.HasPrefix(line, "B1 ") { // from now on kube-apiserver does not answer
+		if strings.HasPrefix(line, "B1 ") {
 			broken = comparison.servers[Stock].Stop()
 		}
 	}
@@ -127,7 +127,7 @@ func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
 		t.Errorf("got %v, want the failure of B10 alone", err)
 	}
 	if table == nil || len(table.Rows) != 3 || table.Rows[0].Figures[0].Best[Larder] == 0 || table.Rows[2].Figures[0].Best[Larder] == 0 {
-		t.Errorf("other rows are spoiled: %+v", table)
+		t.Errorf("other rows lack results: %+v", table)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 	if table == nil || len(table.Rows) == 0 || table.Rows[0].ID != "B1" || table.Rows[0].Figures[0].Best[Larder] == 0 {
-		t.Errorf("what was measured is lost: %+v", table)
+		t.Errorf("the results so far are lost: %+v", table)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 				t.Errorf("%s is measured: %s, %v", kind, measured, err)
 			}
 			if err := c.servers[other].CheckAlive(); err == nil {
-				t.Errorf("%s lives while %s is measured", other, kind)
+				t.Errorf("%s runs while %s is measured", other, kind)
 			}
 			// Another Larder makes the changes that watchers see.
 			one, err := c.writer(ctx)
@@ -47,7 +47,7 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 				return nil, err
 			}
 			if same, err := c.writer(ctx); same != one || err != nil || one == c.servers[Larder] {
-				t.Errorf("changes are made through another server the second time, or %v", err)
+				t.Errorf("the second call of writer returned another server, or %v", err)
 			}
 			_, err = one.Target.Version(ctx)
 			return nil, err
@@ -56,7 +56,7 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(sizes, []int{50, 500}) {
-			t.Errorf("%s: %v operations: want a tenth before", kind, sizes)
+			t.Errorf("%s: %v operations, want a warm-up of a tenth first", kind, sizes)
 		}
 		if _, err := c.servers[other].Target.Version(t.Context()); err != nil {
 			t.Errorf("%s afterwards: %v", other, err)

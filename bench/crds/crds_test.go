@@ -26,11 +26,11 @@ func TestTimedOutRequestsAreRetried(t *testing.T) {
 			return asked == 3, []error{apierrors.NewTimeoutError("late", 0), nil, nil}[asked-1]
 		})
 		if err != nil || asked != 3 {
-			t.Errorf("asked %d times: %v", asked, err)
+			t.Errorf("%d requests: %v", asked, err)
 		}
 		refused := errors.New("refused")
 		if err := until(t.Context(), func(context.Context) (bool, error) { return false, refused }); err != refused {
-			t.Errorf("a refusal: %v", err)
+			t.Errorf("a rejected request: %v", err)
 		}
 	})
 }

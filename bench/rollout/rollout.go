@@ -37,7 +37,7 @@ type Config struct {
 // Check returns an error for an invalid configuration.
 func (c *Config) Check() error {
 	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 {
-		return fmt.Errorf("rollout: want at least one node, hundreds of pods and a time of rest, not %d, %d and %v", c.Nodes, c.Pods, c.Rest)
+		return fmt.Errorf("rollout: want at least one node, a multiple of 100 pods and a rest of more than 0, got %d, %d and %v", c.Nodes, c.Pods, c.Rest)
 	}
 	const most = 100 // of the 110 pods that fit on a node
 	if c.Pods > c.Nodes*most {

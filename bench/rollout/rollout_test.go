@@ -99,6 +99,6 @@ func TestFindPrograms(t *testing.T) {
 		t.Errorf("named: %q, %v", dir, err)
 	}
 	if _, err := FindPrograms(broken); err == nil {
-		t.Error("a directory without kube-controller-manager will do")
+		t.Error("a directory without kube-controller-manager was accepted")
 	}
 }

@@ -38,7 +38,7 @@ func TestDue(t *testing.T) {
 		}
 	}
 	if got := parse(t, "10s:0..10/s").Due(0); got != 0 {
-		t.Errorf("the first operation of a ramp from nothing is due at %v, want 0", got)
+		t.Errorf("the first operation of a ramp from 0 is due at %v, want 0", got)
 	}
 }
 
@@ -63,8 +63,8 @@ func TestDueNeverGoesBack(t *testing.T) {
 	})
 }
 
-// TestTurns checks clients that start and stop.
-func TestTurns(t *testing.T) {
+// TestClients checks the number of clients over time.
+func TestClients(t *testing.T) {
 	p := parse(t, "10s:0..4,10s:4,10s:4..0")
 	for at, want := range map[time.Duration]int{
 		0: 0, time.Millisecond: 1, 2500 * time.Millisecond: 1, 2501 * time.Millisecond: 2, 9 * time.Second: 4,
@@ -78,10 +78,10 @@ func TestTurns(t *testing.T) {
 
 func TestOtherPlans(t *testing.T) {
 	if got := parse(t, "1s:5..5/s").Stages[0]; got.From != 5 || got.To != 5 {
-		t.Errorf("a ramp that is none goes from %g to %g, want 5", got.From, got.To)
+		t.Errorf("a constant level goes from %g to %g, want 5", got.From, got.To)
 	}
 	if !(stages.Plan{}).IsZero() || stages.Hold(true, time.Second, 5).Operations() != 5 {
-		t.Error("plans made otherwise differ")
+		t.Error("the zero Plan is not zero, or Hold returned a wrong plan")
 	}
 }
 

@@ -167,7 +167,7 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 func compare(first, r *bench.Result) {
 	const revision = 8
 	if difference := first.Bytes - r.Bytes; max(difference, -difference) > revision {
-		r.Errors, r.FirstError = 1, fmt.Sprintf("the list has %d bytes, and that of %s %d", r.Bytes, first.Name, first.Bytes)
+		r.Errors, r.FirstError = 1, fmt.Sprintf("the list has %d bytes, but the first list (%s) has %d", r.Bytes, first.Name, first.Bytes)
 	}
 }
 

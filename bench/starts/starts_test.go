@@ -58,7 +58,7 @@ func TestBesideMeasuresEachKind(t *testing.T) {
 	}
 	for _, wrong := range []Beside{{Rest: 1, Trials: b.Trials}, {Count: 1, Trials: b.Trials}, {Count: 1, Rest: 1}} {
 		if _, err := wrong.Run(t.Context()); err == nil {
-			t.Errorf("%+v was run", wrong)
+			t.Errorf("%+v was accepted", wrong)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestCustomResourcesAreWrittenAsServersDo(t *testing.T) {
 	}
 	for _, broken := range []string{"", "{}", `{"metadata":{},"spec":{"containers":[]}}`} {
 		if _, err := workerWith(nil)(0, 1, []byte(broken)); err == nil {
-			t.Errorf("%q is taken for a custom resource", broken)
+			t.Errorf("%q was accepted as a custom resource", broken)
 		}
 	}
 }

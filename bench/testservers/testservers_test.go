@@ -70,7 +70,7 @@ func TestFleet(t *testing.T) {
 	servers = append(servers, etcd, f.Etcd())
 	for _, s := range servers {
 		if group, err := syscall.Getpgid(s.Process.PID); err != nil || group != s.Process.PID {
-			t.Errorf("%s is of group %d, %v; want its own", s.Process.Name, group, err)
+			t.Errorf("%s has process group %d, %v; want its own", s.Process.Name, group, err)
 		}
 		if s.Target == nil {
 			continue
@@ -90,7 +90,7 @@ func TestFleet(t *testing.T) {
 	}
 	for _, s := range servers {
 		if err := syscall.Kill(s.Process.PID, 0); !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("%s lives: %v", s.Process.Name, err)
+			t.Errorf("%s still runs: %v", s.Process.Name, err)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestServerThatEnds(t *testing.T) {
 	f := start(t)
 	_, err := f.StartOther(t.Context(), "broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
 	if err == nil || !strings.Contains(err.Error(), "last words") {
-		t.Errorf("got %v, want what it said", err)
+		t.Errorf("got %v, want the process's last output", err)
 	}
 	if _, err := f.StartOther(t.Context(), "missing", "/none", func(string) []string { return nil }); err == nil {
 		t.Error("a program that does not exist was started")
@@ -112,7 +112,7 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.StartOther(ctx, "deaf", "/bin/sleep", func(string) []string { return []string{"100"} }); err == nil {
-		t.Error("a server that does not listen is ready")
+		t.Error("a server that does not listen became ready")
 	}
 	servers := f.Servers()
 	if deaf := servers[len(servers)-1]; deaf.CheckAlive() == nil {
@@ -145,7 +145,7 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := testservers.New(t.Context(), c, "one"); !errors.Is(err, os.ErrExist) {
-		t.Errorf("a second one of the same name: %v", err)
+		t.Errorf("a second Servers of the same name: %v", err)
 	}
 	if wrote, err := os.ReadDir(filepath.Join(c.Dir, "one")); len(wrote) == 0 || err != nil {
 		t.Errorf("its servers have written %v, %v", wrote, err)
@@ -184,7 +184,7 @@ func TestTurns(t *testing.T) {
 	}
 	for _, wrong := range []testservers.Trials{{Servers: []string{"larder"}, Rounds: 1}, {}} {
 		if err := wrong.Check(); err == nil {
-			t.Errorf("%+v can be run", wrong)
+			t.Errorf("%+v was accepted", wrong)
 		}
 	}
 }

@@ -109,7 +109,7 @@ func TestThresholdsOfKinds(t *testing.T) {
 	get.ServerCPU, node.ServerCPU = 0, 0
 	all := []*bench.Result{whole, get, node}
 	for flags, crossed := range map[string]string{
-		"max-p99 100ms":                                        "", // 200 ms of list node is no bound's matter
+		"max-p99 100ms":                                        "", // no bound applies to list node's 200 ms
 		"max-p99 100ms; max-p99 list=199ms":                    "list node: --max-p99 199 ms",
 		"max-p99 list=201ms":                                   "",
 		"max-p99 list node=199ms":                              "list node: --max-p99 199 ms",
@@ -224,6 +224,6 @@ func TestUnsuitableBaselinesAreRefused(t *testing.T) {
 		r.Name = "other"
 	}
 	if _, err := thresholds.Compare(rounds(1, 5), other, 0); err == nil {
-		t.Error("results of other names were compared")
+		t.Error("results without a common name were compared")
 	}
 }

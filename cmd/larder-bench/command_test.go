@@ -138,7 +138,7 @@ func TestHelpNamesEachCommand(t *testing.T) {
 			t.Errorf("%s has no help", cmd.Name())
 		}
 		if !cmd.Hidden && cmd.GroupID == "" {
-			t.Errorf("%s is of no group", cmd.Name())
+			t.Errorf("%s has no group", cmd.Name())
 		}
 	}
 }

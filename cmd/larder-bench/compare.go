@@ -24,7 +24,7 @@ type comparing struct {
 func compareCommand(o *options) *cobra.Command {
 	c := &comparing{}
 	cmd := &cobra.Command{
-		Use: "compare", GroupID: judging, Short: "Compare Larder with kube-apiserver and with the limit, row by row", Args: cobra.NoArgs,
+		Use: "compare", GroupID: judging, Short: "Compare Larder with kube-apiserver and a bare TLS server", Args: cobra.NoArgs,
 		Long: `Start etcd, Larder, kube-apiserver, and a bare TLS server that sends Larder's responses from memory
 (the limit). Seed pods, run every row on each server in turn, --rounds times, and print the table.
 Programs that are not given are built, inside Larder's source tree. All servers listen on loopback

@@ -116,10 +116,10 @@ func TestJSONIsDocumented(t *testing.T) {
 	visit(got)
 	for _, key := range seen {
 		if !strings.Contains(text, "`"+key+"`") {
-			t.Errorf("docs/bench.md says nothing of %q", key)
+			t.Errorf("docs/bench.md does not mention %q", key)
 		}
 	}
 	if len(seen) < 40 {
-		t.Errorf("only %d fields are seen: %v", len(seen), seen)
+		t.Errorf("got only %d fields: %v", len(seen), seen)
 	}
 }

@@ -19,7 +19,7 @@ var hints = []struct {
 	{regexp.MustCompile(`HTTP request to an HTTPS server|: EOF|connection reset by peer|broken pipe`), "the server closed the connection: check that it is still running, and whether it uses TLS (https:// in the kubeconfig)"},
 	{regexp.MustCompile(`bench: timeout|deadline exceeded`), "allow more time with --timeout, or find out why the server takes so long"},
 	{regexp.MustCompile(`: 401 |Unauthorized`), "the server does not know the kubeconfig's user: its token or certificate may have expired"},
-	{regexp.MustCompile(`: 403 |is forbidden`), "the kubeconfig's user may not do this: bind a role to it, or take an administrator's kubeconfig"},
+	{regexp.MustCompile(`: 403 |is forbidden`), "the kubeconfig's user may not do this: bind a role to it, or use an administrator's kubeconfig"},
 	{regexp.MustCompile(`/pods/.*: 404 `), "the server has fewer pods than --pods: run larder-bench seed with the same --pods, --namespaces and --nodes, or reduce these numbers"},
 	{regexp.MustCompile(`: 406 `), "the server has no protobuf at this path: use --accept application/json"},
 	{regexp.MustCompile(`: 404 `), "the server does not serve this path: check it with kubectl get --raw"},

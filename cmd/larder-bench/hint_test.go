@@ -83,6 +83,6 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		}
 	}
 	if hint("anything") != "" {
-		t.Error("there is advice on what nobody knows")
+		t.Error("an unknown error has a hint")
 	}
 }

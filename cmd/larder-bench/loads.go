@@ -151,7 +151,7 @@ func componentsCommand(o *options) *cobra.Command {
 func mixedCommand(o *options) *cobra.Command {
 	c := bench.MixedConfig{}
 	cmd := &cobra.Command{
-		Use: "mixed", GroupID: whole, Short: "Send the mix of a cluster: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
+		Use: "mixed", GroupID: whole, Short: "Send the requests of a cluster: mostly small reads, some lists and writes", Args: cobra.NoArgs,
 		Long: `Send requests for pods that seed has created: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
 namespace, 1 % LIST of the first 500, 20 % patches. The pod, node or namespace of each request is
 random. Thresholds without a kind apply to the whole load. Kinds are "get pod", "list node",
@@ -176,7 +176,7 @@ func slowCommand(o *options) *cobra.Command {
 	seed := bench.SeedConfig{}
 	objects := 0
 	cmd := &cobra.Command{
-		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists, all at once, and read them slowly", Args: pathArg(&c.Path, true),
+		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists at the same time and read them slowly", Args: pathArg(&c.Path, true),
 		Long: `Request PATH (/api/v1/pods if not given) from --clients clients at once, each over its own connection,
 and read the responses slowly, while pods that seed has created are patched and watched. The server
 should use little memory (--pid, --max-peak-rss), complete all responses and end no watch.`,

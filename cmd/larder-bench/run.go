@@ -84,7 +84,7 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	}
 	for _, b := range o.thresholds.Bounds {
 		if b.Figure.Cost && o.pid == 0 {
-			return nil, fmt.Errorf("--%s needs --pid, because it is measured at the server's process", b.Figure.Name)
+			return nil, fmt.Errorf("--%s needs --pid, because the figure is read from the server's process", b.Figure.Name)
 		}
 	}
 	var names []string

@@ -26,12 +26,12 @@ simulated requests.`,
   larder-bench cluster --nodes 2000 --server Larder --churn 20`,
 	}
 	flags := cmd.Flags()
-	flags.IntSliceVar(&c.Nodes, "nodes", []int{500}, "numbers of nodes")
+	flags.IntSliceVar(&c.Nodes, "nodes", []int{500}, "sizes of the clusters, in nodes")
 	flags.IntVar(&c.PodsPerNode, "pods-per-node", 10, "number of pods on each node")
 	flags.Float64Var(&c.Churn, "churn", -1, "pods to replace per second; -1 replaces one per second for 250 nodes")
 	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "protocols of the components: h2 (their default), h1, or both")
 	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "time to measure the load before the server is restarted")
-	flags.BoolVar(&c.Kill, "kill", false, "end the server by SIGKILL instead of SIGTERM before it restarts")
+	flags.BoolVar(&c.Kill, "kill", false, "send SIGKILL instead of SIGTERM before the restart")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
 }
 
@@ -48,7 +48,7 @@ are built, inside Larder's source tree.`,
 	flags := cmd.Flags()
 	flags.IntVar(&c.Count, "count", 300, "number of CRDs")
 	flags.IntVar(&c.Clients, "clients", 4, "maximum number of concurrent requests")
-	flags.BoolVar(&c.Used, "used", true, "create and read an object of each CRD")
+	flags.BoolVar(&c.Used, "used", true, "create, read and list an object of each CRD")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return crds.Run(ctx, c) })
 }
 
@@ -99,7 +99,7 @@ Larder's source tree. docs/bench.md lists the kinds of data.`,
 func besideCommand(o *options) *cobra.Command {
 	b := starts.Beside{}
 	cmd := &cobra.Command{
-		Use: "beside", Short: "Start many servers beside each other and measure them at rest",
+		Use: "beside", Short: "Run many servers at once and measure them while they are idle",
 		Long: `Start --count kube-apiservers, each with its own etcd and no objects, and as many Larders, as concurrent
 test suites do. Print the time until one is ready, and its private memory and CPU at rest. Programs that
 are not given are built, inside Larder's source tree.`,
