@@ -29,7 +29,7 @@ func testedBy() map[string]string {
 		"internal/e2e.TestServerServesOnWhileItDrains":                             "shutdown-delay-duration",
 		"internal/e2e.TestEgressConsumers":                                         "egress-selector-config-file@issuers egress-selector-config-file@authentication egress-selector-config-file@authorization egress-selector-config-file@audit egress-selector-config-file@traces egress-selector-config-file@pods egress-selector-config-file@services",
 		"internal/e2e.TestEgressSelector":                                          "egress-selector-config-file@etcd egress-selector-config-file@webhooks-by-url",
-		"internal/e2e.TestEmulatedVersion":                                         "emulated-version",
+		"internal/e2e.TestEmulatedVersion":                                         "emulated-version runtime-config-emulation-forward-compatible",
 		"internal/e2e.TestEmulationAndMetricsFlagsTakeEffect":                      "allow-metric-labels disabled-metrics emulation-forward-compatible min-compatibility-version show-hidden-metrics-for-version",
 		"internal/e2e.TestEncryptionAtRest":                                        "encryption-provider-config-automatic-reload encryption-provider-config",
 		"internal/e2e.TestEtcdPrefixes":                                            "etcd-prefix@built-in etcd-prefix@custom etcd-prefix@records etcd-prefix@health etcd-prefix@checkpoints etcd-prefix@metrics",
@@ -40,18 +40,18 @@ func testedBy() map[string]string {
 		"internal/e2e.TestLimitFlagsTakeEffect":                                    "authorization-mode enable-priority-and-fairness max-mutating-requests-inflight token-auth-file request-timeout@deadlines max-requests-inflight min-request-timeout",
 		"internal/e2e.TestLogFlagsTakeEffect":                                      "logging-format v",
 		"internal/e2e.TestNames":                                                   "help",
-		"internal/e2e.TestObjectFlagsTakeEffect":                                   "allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins event-ttl lease-reuse-duration-seconds service-node-port-range advertise-address@endpoints service-cluster-ip-range@allocator",
+		"internal/e2e.TestObjectFlagsTakeEffect":                                   "allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins event-ttl lease-reuse-duration-seconds service-node-port-range advertise-address@endpoints service-cluster-ip-range@allocator watch-cache-sizes",
 		"internal/e2e.TestPeers":                                                   "peer-advertise-ip peer-advertise-port peer-ca-file",
 		"internal/e2e.TestProfilingFlagTakesEffect":                                "profiling@profiles profiling@verbosity profiling@metrics profiling@slis",
 		"internal/e2e.TestEndingServerAnswersRetryAfter":                           "shutdown-send-retry-after shutdown-watch-termination-grace-period",
 		"internal/e2e.TestRollingRestart":                                          "bind-address cert-dir endpoint-reconciler-type secure-port service-account-key-file service-account-signing-key-file etcd-servers",
-		"internal/e2e.TestServerCountDelaysEstablishing":                           "apiserver-count@definitions",
+		"internal/e2e.TestServerCountTakesEffect":                                  "apiserver-count@definitions apiserver-count@endpoints",
 		"internal/e2e.TestStoresByResource":                                        "etcd-servers-overrides@checkpoint etcd-servers-overrides@compaction etcd-servers-overrides@custom etcd-servers-overrides@metrics etcd-servers-overrides@resume etcd-servers-overrides@snapshot",
 		"internal/e2e.TestServersOverrides":                                        "etcd-servers-overrides@objects etcd-servers-overrides@health etcd-servers-overrides@componentstatuses",
 		"internal/e2e.TestServicesAreResolved":                                     "egress-selector-config-file@webhooks-by-service egress-selector-config-file@conversion egress-selector-config-file@aggregated enable-aggregator-routing@webhooks enable-aggregator-routing@conversion enable-aggregator-routing@aggregated",
 		"internal/e2e.TestServingFlagsTakeEffect":                                  "cors-allowed-origins permit-port-sharing strict-transport-security-directives tls-min-version tls-sni-cert-key",
 		"internal/e2e.TestStatusPages":                                             "contention-profiling@profiles enable-logs-handler",
-		"internal/e2e.TestStorageAndAPIFlagsTakeEffect":                            "contention-profiling@socket debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port version watch-cache-sizes runtime-config@built-in watch-cache storage-media-type",
+		"internal/e2e.TestStorageAndAPIFlagsTakeEffect":                            "contention-profiling@socket debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port version runtime-config@built-in watch-cache storage-media-type",
 		"internal/e2e.TestTokenFlagsTakeEffect":                                    "anonymous-auth api-audiences external-hostname service-account-extend-token-expiration service-account-issuer service-account-jwks-uri service-account-max-token-expiration",
 		"internal/e2e.TestTracing":                                                 "tracing-config-file",
 		"internal/e2e.TestUpstreamMistakes":                                        "storage-backend runtime-config@registrations",
@@ -66,7 +66,6 @@ func testedBy() map[string]string {
 		"internal/e2e/nodes.TestKubeletsAreVerifiedByCertificate":                  "kubelet-certificate-authority kubelet-client-certificate kubelet-client-key kubelet-port",
 		"internal/e2e/nodes.TestKubeletsBeyondAProxy":                              "egress-selector-config-file@kubelets",
 		"internal/registry.TestHistoryHasRoomForItsAge":                            "request-timeout@history",
-		"internal/registry/bootstrap.TestMasterCountWritesNoLeases":                "apiserver-count@endpoints",
 		"internal/e2e/security.TestTenantsSeeNoForeignData":                        "admission-control-config-file client-ca-file enable-admission-plugins requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix requestheader-group-headers requestheader-username-headers",
 		"cmd/larder/internal/server.TestEstablishMakesWhatIsMissing":               "advertise-address@certificate service-cluster-ip-range@certificate",
 		"cmd/larder/internal/server.TestEstablishMakesNothingThatWasGiven":         "tls-cert-file tls-private-key-file",
@@ -104,7 +103,7 @@ audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size audi
 default-watch-cache-size etcd-db-metric-poll-interval
 kubelet-read-only-port kubelet-timeout log-flush-frequency log-json-info-buffer-size
 log-json-split-stream log-text-info-buffer-size log-text-split-stream max-connection-bytes-per-sec
-permit-address-sharing runtime-config-emulation-forward-compatible service-account-lookup vmodule`
+permit-address-sharing service-account-lookup vmodule`
 
 // TestEveryFlagHasATest checks that each flag of kube-apiserver has a test of its effect, on each of its consumers
 // if there are several, unless upstream's code alone uses it.

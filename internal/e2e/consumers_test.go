@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -234,14 +235,28 @@ func established(t *testing.T, p *process, name string) (created, done time.Time
 	return created, done
 }
 
-// TestServerCountDelaysEstablishing checks that with several servers, a CRD is established after all of them have had
-// five seconds to see it.
-func TestServerCountDelaysEstablishing(t *testing.T) {
+// TestServerCountTakesEffect checks that with several servers, a CRD is established after all of them have had five
+// seconds to see it, and that the endpoints of a second server are added to those of the first.
+func TestServerCountTakesEffect(t *testing.T) {
 	t.Parallel()
-	p := serve(t, "--unsafe-no-fsync", "--apiserver-count=2")
+	p := serve(t, "--unsafe-no-fsync", "--apiserver-count=2", "--endpoint-reconciler-type=master-count", "--advertise-address=192.0.2.8")
 	if created, done := established(t, p, "boxes.example.com"); done.Sub(created) < 4*time.Second { // both are whole seconds
 		t.Errorf("created at %v, established at %v", created, done)
 	}
+	p.Kill()
+	p.args = append(p.args, "--advertise-address=192.0.2.9")
+	p.start()
+	p.awaitReady()
+	proctest.Eventually(t, "the address of the second server is published", func() error {
+		endpoints := p.want(http.StatusOK, "/api/v1/namespaces/default/endpoints/kubernetes")
+		if !strings.Contains(endpoints, "192.0.2.9") {
+			return errors.New(endpoints)
+		}
+		if !strings.Contains(endpoints, "192.0.2.8") {
+			t.Errorf("the address of the first server is lost: %s", endpoints)
+		}
+		return nil
+	})
 }
 
 // TestCRDsCanBeDisabled checks that --runtime-config disables CRDs and nothing else.

@@ -24,7 +24,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
 	externalsigner "k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin/testing/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -32,7 +34,7 @@ import (
 // TestTokenFlagsTakeEffect checks that flags set the audience, the issuer and the lifetime of service-account tokens,
 // and that requests without a token are refused.
 func TestTokenFlagsTakeEffect(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--anonymous-auth=false", "--api-audiences=here,there", "--service-account-max-token-expiration=1h",
+	p := serve(t, "--unsafe-no-fsync", "--anonymous-auth=false", "--api-audiences=here,there", "--service-account-max-token-expiration=2h",
 		"--service-account-extend-token-expiration=false", "--service-account-issuer=https://issuer.example",
 		"--service-account-jwks-uri=https://keys.example/jwks", "--external-hostname=api.example")
 	if code, err := p.status("/livez", ""); code != http.StatusUnauthorized || err != nil {
@@ -43,13 +45,13 @@ func TestTokenFlagsTakeEffect(t *testing.T) {
 	if _, err := client.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	long := int64(7200)
+	long := int64(10800)
 	token, err := client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot",
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &long}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := time.Until(token.Status.ExpirationTimestamp.Time); left > time.Hour+time.Minute {
+	if left := time.Until(token.Status.ExpirationTimestamp.Time); left > 2*time.Hour+time.Minute {
 		t.Errorf("the token lives for %v", left)
 	}
 	if got := strings.Join(token.Spec.Audiences, " "); got != "here there" {
@@ -61,12 +63,41 @@ func TestTokenFlagsTakeEffect(t *testing.T) {
 	if err != nil || !review.Status.Authenticated || review.Status.User.Username != "system:serviceaccount:default:robot" {
 		t.Errorf("%+v %v", review, err)
 	}
+	if got := podTokenLifetime(t, client); got != 3607 {
+		t.Errorf("a token that must not be extended lives for %v s", got)
+	}
 	if text := p.want(200, "/.well-known/openid-configuration"); !strings.Contains(text, `"issuer":"https://issuer.example","jwks_uri":"https://keys.example/jwks"`) {
 		t.Error(text)
 	}
 	if text := p.want(200, "/api"); !strings.Contains(text, fmt.Sprintf(`"serverAddress":"api.example:%d"`, p.port)) {
 		t.Error(text)
 	}
+}
+
+// podTokenLifetime returns the seconds for which the token of a pod is accepted, if kubelet requests the 3607 s that may
+// be extended.
+func podTokenLifetime(t *testing.T, client kubernetes.Interface) float64 {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "of-pod"}}
+	if _, err := client.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{ServiceAccountName: account.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	token, err := client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), account.Name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3607), BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := base64.RawURLEncoding.DecodeString(strings.Split(token.Status.Token, ".")[1])
+	var times struct{ Iat, Exp float64 }
+	if err = errors.Join(err, json.Unmarshal(claims, &times)); err != nil {
+		t.Fatal(err)
+	}
+	return times.Exp - times.Iat
 }
 
 // TestExternalSigner checks that a program behind a socket signs tokens if a flag names the socket.
@@ -102,7 +133,7 @@ func TestExternalSigner(t *testing.T) {
 func TestObjectFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--service-cluster-ip-range=10.99.0.0/24", "--service-node-port-range=31000-31003",
 		"--default-not-ready-toleration-seconds=11", "--default-unreachable-toleration-seconds=12", "--disable-admission-plugins=ServiceAccount",
-		"--advertise-address=192.0.2.9", "--event-ttl=1s", "--lease-reuse-duration-seconds=1", "--etcd-prefix=/elsewhere", "--allow-privileged=false")
+		"--advertise-address=192.0.2.9", "--event-ttl=1s", "--lease-reuse-duration-seconds=1", "--etcd-prefix=/elsewhere", "--allow-privileged=false", "--watch-cache-sizes=namespaces#0")
 	client := p.client()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
@@ -147,6 +178,11 @@ func TestObjectFlagsTakeEffect(t *testing.T) {
 		}
 		return nil
 	})
+	// As of no cache, a limit counts at revision 0.
+	namespaces, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{ResourceVersion: "0", Limit: 1})
+	if err != nil || len(namespaces.Items) != 1 {
+		t.Errorf("%d namespaces, %v", len(namespaces.Items), err)
+	}
 	if len(valueAt(t, p.etcd(), "/elsewhere/namespaces/default")) == 0 {
 		t.Error("nothing is stored where the prefix says")
 	}
@@ -393,18 +429,25 @@ func TestAccessConfigFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// TestFlagsOfLarderTakeEffect checks the flags that set limits of caches and connections, and the interval of
-// consistency checks.
+// TestFlagsOfLarderTakeEffect checks the flags that set limits of caches, connections and requests, and the interval of
+// consistency checks. Defaults of other flags apply.
 func TestFlagsOfLarderTakeEffect(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--cache-max-bytes=64Mi,pods=8Mi", "--max-connections-per-address=500", "--consistency-check-interval=1s")
+	p := serve(t, "--unsafe-no-fsync", "--cache-max-bytes=64Mi,pods=8Mi", "--max-connections-per-address=500", "--consistency-check-interval=1s",
+		"--max-requests-inflight=300", "--max-mutating-requests-inflight=190")
+	if text, want := p.want(200, "/.well-known/openid-configuration"), fmt.Sprintf(`:%d/openid/v1/jwks"`, p.port); !strings.Contains(text, want) {
+		t.Errorf("no %s in %s", want, text)
+	}
 	metrics := p.want(200, "/metrics")
 	for _, want := range []string{
 		`larder_cache_budget_limit_bytes{budget="pods",of="all"} 8.388608e+06`, `larder_cache_budget_limit_bytes{budget="shared",of="all"} 6.7108864e+07`,
-		`larder_connections_limit{of="address"} 500`,
+		`larder_connections_limit{of="address"} 500`, `apiserver_flowcontrol_nominal_limit_seats{priority_level="workload-low"} 200`, // of 490
 	} {
 		if !strings.Contains(metrics, "\n"+want+"\n") {
 			t.Errorf("no %s", want)
 		}
+	}
+	if got, want := podTokenLifetime(t, p.client()), (365 * 24 * time.Hour).Seconds(); got != want {
+		t.Errorf("a token of a pod lives for %v s, want %v", got, want)
 	}
 	checked := regexp.MustCompile(`(?m)^apiserver_storage_consistency_checks_total\{.*resource="configmaps".*status="success"\} [1-9]`)
 	proctest.Eventually(t, "a cache is compared", func() error {

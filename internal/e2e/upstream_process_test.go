@@ -6,23 +6,30 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
@@ -209,6 +216,7 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	if _, err := maps.Get(t.Context(), "in-json", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("deleted in the foreground: %v", err)
 	}
+	deleteTogether(t, client, 4)
 	service, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil || service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
 		t.Errorf("the kubernetes service: %v, %v", service.Spec, err)
@@ -236,9 +244,67 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// TestEmulatedVersion checks that a server that emulates an older Kubernetes does not serve later APIs.
+// deleteTogether deletes a collection of workers ConfigMaps with a webhook that answers once it has been asked about
+// all of them.
+func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
+	t.Helper()
+	var asked, deleted atomic.Int32
+	all := make(chan struct{})
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var review admissionv1.AdmissionReview
+		body, err := io.ReadAll(req.Body) // to the end, so that the context ends with the connection
+		if err = errors.Join(err, json.Unmarshal(body, &review)); err != nil {
+			t.Error(err)
+			return
+		}
+		if *review.Request.DryRun {
+			asked.Add(1)
+		} else {
+			if deleted.Add(1) == workers {
+				close(all)
+			}
+			select {
+			case <-all:
+			case <-req.Context().Done():
+			}
+		}
+		fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":true}}`, review.Request.UID)
+	}))
+	defer hook.Close()
+	ca, none := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}), registrationv1.SideEffectClassNone
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "together"}, Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "together.example.com", ClientConfig: registrationv1.WebhookClientConfig{URL: &hook.URL, CABundle: ca}, SideEffects: &none,
+			AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](30), Rules: []registrationv1.RuleWithOperations{{
+				Operations: []registrationv1.OperationType{registrationv1.Delete},
+				Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const namespace = "kube-public"
+	maps := client.CoreV1().ConfigMaps(namespace)
+	for i := range workers {
+		put(t, client, namespace, fmt.Sprint("m", i))
+	}
+	proctest.Eventually(t, "the webhook is asked", func() error {
+		if err := maps.Delete(t.Context(), "m0", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil || asked.Load() == 0 {
+			return fmt.Errorf("not asked, %v", err)
+		}
+		return nil
+	})
+	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil || deleted.Load() != workers {
+		t.Errorf("%d of %d deletions at once: %v", deleted.Load(), workers, err)
+	}
+}
+
+// TestEmulatedVersion checks that a server that emulates an older Kubernetes does not serve later APIs, unless
+// --runtime-config names them.
 func TestEmulatedVersion(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35")
+	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35", "--runtime-config-emulation-forward-compatible",
+		"--runtime-config=admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings=true")
+	p.want(200, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings") // of 1.36
 	var version apimachineryversion.Info
 	if err := json.Unmarshal([]byte(p.want(200, "/version")), &version); err != nil || version.EmulationMinor != "35" || version.MinCompatibilityMinor != "34" || version.Minor != "36" {
 		t.Errorf("%+v %v", version, err)
