@@ -232,7 +232,7 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lists, told := results[0], results[1]
+	lists, deliveries := results[0], results[1]
 	if lists.Ops != 4 || lists.Failures() != 0 || lists.BytesPerOp() < 40*1000 || lists.Server.PeakRSS == 0 {
 		t.Errorf("got %d lists of %d bytes, %d errors (%s); want 4 whole ones and the server's memory", lists.Ops, lists.BytesPerOp(), lists.Errors, lists.FirstError)
 	}
@@ -240,8 +240,8 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	if least := lists.Latency.Min(); least < int64(lists.BytesPerOp()-(128<<10))*1e6/(1<<20)/2 {
 		t.Errorf("%d bytes took no more than %d us", lists.BytesPerOp(), least)
 	}
-	if told.Ops != 30 || told.Failures() != 0 {
-		t.Errorf("got %d deliveries, %d errors (%s); want 30", told.Ops, told.Errors, told.FirstError)
+	if deliveries.Ops != 30 || deliveries.Failures() != 0 {
+		t.Errorf("got %d deliveries, %d errors (%s); want 30", deliveries.Ops, deliveries.Errors, deliveries.FirstError)
 	}
 	config.BytesPerSecond = 0
 	if _, err := bench.Slow(t.Context(), target, config); err == nil {

@@ -21,12 +21,12 @@ func TestWatchesAreRegisteredBeforeTheirAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.mu.Lock()
-		told := len(s.held)
+		watches := len(s.held)
 		s.mu.Unlock()
 		here.Close()
 		<-ended
-		if told != 1 {
-			t.Fatalf("a change would be sent to %d watches, want 1", told)
+		if watches != 1 {
+			t.Fatalf("a change would be sent to %d watches, want 1", watches)
 		}
 	}
 }
