@@ -271,7 +271,7 @@ func BenchmarkWake(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		c.write(fmt.Sprintf("default/p%d", i%100), "n")
-		r.settle()
+		r.publishAll()
 		if n := r.serve(b); n != watchers {
 			b.Fatalf("%d deliveries", n)
 		}
@@ -289,7 +289,7 @@ func TestDeliveriesAllocateNothing(t *testing.T) {
 		c := &crowd{world: r.world}
 		return testing.AllocsPerRun(100, func() {
 			c.write("default/p", "n")
-			r.settle()
+			r.publishAll()
 			if n := r.serve(t); n != watchers {
 				t.Fatalf("%d deliveries", n)
 			}

@@ -220,8 +220,8 @@ func reports(ds []watch.Delivery) (rs []watchtest.Report) {
 	return rs
 }
 
-// settle makes the hub publish everything.
-func (w *world) settle() {
+// publishAll makes the hub publish everything.
+func (w *world) publishAll() {
 	for w.hub.Step() {
 	}
 }

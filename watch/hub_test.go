@@ -87,7 +87,7 @@ func TestReadyAfterPart(t *testing.T) {
 		drain(t, watcher)
 		w.apply(change{key: "a/p"})
 		w.apply(change{key: "a/p"})
-		w.settle()
+		w.publishAll()
 		for range 2 {
 			<-watcher.Ready()
 			if ds, err := watcher.Poll(make([]watch.Delivery, 0, 1)); len(ds) != 1 || err != nil {
@@ -341,7 +341,7 @@ func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	all := w.must(t, watch.Options{After: w.last})
 	none := w.must(t, nothing)
 	w.apply(change{key: "a/p"})
-	w.settle()
+	w.publishAll()
 	if ds, err := all.Poll(nil); len(ds) != 1 || err != nil {
 		t.Errorf("everything: %v, %v", ds, err)
 	}
@@ -360,7 +360,7 @@ func TestReadEventsAreGarbage(t *testing.T) {
 	var objects []weak.Pointer[cache.Object]
 	for i := range 20 {
 		w.apply(change{key: fmt.Sprintf("a/p%d", i)}, change{key: fmt.Sprintf("a/p%d", i-1), gone: true})
-		w.settle()
+		w.publishAll()
 		for _, watcher := range []*watch.Watcher{one, two, other} {
 			ds, err := watcher.Poll(nil)
 			if err != nil {
@@ -396,7 +396,7 @@ func TestStuckWatchersHoldLittle(t *testing.T) {
 	var objects []weak.Pointer[cache.Object]
 	for range 50 {
 		w.apply(change{key: "a/p"})
-		w.settle()
+		w.publishAll()
 		ds, err := quick.Poll(nil)
 		if err != nil || len(ds) != 1 {
 			t.Fatalf("got %v and error %v, want 1 delivery", ds, err)
@@ -434,7 +434,7 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 	one, two := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last, Namespace: "a"})
 	yes, no := w.must(t, filterAfter("app=x", w.last)), w.must(t, filterAfter("app!=x", w.last))
 	w.apply(change{key: "a/p"})
-	w.settle()
+	w.publishAll()
 
 	builds := 0
 	frame := func(watcher *watch.Watcher, enc cache.EncodingID) string {

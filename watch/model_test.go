@@ -235,7 +235,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 
 // finish delivers everything to every watcher, and checks all.
 func (m *model) finish(t *rapid.T) {
-	m.settle()
+	m.publishAll()
 	for _, c := range slices.Clone(m.watchers) {
 		for m.poll(t, c, 4) {
 		}

@@ -62,7 +62,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.now()
 	case "hub":
 		before := s.hub.Stats().Events
-		s.settle()
+		s.publishAll()
 		return fmt.Sprintf("%d events", s.hub.Stats().Events-before)
 	case "stop":
 		s.hub.Stop()

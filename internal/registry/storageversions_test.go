@@ -17,24 +17,24 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// said is the content of a ResourceInfo, once all resources are registered.
-type said struct {
+// storageInfo is the content of a ResourceInfo, once all resources are registered.
+type storageInfo struct {
 	Resource, Stored string
 	Decodable        []schema.GroupVersion
 	Equivalent       []schema.GroupVersionResource
 	Served           []string // without order: upstream takes them from a map
 }
 
-func sayAll(infos []*storageversion.ResourceInfo) []said {
-	var all []said
+func sortedInfos(infos []*storageversion.ResourceInfo) []storageInfo {
+	var all []storageInfo
 	for _, i := range infos {
-		all = append(all, said{
+		all = append(all, storageInfo{
 			Resource: i.GroupResource.String(), Stored: i.EncodingVersion, Decodable: i.DirectlyDecodableVersions,
 			Equivalent: i.EquivalentResourceMapper.EquivalentResourcesFor(i.GroupResource.WithVersion(""), ""),
 			Served:     slices.Sorted(slices.Values(i.ServedVersions)),
 		})
 	}
-	slices.SortStableFunc(all, func(a, b said) int { return cmp.Compare(a.Resource, b.Resource) })
+	slices.SortStableFunc(all, func(a, b storageInfo) int { return cmp.Compare(a.Resource, b.Resource) })
 	return all
 }
 
@@ -67,11 +67,11 @@ func TestStorageVersionsMatchUpstream(t *testing.T) {
 			want = append(want, infos...)
 		}
 	}
-	got := sayAll(r.StorageVersions())
+	got := sortedInfos(r.StorageVersions())
 	if len(got) < 60 {
 		t.Errorf("only %d", len(got))
 	}
-	if diff := gocmp.Diff(sayAll(want), got); diff != "" {
+	if diff := gocmp.Diff(sortedInfos(want), got); diff != "" {
 		t.Errorf("-upstream +ours\n%s", diff)
 	}
 }

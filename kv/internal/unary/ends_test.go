@@ -23,10 +23,10 @@ import (
 func TestRetiredConnectionsEnd(t *testing.T) {
 	for name, end := range map[string]func(p *peer, cancel func()){
 		"answered": func(p *peer, _ func()) { p.answer(1) },
-		"reset":    func(p *peer, _ func()) { p.say(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },
-		"refused":  func(p *peer, _ func()) { p.say(p.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)) },
+		"reset":    func(p *peer, _ func()) { p.sent(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"refused":  func(p *peer, _ func()) { p.sent(p.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)) },
 		"given up": func(_ *peer, cancel func()) { cancel() },
-		"away":     func(p *peer, _ func()) { p.say(p.framer.WriteGoAway(0, http2.ErrCodeNo, nil)) },
+		"away":     func(p *peer, _ func()) { p.sent(p.framer.WriteGoAway(0, http2.ErrCodeNo, nil)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestPingsAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
-		ping := func(n byte) { p.say(p.framer.WritePing(false, [8]byte{n})) }
+		ping := func(n byte) { p.sent(p.framer.WritePing(false, [8]byte{n})) }
 		pong := func(within time.Duration, ns ...byte) {
 			t.Helper()
 			begin := time.Now()
@@ -99,7 +99,7 @@ func TestPingsAreAnswered(t *testing.T) {
 		result := p.putBytes(t.Context(), 1)
 		p.request()
 		ping(6)
-		p.say(p.framer.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil))
+		p.sent(p.framer.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil))
 		pong(0, 6)
 		ping(7)
 		pong(0, 7)
@@ -122,7 +122,7 @@ func TestResetsHaveTheCodesOfGRPC(t *testing.T) {
 			p.acknowledged()
 			result := p.putBytes(t.Context(), 1)
 			p.request()
-			p.say(p.framer.WriteRSTStream(1, reset))
+			p.sent(p.framer.WriteRSTStream(1, reset))
 			if err := <-result; status.Code(err) != want || !strings.HasPrefix(status.Convert(err).Message(), "stream terminated by RST_STREAM") {
 				t.Errorf("%v: %v, want %v", reset, err, want)
 			}

@@ -218,7 +218,7 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 // ErrUnsent.
 func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 	for name, c := range map[string]struct {
-		say  func(f *http2.Framer) error
+		send func(f *http2.Framer) error
 		want [2]error // of calls 1 and 3
 	}{
 		"away after the first":  {func(f *http2.Framer) error { return f.WriteGoAway(1, http2.ErrCodeNo, nil) }, [2]error{nil, ErrUnsent}},
@@ -236,7 +236,7 @@ func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 				p.request()
 				results = append(results, p.put())
 				p.request()
-				if err := c.say(p.framer); err != nil {
+				if err := c.send(p.framer); err != nil {
 					t.Fatal(err)
 				}
 				drained := make(chan struct{})

@@ -35,8 +35,8 @@ func (p *peer) acknowledged() {
 	synctest.Wait()
 }
 
-// say sends a frame, and returns when it has been processed.
-func (p *peer) say(err error) {
+// sent checks that a frame was written, and waits until the client has processed it.
+func (p *peer) sent(err error) {
 	p.t.Helper()
 	if err != nil {
 		p.t.Fatal(err)
@@ -76,13 +76,13 @@ func TestPeersLimitsAreKept(t *testing.T) {
 			answered(2*stream + 1)
 		}
 		unsent(t, "more than the connection's window", p.putBytes(t.Context(), size))
-		p.say(p.framer.WriteWindowUpdate(0, 2*size))
+		p.sent(p.framer.WriteWindowUpdate(0, 2*size))
 		answered(9)
 
-		p.say(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size / 2}))
+		p.sent(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size / 2}))
 		p.acknowledged()
 		unsent(t, "more than a stream's window", p.putBytes(t.Context(), size))
-		p.say(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size}, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1}))
+		p.sent(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size}, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1}))
 		p.acknowledged()
 		first := p.putBytes(t.Context(), 1)
 		p.request()
@@ -116,7 +116,7 @@ func TestPeerMaySendMore(t *testing.T) {
 		more := func(whose ...string) {
 			t.Helper()
 			almost()
-			p.say(p.framer.WriteDataPadded(1, false, []byte{0}, padding))
+			p.sent(p.framer.WriteDataPadded(1, false, []byte{0}, padding))
 			for _, stream := range whose {
 				if frame := p.frame(); !strings.Contains(frame, "WINDOW_UPDATE "+stream) {
 					t.Errorf("got %s, want a window for %q", frame, stream)

@@ -90,7 +90,7 @@ func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 	})
 }
 
-// resident is the memory of a process, 0 where the system does not tell.
+// resident returns the resident memory of a process, 0 without /proc.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

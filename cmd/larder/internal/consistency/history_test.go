@@ -92,7 +92,7 @@ func (l *load) run(t *testing.T, length time.Duration, roles []role, disturb fun
 	verify(t, l, watchers, informed, n)
 }
 
-// awaitEnough waits, not for ever, until enough was written and read.
+// awaitEnough waits, for a limited time, until there are enough writes and reads.
 func (l *load) awaitEnough(ctx context.Context) {
 	for deadline := time.Now().Add(proctest.Patience); time.Now().Before(deadline); {
 		l.mu.Lock()

@@ -179,7 +179,7 @@ func foundIn(obj runtime.Object) (f found, err error) {
 	return f, nil
 }
 
-// keepList takes down a page, if it is the only one.
+// keepList records a list that has only one page.
 func (i *informed) keepList(options metav1.ListOptions, obj runtime.Object) {
 	accessor, err := apimeta.ListAccessor(obj)
 	if err != nil {
@@ -304,7 +304,7 @@ func (i *informed) handler() cache.ResourceEventHandler {
 			i.broken = append(i.broken, fmt.Errorf("%s: %w", i.name, err))
 		}
 		if last := i.last[f.name]; f.revision < last || f.revision == last && i.begun < 2 {
-			i.broken = append(i.broken, fmt.Errorf("I: %s: %s is told at %d after %d", i.name, f.name, f.revision, last))
+			i.broken = append(i.broken, fmt.Errorf("I: %s: the handler got %s at %d after %d", i.name, f.name, f.revision, last))
 		}
 		i.last[f.name] = f.revision
 	}
@@ -334,7 +334,7 @@ func (i *informed) verify(p *past) []error {
 		}
 	}
 	if i.notes == 0 {
-		broken = append(broken, errors.New(i.name+" was told nothing"))
+		broken = append(broken, errors.New(i.name+" received no events"))
 	}
 	return broken
 }

@@ -148,7 +148,7 @@ func (l *labelling) awaitKinds(t *testing.T) {
 	})
 }
 
-// put makes an object.
+// put creates an object.
 func (l *labelling) put(t *testing.T, r *paced, name string) {
 	t.Helper()
 	path := r.path
@@ -356,7 +356,7 @@ func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
 	l.follow(r, resp.Body, began, asked)
 }
 
-// follow takes down the bookmarks of a watch.
+// follow records the bookmarks of a watch.
 func (l *labelling) follow(r *paced, body io.Reader, given label, asked int64) {
 	for frames := json.NewDecoder(body); ; {
 		var frame struct {

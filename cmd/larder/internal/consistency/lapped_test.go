@@ -179,7 +179,7 @@ func (l *lapping) checkLapped(ctx context.Context, i int, got received, written 
 	}
 	at := got.revisions[n-1]
 	if asked != at || oldest <= at {
-		l.Errorf("watcher %d: lapped after %d, and told %q", i, at, got.status.Message)
+		l.Errorf("watcher %d: lapped after %d, got message %q", i, at, got.status.Message)
 	}
 	again := readWatch(l.watch(ctx, l.client, at, ""), 0, nil)
 	if asked, _, err := again.expired(); err != nil || asked != at || len(again.revisions) != 0 {

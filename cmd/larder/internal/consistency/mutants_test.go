@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// story is a small history and the responses of correct servers. A mutant changes one of them, as a server with a
-// certain bug would.
-type story struct {
+// recording is the responses of servers over a small history. A mutant changes one response, as a server with a certain
+// bug would.
+type recording struct {
 	writes []write
 	reads  []*read
 	frames []string // of a watch of everything after revision 9
@@ -57,8 +57,8 @@ func objectOf(frame string) object {
 	return event.Object
 }
 
-// truthful returns the story of a correct server.
-func truthful() *story {
+// correctRecording returns the recording of correct servers.
+func correctRecording() *recording {
 	put := func(id int64, group, key string, at int64) write {
 		return write{payload: payload{id, group}, key: key, revision: at, outcome: acknowledged}
 	}
@@ -68,7 +68,7 @@ func truthful() *story {
 	}
 	a12, b13, c13 := found{"a", 12, payload{3, "b"}}, found{"b", 13, payload{4, "b"}}, found{"c", 13, payload{5, "a"}}
 	a15 := found{"a", 15, payload{6, "a"}}
-	return &story{
+	return &recording{
 		writes: []write{
 			put(1, "a", "a", 10), put(2, "b", "b", 11), put(3, "b", "a", 12), part(put(4, "b", "b", 13)), part(put(5, "a", "c", 13)),
 			{key: "c", deletes: 13, outcome: acknowledged}, put(6, "a", "a", 15),
@@ -102,8 +102,8 @@ func truthful() *story {
 	}
 }
 
-// judge checks the story with every oracle.
-func (s *story) judge(t *testing.T) (broken []error) {
+// judge checks the recording with every oracle.
+func (s *recording) judge(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
 	p := tr.past(t, configMaps)
@@ -133,72 +133,72 @@ var oracle = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
 // TestOraclesFindMutants checks that the oracle for each possible mistake of a server finds it, and that no oracle
 // reports a correct history.
 func TestOraclesFindMutants(t *testing.T) {
-	drop := func(at, n int) func(*story) {
-		return func(s *story) { s.frames = slices.Delete(s.frames, at, at+n) }
+	drop := func(at, n int) func(*recording) {
+		return func(s *recording) { s.frames = slices.Delete(s.frames, at, at+n) }
 	}
-	frameOf := func(at int, f string) func(*story) { return func(s *story) { s.frames[at] = f } }
+	frameOf := func(at int, f string) func(*recording) { return func(s *recording) { s.frames[at] = f } }
 	for _, test := range []struct {
 		name   string
-		mutate func(*story)
+		mutate func(*recording)
 		want   string
 	}{
-		{"none", func(*story) {}, ""},
-		{"broken off within a revision", func(s *story) { s.frames, s.torn = s.frames[:4], true }, ""},
+		{"none", func(*recording) {}, ""},
+		{"broken off within a revision", func(s *recording) { s.frames, s.torn = s.frames[:4], true }, ""},
 
-		{"stale list", func(s *story) { s.reads[0].known = 14 }, "F"},
-		{"stale get", func(s *story) { s.reads[4].known = 15 }, "F"},
-		{"stale nothing", func(s *story) { s.reads[5] = &read{name: "b", consistent: true, known: 11} }, "F"},
-		{"older than asked for", func(s *story) { s.reads[1].least = 15 }, "R"},
-		{"not the exact revision", func(s *story) { s.reads[3].exact = 14 }, "R"},
-		{"revision goes back", func(s *story) { s.reads[0], s.reads[2] = s.reads[2], s.reads[0] }, "M"},
-		{"state of another revision", func(s *story) { s.reads[0].revision = 14 }, "R"},
-		{"half a transaction listed", func(s *story) { s.reads[0].objects[1] = found{"b", 11, payload{2, "b"}} }, "R"},
-		{"object missing", func(s *story) { s.reads[2].objects = s.reads[2].objects[:1] }, "R"},
-		{"object not selected", func(s *story) { s.reads[1].objects = append(s.reads[1].objects, found{"c", 13, payload{5, "a"}}) }, "R"},
-		{"deleted object listed", func(s *story) { s.reads[2].objects = append(s.reads[2].objects, found{"c", 13, payload{5, "a"}}) }, "R"},
-		{"object's revision wrong", func(s *story) { s.reads[2].objects[0].revision = 12 }, "R"},
-		{"out of order", func(s *story) { slices.Reverse(s.reads[1].objects) }, "R"},
-		{"wrong remaining count", func(s *story) { s.reads[0].remaining[0] = 2 }, "R"},
-		{"got what never was", func(s *story) { s.reads[4].objects[0].payload.id = 99 }, "R"},
+		{"stale list", func(s *recording) { s.reads[0].known = 14 }, "F"},
+		{"stale get", func(s *recording) { s.reads[4].known = 15 }, "F"},
+		{"stale nothing", func(s *recording) { s.reads[5] = &read{name: "b", consistent: true, known: 11} }, "F"},
+		{"older than asked for", func(s *recording) { s.reads[1].least = 15 }, "R"},
+		{"not the exact revision", func(s *recording) { s.reads[3].exact = 14 }, "R"},
+		{"revision goes back", func(s *recording) { s.reads[0], s.reads[2] = s.reads[2], s.reads[0] }, "M"},
+		{"state of another revision", func(s *recording) { s.reads[0].revision = 14 }, "R"},
+		{"half a transaction listed", func(s *recording) { s.reads[0].objects[1] = found{"b", 11, payload{2, "b"}} }, "R"},
+		{"object missing", func(s *recording) { s.reads[2].objects = s.reads[2].objects[:1] }, "R"},
+		{"object not selected", func(s *recording) { s.reads[1].objects = append(s.reads[1].objects, found{"c", 13, payload{5, "a"}}) }, "R"},
+		{"deleted object listed", func(s *recording) { s.reads[2].objects = append(s.reads[2].objects, found{"c", 13, payload{5, "a"}}) }, "R"},
+		{"object's revision wrong", func(s *recording) { s.reads[2].objects[0].revision = 12 }, "R"},
+		{"out of order", func(s *recording) { slices.Reverse(s.reads[1].objects) }, "R"},
+		{"wrong remaining count", func(s *recording) { s.reads[0].remaining[0] = 2 }, "R"},
+		{"got what never was", func(s *recording) { s.reads[4].objects[0].payload.id = 99 }, "R"},
 
-		{"acknowledged write lost", func(s *story) { s.writes[6].payload.id = 7 }, "X"},
-		{"written at another revision", func(s *story) { s.writes[2].revision = 11 }, "X"},
-		{"refused write happened", func(s *story) { s.writes[2].outcome = refused }, "X"},
-		{"nobody's write", func(s *story) { s.writes = slices.Delete(s.writes, 6, 7) }, "X"},
-		{"acknowledged deletion did not happen", func(s *story) { s.writes[5].deletes = 12 }, "X"},
-		{"deletion acknowledged twice", func(s *story) { s.writes = append(s.writes, s.writes[5]) }, "X"},
-		{"refused deletion happened", func(s *story) { s.writes[5].outcome = refused }, "X"},
-		{"half a transaction", func(s *story) { s.writes[7].transaction, s.writes[7].outcome = 1, acknowledged }, "A X"},
-		{"transaction in two revisions", func(s *story) { s.writes[6].transaction = 1 }, "A"},
+		{"acknowledged write lost", func(s *recording) { s.writes[6].payload.id = 7 }, "X"},
+		{"written at another revision", func(s *recording) { s.writes[2].revision = 11 }, "X"},
+		{"refused write happened", func(s *recording) { s.writes[2].outcome = refused }, "X"},
+		{"nobody's write", func(s *recording) { s.writes = slices.Delete(s.writes, 6, 7) }, "X"},
+		{"acknowledged deletion did not happen", func(s *recording) { s.writes[5].deletes = 12 }, "X"},
+		{"deletion acknowledged twice", func(s *recording) { s.writes = append(s.writes, s.writes[5]) }, "X"},
+		{"refused deletion happened", func(s *recording) { s.writes[5].outcome = refused }, "X"},
+		{"half a transaction", func(s *recording) { s.writes[7].transaction, s.writes[7].outcome = 1, acknowledged }, "A X"},
+		{"transaction in two revisions", func(s *recording) { s.writes[6].transaction = 1 }, "A"},
 
-		{"other bytes elsewhere", func(s *story) { s.others = objectOf(frame("DELETED", "c", 14, payload{9, "a"})) }, "D"},
+		{"other bytes elsewhere", func(s *recording) { s.others = objectOf(frame("DELETED", "c", 14, payload{9, "a"})) }, "D"},
 
-		{"label goes back", func(s *story) { s.labels[7].revision = 14 }, "B"},
-		{"label below what was asked for", func(s *story) { s.labels[1].revision = 9 }, "B"},
-		{"page of another revision", func(s *story) { s.labels[4].revision = 16 }, "B"},
-		{"bookmark below the list before", func(s *story) { s.labels[6].began = 7 }, "B"},
+		{"label goes back", func(s *recording) { s.labels[7].revision = 14 }, "B"},
+		{"label below what was asked for", func(s *recording) { s.labels[1].revision = 9 }, "B"},
+		{"page of another revision", func(s *recording) { s.labels[4].revision = 16 }, "B"},
+		{"bookmark below the list before", func(s *recording) { s.labels[6].began = 7 }, "B"},
 
 		{"event dropped", drop(2, 1), "W6"},
 		{"event dropped after the last bookmark", drop(6, 1), "W3"},
-		{"stream ended within a revision", func(s *story) { s.frames = s.frames[:4] }, "W3"},
-		{"revision split by a bookmark", func(s *story) { s.frames[4], s.frames[5] = s.frames[5], s.frames[4] }, "W6"},
+		{"stream ended within a revision", func(s *recording) { s.frames = s.frames[:4] }, "W3"},
+		{"revision split by a bookmark", func(s *recording) { s.frames[4], s.frames[5] = s.frames[5], s.frames[4] }, "W6"},
 		{"bookmark too early", frameOf(5, bookmark(14)), "W6"},
-		{"bookmark in the future", func(s *story) { s.frames = append(s.frames[:5], bookmark(15)) }, "W6"},
+		{"bookmark in the future", func(s *recording) { s.frames = append(s.frames[:5], bookmark(15)) }, "W6"},
 		{"bookmark goes back", frameOf(5, bookmark(12)), "W1"},
-		{"event twice", func(s *story) { s.frames = slices.Insert(s.frames, 3, s.frames[2]) }, "W2"},
-		{"events out of order", func(s *story) { s.frames[1], s.frames[2] = s.frames[2], s.frames[1] }, "W1"},
+		{"event twice", func(s *recording) { s.frames = slices.Insert(s.frames, 3, s.frames[2]) }, "W2"},
+		{"events out of order", func(s *recording) { s.frames[1], s.frames[2] = s.frames[2], s.frames[1] }, "W1"},
 		{"deletion shows another state", frameOf(6, frame("DELETED", "c", 14, payload{6, "a"})), "W7"},
 		{"deletion has the object's revision", frameOf(6, frame("DELETED", "c", 13, payload{5, "a"})), "W2 W7"},
 		{"wrong type", frameOf(2, frame("ADDED", "a", 12, payload{3, "b"})), "W7"},
 		{"old content", frameOf(2, frame("MODIFIED", "a", 12, payload{1, "a"})), "W7"},
-		{"too old without need", func(s *story) { s.frames = []string{`{"type":"ERROR","object":{"code":410}}`} }, "W5"},
-		{"event after the error", func(s *story) {
+		{"too old without need", func(s *recording) { s.frames = []string{`{"type":"ERROR","object":{"code":410}}`} }, "W5"},
+		{"event after the error", func(s *recording) {
 			s.frames = slices.Insert(s.frames, 5, `{"type":"ERROR","object":{"code":410}}`)
 		}, "W3"},
 		{"frame spoilt", frameOf(2, "}"), "W3"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := truthful()
+			s := correctRecording()
 			test.mutate(s)
 			err := errors.Join(s.judge(t)...)
 			kinds := make(map[string]bool)

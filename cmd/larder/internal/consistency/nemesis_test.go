@@ -20,11 +20,11 @@ type nemesis struct {
 	cluster   *cluster
 	truth     *truth
 	random    *rand.Rand
-	compacted *atomic.Int64 // no history is promised before it
+	compacted *atomic.Int64 // watches may fail to resume before this revision
 	hits      map[string]int
 }
 
-// fault is something that fails and is whole again when it returns.
+// fault injects a failure and repairs it before it returns.
 type fault struct {
 	name string
 	act  func(context.Context) error
@@ -74,7 +74,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// while gives a fault time to be felt, most often a second or two.
+// while waits, usually a second or two, so that a fault takes effect.
 func (n *nemesis) while(ctx context.Context) {
 	d := time.Duration(700+n.random.IntN(1800)) * time.Millisecond
 	if n.random.IntN(12) == 0 {
@@ -83,7 +83,7 @@ func (n *nemesis) while(ctx context.Context) {
 	pause(ctx, d)
 }
 
-// leader returns the member that leads, nil if none does.
+// leader returns the leader, nil if there is none.
 func (n *nemesis) leader(ctx context.Context) *kvtest.Member {
 	url, err := n.cluster.outsider.Leader(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (n *nemesis) leader(ctx context.Context) *kvtest.Member {
 	return n.cluster.members[slices.Index(n.cluster.urls, url)]
 }
 
-// killLeader leaves the cluster to elect another leader before the killed one returns.
+// killLeader kills the leader, lets the others elect a new one, and restarts it.
 func (n *nemesis) killLeader(ctx context.Context) error {
 	leader := n.leader(ctx)
 	if leader == nil {
@@ -113,8 +113,7 @@ func (n *nemesis) stopMember(ctx context.Context) error {
 	return n.stop(ctx, member.Signal)
 }
 
-// leaveBehind makes a member miss so much, a change of leader included, that it is sent a
-// snapshot instead.
+// leaveBehind makes a member miss so many writes, and a change of leader, that it needs a snapshot.
 func (n *nemesis) leaveBehind(ctx context.Context) error {
 	leader, behind := n.leader(ctx), n.member()
 	if leader == nil || leader == behind {
@@ -133,7 +132,7 @@ func (n *nemesis) leaveBehind(ctx context.Context) error {
 	return behind.Signal(syscall.SIGCONT)
 }
 
-// stopReplica does so to a replica.
+// stopReplica pauses a replica and resumes it.
 func (n *nemesis) stopReplica(ctx context.Context) error {
 	return n.stopOne(ctx, n.replica())
 }
@@ -173,7 +172,7 @@ func (n *nemesis) killOne(replica *replica) error {
 	return nil
 }
 
-// moveLeader has the leader hand its office over, as before maintenance.
+// moveLeader transfers the leadership, as before maintenance.
 func (n *nemesis) moveLeader(ctx context.Context) error {
 	leader, heir := n.leader(ctx), n.member()
 	if leader == nil || leader == heir {
@@ -285,7 +284,7 @@ func (n *nemesis) compact(ctx context.Context) error {
 	if to <= n.compacted.Load() {
 		return nil
 	}
-	n.compacted.Store(to) // before it is, so that no answer is blamed for it
+	n.compacted.Store(to) // before the compaction, so that no correct response counts as an error
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := n.cluster.outsider.Compact(bounded, to); err == nil {

@@ -16,11 +16,11 @@ type link struct{ from, to string }
 // members, so that a test can cut links.
 type network struct {
 	mu      sync.Mutex
-	changed *sync.Cond // of cut, mute and closed
+	changed *sync.Cond // signals changes of cut, mute and closed
 	cut     map[link]bool
-	mute    bool // cut links stay silent; otherwise connections break
+	mute    bool // cut links delay bytes; otherwise they break connections
 	closed  bool
-	conns   map[net.Conn]link // that are open
+	conns   map[net.Conn]link // open connections
 
 	listeners []net.Listener
 	running   sync.WaitGroup
@@ -47,7 +47,7 @@ func (n *network) close() {
 	n.running.Wait()
 }
 
-// sever cuts links until heal, silently or by breaking their connections.
+// sever cuts links until heal. With mute, the links delay all bytes; otherwise their connections break.
 func (n *network) sever(mute bool, links ...link) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -80,8 +80,7 @@ func (n *network) pass(l link) bool {
 	return !n.cut[l] && !n.closed
 }
 
-// hold takes down that a connection is open, or which link it belongs to. The returned
-// function closes it.
+// hold records an open connection and its link. The returned function closes the connection.
 func (n *network) hold(conn net.Conn, l link) func() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,14 +96,14 @@ func (n *network) hold(conn net.Conn, l link) func() {
 	}
 }
 
-// lay returns the address of a link to target. from returns the member that opened a connection, from its first
-// bytes; the bytes are held back until from returns ok.
-func (n *network) lay(t *testing.T, to, target string, from func(begin []byte) (name string, ok bool)) string {
+// listen returns the address of a proxy to target, the process named to. from returns the name of the process that
+// opened a connection, given its first bytes. The proxy forwards no bytes until from returns ok.
+func (n *network) listen(t *testing.T, to, target string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
 	return n.balance(t, to, []string{target}, from)
 }
 
-// balance is lay, except that each connection goes to any of the targets.
+// balance is like listen, but forwards each connection to a random one of the targets.
 func (n *network) balance(t *testing.T, to string, targets []string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -181,8 +180,8 @@ func always(name string) func([]byte) (string, bool) {
 	return func([]byte) (string, bool) { return name, true }
 }
 
-// sender finds the member that opened a connection: etcd writes the sender's id into every request to a peer
-// (server/etcdserver/api/rafthttp). Requests for versions and the like have no id; such a connection belongs to "".
+// sender returns the id of the member that opened a connection. etcd sends its id with most requests to a peer
+// (server/etcdserver/api/rafthttp). Others, such as requests for the version, have none; sender then returns "".
 func sender(begin []byte) (id string, ok bool) {
 	head, _, complete := bytes.Cut(begin, []byte("\r\n\r\n"))
 	_, after, _ := bytes.Cut(head, []byte("\r\nX-Server-From: "))
@@ -212,8 +211,8 @@ func TestNetwork(t *testing.T) {
 		}
 	})
 	n := newNetwork(t)
-	defer n.close() // the echoes end with their connections
-	way := func(from string) string { return n.lay(t, "server", server.Addr().String(), always(from)) }
+	defer n.close() // closes the connections, which ends the echoes
+	way := func(from string) string { return n.listen(t, "server", server.Addr().String(), always(from)) }
 	left, right := way("left"), way("right")
 	dial := func(address string) net.Conn {
 		t.Helper()
@@ -248,7 +247,7 @@ func TestNetwork(t *testing.T) {
 	}
 	select {
 	case err := <-kept:
-		t.Errorf("something passed a link that was cut: %v", err)
+		t.Errorf("bytes passed a cut link: %v", err)
 	default:
 	}
 	n.heal()
@@ -259,7 +258,7 @@ func TestNetwork(t *testing.T) {
 	}
 	n.sever(false, link{"left", "server"})
 	if err := echo(l, "broken"); err == nil {
-		t.Error("a connection outlived a link that broke")
+		t.Error("a connection survived the break of its link")
 	}
 	if err := echo(dial(left), "broken"); err == nil {
 		t.Error("a connection was made over a broken link")

@@ -59,7 +59,7 @@ func newCluster(t *testing.T, members, replicas int) *cluster {
 		for i := range configs {
 			m := &configs[i]
 			m.PeerListen, m.CatchUp = m.Peer, 100
-			m.Peer = "http://" + c.network.lay(t, m.Name, strings.TrimPrefix(m.Peer, "http://"), sender)
+			m.Peer = "http://" + c.network.listen(t, m.Name, strings.TrimPrefix(m.Peer, "http://"), sender)
 		}
 	})
 	c.urls = kvtest.URLs(c.members)
@@ -112,7 +112,7 @@ func (c *cluster) ways(t *testing.T, name string) (urls []string) {
 	t.Helper()
 	for _, m := range c.members {
 		target := strings.TrimPrefix(m.Config.Client, "http://")
-		urls = append(urls, "http://"+c.network.lay(t, m.Config.Name, target, always(name)))
+		urls = append(urls, "http://"+c.network.listen(t, m.Config.Name, target, always(name)))
 	}
 	return urls
 }

@@ -39,9 +39,8 @@ func (r *resource) patch(p payload) string {
 	return fmt.Sprintf(`{"metadata":{"labels":{"g":%q},"annotations":{"p":%q}}}`, p.group, p)
 }
 
-// configMaps are also changed several in one transaction of etcd. Clients that follow one
-// event after the other, as informers do, may lose some when a connection breaks within a
-// revision; so they follow the others.
+// configMaps are also changed by transactions of several objects. Informers handle events one by one, and may lose
+// some if a connection breaks within a revision, so informers follow only the other resources.
 var configMaps = &resource{
 	group: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, kind: "ConfigMap",
 	collection: collection, prefix: prefix, names: 40,
@@ -50,9 +49,8 @@ var configMaps = &resource{
 // padding makes an object large.
 var padding = base64.StdEncoding.EncodeToString([]byte(strings.Repeat("larder", 6<<10)))
 
-// resources are all that TestHistory uses: small and large, of a namespace and of the
-// cluster, with defaults, with a time to live, which kube-apiserver keeps no cache of, and
-// custom ones.
+// resources are those of TestHistory: small and large, namespaced and cluster-scoped, with defaults, with a time to live
+// (which kube-apiserver does not cache), and custom resources.
 var resources = []*resource{
 	configMaps,
 	{
@@ -102,7 +100,7 @@ const widgets = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.
 	"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":
 	{"spec":{"type":"object","properties":{"size":{"type":"integer"},"color":{"type":"string","default":"red"}}}}}}}]}}`
 
-// define makes the custom resource and waits until every replica serves it.
+// define creates the CRD and waits until every replica serves it.
 func (c *cluster) define(t *testing.T) {
 	t.Helper()
 	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -30,29 +30,29 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-var large = flag.Int("large", 20_000, "how many objects the large resource of TestRestoredStoreHidesLostHistory has")
+var large = flag.Int("large", 20_000, "number of objects of the large resource of TestRestoredStoreHidesLostHistory")
 
 // Words in objects that identify the history in which they were written.
 const (
-	kept = "kept" // before the backup
-	gone = "gone" // after it, and before etcd was restored
-	anew = "anew" // since
+	kept  = "kept"  // before the backup
+	gone  = "gone"  // after it, and before etcd was restored
+	later = "later" // after the restore
 )
 
-// stock is one resource whose history is lost.
-type stock struct {
+// lostResource is one resource whose history is lost.
+type lostResource struct {
 	kind, plural string
 	names        int
 	revisions    map[string]int64 // of all objects, by name
 }
 
-func (s *stock) prefix() string { return "/registry/" + s.plural + "/default/" }
-func (s *stock) path() string   { return "/api/v1/namespaces/default/" + s.plural }
-func (s *stock) name(i int) string {
+func (s *lostResource) prefix() string { return "/registry/" + s.plural + "/default/" }
+func (s *lostResource) path() string   { return "/api/v1/namespaces/default/" + s.plural }
+func (s *lostResource) name(i int) string {
 	return fmt.Sprintf("o%06d", i)
 }
 
-func (s *stock) stored(name, word string) []byte {
+func (s *lostResource) stored(name, word string) []byte {
 	text := word
 	if s.kind == "Secret" {
 		text = base64.StdEncoding.EncodeToString([]byte(word))
@@ -61,17 +61,17 @@ func (s *stock) stored(name, word string) []byte {
 		s.kind, name, word, text)
 }
 
-// restoring is a cluster of one member that is set back to a backup.
+// restoring is a cluster of one member, which is restored from a backup.
 type restoring struct {
 	*testing.T
 	*cluster
-	stocks []*stock
-	served atomic.Bool // the member serves the restored state
+	resources []*lostResource
+	served    atomic.Bool // the member serves the restored state
 }
 
-// write gives objects a word in one transaction, or deletes them if it is "", whatever
-// they hold.
-func (r *restoring) write(s *stock, word string, names ...string) int64 {
+// write creates or updates objects with a word in one transaction, or deletes them if the word is "". It returns the
+// revision.
+func (r *restoring) write(s *lostResource, word string, names ...string) int64 {
 	r.Helper()
 	var changes []kvtest.Change
 	for _, name := range names {
@@ -94,7 +94,7 @@ func (r *restoring) write(s *stock, word string, names ...string) int64 {
 }
 
 // change updates, deletes and creates objects.
-func (r *restoring) change(s *stock, word string, at int) {
+func (r *restoring) change(s *lostResource, word string, at int) {
 	r.write(s, word, s.name(at), s.name(at+1))
 	r.write(s, "", s.name(at+2))
 	r.write(s, word, word+s.name(at))
@@ -104,7 +104,7 @@ func (r *restoring) change(s *stock, word string, at int) {
 }
 
 // stored returns the revisions in etcd, by names.
-func (r *restoring) stored(s *stock) map[string]int64 {
+func (r *restoring) stored(s *lostResource) map[string]int64 {
 	r.Helper()
 	items, err := r.outsider.Items(r.Context(), s.prefix())
 	if err != nil {
@@ -117,18 +117,17 @@ func (r *restoring) stored(s *stock) map[string]int64 {
 	return present
 }
 
-// lister lists and watches a resource as generated clients do; paged ones get no initial
-// objects by watching.
+// lister lists and watches a resource as generated clients do. If paged is set, client-go lists in pages.
 type lister struct {
 	*cache.ListWatch
 	paged bool
 }
 
-// IsWatchListSemanticsUnSupported makes client-go list in pages instead of streaming, if l.paged is set.
+// IsWatchListSemanticsUnSupported is called by client-go. It then lists in pages instead of opening a WatchList.
 func (l lister) IsWatchListSemanticsUnSupported() bool { return l.paged }
 
 // inform runs an informer of a resource at a replica until the test ends.
-func (r *restoring) inform(s *stock, from *replica, paged bool) cache.SharedIndexInformer {
+func (r *restoring) inform(s *lostResource, from *replica, paged bool) cache.SharedIndexInformer {
 	r.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: from.url, BearerToken: "tester", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
@@ -178,16 +177,16 @@ func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
 	}
 	for name, revision := range want {
 		if got[name] != revision {
-			return fmt.Errorf("%s is at %d, in the store at %d; %d objects for %d", name, got[name], revision, len(got), len(want))
+			return fmt.Errorf("%s has revision %d, in the store %d; %d objects, in the store %d", name, got[name], revision, len(got), len(want))
 		}
 	}
-	return fmt.Errorf("%d objects for %d", len(got), len(want))
+	return fmt.Errorf("%d objects, in the store %d", len(got), len(want))
 }
 
 // reader makes consistent reads of objects that exist only in the lost history.
 type reader struct {
 	*replica
-	*stock
+	*lostResource
 	answered atomic.Int64 // reads of restored objects
 	shown    atomic.Pointer[string]
 }
@@ -196,7 +195,7 @@ func (r *restoring) read(ctx context.Context, d *reader) {
 	for turn := 0; ctx.Err() == nil; turn++ {
 		path := d.path() + "?labelSelector=of%3D" + gone
 		if turn%2 == 1 {
-			path = d.path() + "/" + gone + d.stock.name(0)
+			path = d.path() + "/" + gone + d.lostResource.name(0)
 		}
 		restored := r.served.Load() // read before the request
 		a := d.ask(request{method: http.MethodGet, path: path})
@@ -205,7 +204,7 @@ func (r *restoring) read(ctx context.Context, d *reader) {
 			continue
 		}
 		switch {
-		case a.code == http.StatusOK && strings.Contains(string(a.body), gone+d.stock.name(0)):
+		case a.code == http.StatusOK && strings.Contains(string(a.body), gone+d.lostResource.name(0)):
 			d.shown.CompareAndSwap(nil, new(fmt.Sprintf("%s: %.300s", path, a.body)))
 		case a.code == http.StatusOK || a.code == http.StatusNotFound:
 			d.answered.Add(1)
@@ -250,12 +249,12 @@ func (r *restoring) expired(from *replica, path string) error {
 // Informers must end with the stored objects.
 func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	r := &restoring{T: t, cluster: newCluster(t, 1, 2)}
-	r.stocks = []*stock{
+	r.resources = []*lostResource{
 		{kind: "ConfigMap", plural: "configmaps", names: 20, revisions: map[string]int64{}},
 		{kind: "Secret", plural: "secrets", names: *large, revisions: map[string]int64{}},
 	}
-	informers := make(map[*stock][]cache.SharedIndexInformer)
-	for _, s := range r.stocks {
+	informers := make(map[*lostResource][]cache.SharedIndexInformer)
+	for _, s := range r.resources {
 		for first := 0; first < s.names; first += 100 {
 			var names []string
 			for i := first; i < min(first+100, s.names); i++ {
@@ -272,13 +271,13 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var saved []map[string]int64
-	for _, s := range r.stocks {
+	for _, s := range r.resources {
 		saved = append(saved, maps.Clone(s.revisions))
 		r.change(s, gone, 0)
 	}
 	equal := func(what string) {
 		t.Helper()
-		for _, s := range r.stocks {
+		for _, s := range r.resources {
 			want := r.stored(s)
 			for i, informer := range informers[s] {
 				proctest.Eventually(t, fmt.Sprintf("informer %d of %s has %s", i, s.plural, what), func() error { return differs(informer, want) })
@@ -286,7 +285,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 		}
 	}
 	equal("what was written")
-	lost := slices.Max(slices.Collect(maps.Values(r.stocks[1].revisions)))
+	lost := slices.Max(slices.Collect(maps.Values(r.resources[1].revisions)))
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -295,8 +294,8 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	defer stop()
 	var readers []*reader
 	for _, replica := range r.replicas {
-		for _, s := range r.stocks {
-			d := &reader{replica: replica, stock: s}
+		for _, s := range r.resources {
+			d := &reader{replica: replica, lostResource: s}
 			readers = append(readers, d)
 			reading.Go(func() { r.read(ctx, d) })
 		}
@@ -311,7 +310,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	}
 	member.AwaitReady(t)
 	r.served.Store(true)
-	for i, s := range r.stocks {
+	for i, s := range r.resources {
 		s.revisions = saved[i]
 	}
 	for _, d := range readers {
@@ -322,20 +321,20 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 			return nil
 		})
 		if shown := d.shown.Load(); shown != nil {
-			t.Errorf("a consistent read of %s shows what is lost: %s", d.plural, *shown)
+			t.Errorf("a consistent read of %s returned a lost object: %s", d.plural, *shown)
 		}
 	}
-	stop() // a revision that a list was given out with may be resumed at
+	stop() // the server accepts revisions of the lists that it has returned since the restore
 	reading.Wait()
-	equal("what was restored") // nor do informers list from here on, perhaps just when the last lost revision is reached
+	equal("what was restored") // afterwards informers list no more, so that no list returns a revision that checkLost requests
 	r.checkLost(lost)
-	for _, s := range r.stocks {
-		r.change(s, anew, 1) // to revisions that the lost history had, too
+	for _, s := range r.resources {
+		r.change(s, later, 1) // to revisions that the lost history had, too
 	}
 	r.checkLost(lost)
 	equal("what was restored and written")
-	for i, s := range r.stocks {
-		r.checkAnew(r.replicas[i%2], s)
+	for i, s := range r.resources {
+		r.checkLater(r.replicas[i%2], s)
 	}
 }
 
@@ -343,7 +342,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 func (r *restoring) checkLost(lost int64) {
 	r.Helper()
 	for _, replica := range r.replicas {
-		for _, s := range r.stocks {
+		for _, s := range r.resources {
 			for _, revision := range []int64{lost - 300, lost - 150, lost, lost + 100_000} {
 				path := fmt.Sprintf("%s?resourceVersion=%d&", s.path(), revision)
 				if err := r.expired(replica, path+"watch=1&timeoutSeconds=3"); err != nil {
@@ -357,10 +356,10 @@ func (r *restoring) checkLost(lost int64) {
 	}
 }
 
-// checkAnew lists and watches later changes, as new clients do.
-func (r *restoring) checkAnew(from *replica, s *stock) {
+// checkLater lists and watches later changes, as new clients do.
+func (r *restoring) checkLater(from *replica, s *lostResource) {
 	r.Helper()
-	a := from.ask(request{method: http.MethodGet, path: s.path() + "?limit=1&labelSelector=of%3D" + anew})
+	a := from.ask(request{method: http.MethodGet, path: s.path() + "?limit=1&labelSelector=of%3D" + later})
 	listed, err := decode[list](a.body)
 	if err != nil || a.code != http.StatusOK {
 		r.Fatal(a.code, a.err, err)
@@ -376,8 +375,8 @@ func (r *restoring) checkAnew(from *replica, s *stock) {
 		r.Fatal(err)
 	}
 	defer resp.Body.Close()
-	at := r.write(s, anew, s.name(5))
+	at := r.write(s, later, s.name(5))
 	if got := readWatch(io.Reader(resp.Body), 1, nil); !slices.Equal(got.revisions, []int64{at}) {
-		r.Errorf("a watch of %s from the revision of a list tells %v, not %d", s.plural, got, at)
+		r.Errorf("a watch of %s from the revision of a list sent %v, want %d", s.plural, got, at)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// transact changes several objects in one revision, past the Larders, as no client of
-// theirs can.
+// transact changes several objects in one etcd transaction, which no client of an API server can do.
 func (c *client) transact() {
 	var changes []kvtest.Change
 	var writes []write

@@ -35,7 +35,7 @@ func (w *watcher) String() string {
 
 func (w *watcher) selects(s *watchtest.State) bool { return w.filter.selects(s.Labels["g"], s.Key) }
 
-// reached reports whether all was seen.
+// reached reports whether the watcher has reached its goal.
 func (w *watcher) reached() bool {
 	goal := w.goal.Load()
 	return goal != 0 && len(w.parts) > 0 && w.parts[len(w.parts)-1].Resume() >= goal
@@ -86,7 +86,7 @@ func (w *watcher) resume() int64 {
 	return at
 }
 
-// stream does one watch and reports whether it ended for being too old.
+// stream does one watch and reports whether it ended with an Expired error.
 func (w *watcher) stream(ctx context.Context, part *part, replica *replica, query string) (expired bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

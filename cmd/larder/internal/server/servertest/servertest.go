@@ -34,25 +34,25 @@ type Config struct {
 
 // Run serves with raw, a Config as JSON, until SIGTERM. TestMain calls it in the process of the server.
 func Run(raw string) error {
-	var told Config
-	if err := json.Unmarshal([]byte(raw), &told); err != nil {
+	var options Config
+	if err := json.Unmarshal([]byte(raw), &options); err != nil {
 		return fmt.Errorf("servertest: %w", err)
 	}
-	if err := utilfeature.DefaultMutableFeatureGate.Set(told.Gates); err != nil {
+	if err := utilfeature.DefaultMutableFeatureGate.Set(options.Gates); err != nil {
 		return fmt.Errorf("servertest: %w", err)
 	}
 	config := server.Default()
-	config.DataDir = told.Dir
-	config.SecureServing.BindPort, config.GenericServerRunOptions.AdvertiseAddress = told.Port, net.ParseIP(told.Advertise)
-	config.Etcd.StorageConfig.Transport.ServerList = told.Stores
-	config.Etcd.StorageConfig.CompactionInterval = told.Compaction
+	config.DataDir = options.Dir
+	config.SecureServing.BindPort, config.GenericServerRunOptions.AdvertiseAddress = options.Port, net.ParseIP(options.Advertise)
+	config.Etcd.StorageConfig.Transport.ServerList = options.Stores
+	config.Etcd.StorageConfig.CompactionInterval = options.Compaction
 	config.Store.UnsafeNoFsync = true // the machine does not crash in these tests
-	if told.CacheBytes > 0 {
-		config.CacheBytes = told.CacheBytes
+	if options.CacheBytes > 0 {
+		config.CacheBytes = options.CacheBytes
 	}
-	config.Authentication.TokenFile.TokenFile = told.Tokens
-	config.Authorization.Modes = told.Modes
-	config.Faults, config.Progress = told.Faults, os.Stdout
+	config.Authentication.TokenFile.TokenFile = options.Tokens
+	config.Authorization.Modes = options.Modes
+	config.Faults, config.Progress = options.Faults, os.Stdout
 	s, err := server.New(config)
 	if err != nil {
 		return fmt.Errorf("servertest: %w", err)
