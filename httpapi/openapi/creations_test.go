@@ -39,11 +39,11 @@ func TestCreationsUnderServedSchemas(t *testing.T) {
 		}
 	}
 	if kinds < 50 || remembered < kinds*9/10 {
-		t.Errorf("records of %d kinds of %d are remembered", remembered, kinds)
+		t.Errorf("managedFields of %d kinds of %d are cached", remembered, kinds)
 	}
 }
 
-// checkCreations reports whether records of e's kind are remembered.
+// checkCreations reports whether managedFields of e's kind are cached.
 func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) bool {
 	t.Helper()
 	scheme := g.Info.Scheme
@@ -69,7 +69,7 @@ func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, conve
 			obj = e.View.Resource.Codec().New()
 			continue
 		}
-		for range 2 { // remembered the second time
+		for range 2 { // the second one uses the cache
 			clearRecord(t, got)
 			if err := creations.Create(got, "creator"); err != nil {
 				t.Fatal(err)

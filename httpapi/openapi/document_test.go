@@ -67,7 +67,7 @@ func swaggerOf(definition *apiextensionsv1.CustomResourceDefinition) (*spec.Swag
 	return s, err
 }
 
-// definitionOf makes a definition of one version. Schema is JSON.
+// definitionOf returns a CRD of one version. Schema is JSON.
 func definitionOf(t *testing.T, group, version, kind, schema string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	plural := strings.ToLower(kind) + "s"
 	d := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group}}
@@ -123,7 +123,7 @@ func mergedByUpstream(builtIn *spec.Swagger, parts []*spec.Swagger) ([]byte, err
 }
 
 // TestSwaggerIsWhatUpstreamMerges checks that a document that is assembled from bytes equals the one that upstream
-// merges and encodes, while definitions are added, changed and removed.
+// merges and encodes, while CRDs are added, changed and removed.
 func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 	builtIn := builtInSwagger(t)
 	schemas := []string{
@@ -371,7 +371,7 @@ func TestIndexFollowsCRDs(t *testing.T) {
 	delete(custom.definitions, "other")
 	check("apis/a.io/v1")
 	if gone := answerOf(http.HandlerFunc(s.serveDocument), http.MethodGet, "/openapi/v3/apis/b.io/v1", nil); gone.Code != http.StatusNotFound {
-		t.Errorf("what is gone: %d", gone.Code)
+		t.Errorf("the document of a deleted CRD: %d", gone.Code)
 	}
 	if want := map[string]int{"ones.a.io 0": 1, "others.b.io 0": 1, "ones.a.io 1": 1}; !maps.Equal(custom.built, want) {
 		t.Errorf("built %v", custom.built)

@@ -47,7 +47,7 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 			}
 			if !bookmarks {
 				if len(got) > 0 {
-					t.Errorf("bookmarks after %v that nobody asked for", got)
+					t.Errorf("got bookmarks after %v without allowWatchBookmarks", got)
 				}
 				return
 			}

@@ -69,13 +69,13 @@ func TestQueue(t *testing.T) {
 						t.Fatalf("%d turns in a row while %d others wait", row, others)
 					}
 					if last = ws.group; more && (last == nil || len(waiting[last]) == 0) {
-						t.Fatal("more is said to come of a connection that has none")
+						t.Fatal("take reports more watches of a connection that has none")
 					}
 				}
 			},
 			"": func(t *rapid.T) {
 				if q.waiting != left {
-					t.Fatalf("%d wait, %d are counted", left, q.waiting)
+					t.Fatalf("%d watches wait, the queue counts %d", left, q.waiting)
 				}
 			},
 		})
@@ -105,7 +105,7 @@ func TestQueueStaysSmall(t *testing.T) {
 				room += cap(cq.waiting.list)
 			}
 			if room > 16*waiting {
-				t.Errorf("%d who wait take %d places after %d turns", waiting, room, turns)
+				t.Errorf("%d waiting watches take %d places after %d turns", waiting, room, turns)
 			}
 		})
 	}

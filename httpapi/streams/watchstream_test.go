@@ -70,7 +70,7 @@ func TestChunksCarryFrames(t *testing.T) {
 				t.Fatalf("%d bytes are left", len(b.buf))
 			}
 			if len(gate.held) > 0 && len(b.buf) == chunkHead {
-				t.Fatalf("%d bytes stay behind: nothing comes after them", len(gate.held))
+				t.Fatalf("%d bytes remain buffered although nothing follows", len(gate.held))
 			}
 		}
 		for i, size := range rapid.SliceOfN(rapid.OneOf(
@@ -114,7 +114,7 @@ func TestChunksCarryFrames(t *testing.T) {
 			}
 		}
 		if !bytes.Equal(got, want) || ws.size != len(want) {
-			t.Fatalf("%d bytes came, %d are counted, %d were sent", len(got), ws.size, len(want))
+			t.Fatalf("got %d bytes, counted %d, want %d", len(got), ws.size, len(want))
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestFenceStopsEarlierRequests(t *testing.T) {
 		write(t.Context(), false)
 	}
 	if none := (*checkpoint.Fence)(nil); none.Store(memory) != kv.Store(memory) {
-		t.Error("no fence is one")
+		t.Error("a nil Fence wraps a store")
 	}
 }
 

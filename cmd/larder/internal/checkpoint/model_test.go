@@ -66,7 +66,7 @@ func TestRandomResetsMatchTheModel(t *testing.T) {
 				outcome, err := c.Reset(t.Context(), n)
 				if saved[n] == nil {
 					if !errors.Is(err, checkpoint.ErrUnknown) {
-						t.Fatalf("seed %d: reset to what was never taken: %v", seed, err)
+						t.Fatalf("seed %d: reset to an unknown checkpoint: %v", seed, err)
 					}
 					continue
 				}
@@ -216,7 +216,7 @@ func TestConcurrentWritesAreComparedAgain(t *testing.T) {
 	kvtest.Put(t, store, "/registry/pods/a/a", "2")
 	meddle(1000)
 	if _, err := c.Reset(t.Context(), "clean"); !errors.Is(err, checkpoint.ErrBusy) {
-		t.Errorf("a store that does not come to rest: %v, want ErrBusy", err)
+		t.Errorf("a store with continuous writes: %v, want ErrBusy", err)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestNamesAndBytesAreBounded(t *testing.T) {
 	take(t, c, "three")
 	kvtest.Put(t, store, "/registry/pods/a/b", "01234567890123456789012345678901234567890123456789")
 	if _, err := c.Take(t.Context(), "three"); !errors.Is(err, checkpoint.ErrTooLarge) {
-		t.Errorf("more bytes than there is room for: %v, want ErrTooLarge", err)
+		t.Errorf("more than MaxBytes: %v, want ErrTooLarge", err)
 	}
 	if got := c.List(); len(got) != 2 || got[0].Name != "three" || got[1].Name != "two" || got[0].Objects != 1 {
 		t.Errorf("list: %+v", got)

@@ -115,7 +115,7 @@ func testTokens(t *testing.T, r *running, ns string) {
 		return err
 	})
 	if _, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an account without a role: %v", err)
+		t.Errorf("a service account without a role: %v", err)
 	}
 	must(t, accounts.Delete(ctx, "robot", metav1.DeleteOptions{}))
 	eventually(t, "the secret is gone", func() error {
@@ -125,7 +125,7 @@ func testTokens(t *testing.T, r *running, ns string) {
 		}
 		return ignore(err, apierrors.IsNotFound)
 	})
-	eventually(t, "the token is good no more", func() error { // the authenticator caches the token for ten seconds
+	eventually(t, "the token is rejected", func() error { // the authenticator caches the token for ten seconds
 		if _, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 			return fmt.Errorf("got %v", err)
 		}

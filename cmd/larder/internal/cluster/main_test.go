@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// Tests wait for a cluster most of the time, which more of them can do at once than there
-	// are processors.
+	// Tests mostly wait for a cluster, so more of them than processors can run at once.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}

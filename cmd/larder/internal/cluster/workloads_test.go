@@ -113,8 +113,7 @@ func testDeployment(t *testing.T, r *running, ns string) {
 		t.Errorf("%d replica sets", len(sets.Items))
 	}
 	for _, size := range []int32{100, 200} {
-		// As kubectl does it. An update would meet the status, which is written for each pod
-		// that ends.
+		// A patch, as kubectl sends. An update would conflict with the writes of the status.
 		_, err := r.client.AppsV1().Deployments(ns).Patch(t.Context(), "web", "application/merge-patch+json",
 			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, size), metav1.PatchOptions{}, "scale")
 		must(t, err)

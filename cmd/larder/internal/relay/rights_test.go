@@ -340,6 +340,6 @@ func TestMissingPermissions(t *testing.T) {
 	}
 	r.away.Store(true)
 	if lines, err := missingPermissions(t.Context(), client, true); err == nil {
-		t.Errorf("the upstream is away: %q", lines)
+		t.Errorf("the upstream is down: %q", lines)
 	}
 }
