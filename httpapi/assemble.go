@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	upstreamdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
@@ -76,6 +77,7 @@ func (s *Server) assemble() {
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
+		freeUndecided:       semaphore.NewWeighted(maxFreeUndecided),
 		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, relayed: config.Relay != nil, shell: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
 		storageVersions:     newStorageVersionFilter(config.StorageVersions),

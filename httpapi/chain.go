@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/klog/v2"
@@ -29,6 +30,7 @@ type chain struct {
 	authentication      authentication
 	tracer              tracer
 	concurrency         concurrency
+	freeUndecided       *semaphore.Weighted
 	authorization       authorization
 	impersonationFilter string // apimetrics.ImpersonationFilter
 	storageVersions     storageVersionFilter
@@ -115,22 +117,43 @@ func (c *chain) admit(x *apiCall) {
 		c.authorization.access.Stopped(apimetrics.FilterAudit)
 		return
 	}
-	if c.concurrency.flow != nil {
-		x.Enter("priorityandfairness")
-	}
-	if !c.concurrency.acquire(x, c.router.resumes(x)) {
-		c.authorization.access.Stopped(apimetrics.FilterImpersonation)
-		return
-	}
-	x.Enter("authorization")
-	if c.router.goesThrough(x) {
+	through, ok := c.allow(x)
+	switch {
+	case through:
 		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0) // the upstream decides
 		c.findAccount(x)
 		c.router.relay.Forward(&x.Call)
-		return
-	}
-	if c.authorization.authorize(x) && c.storageVersions.check(x) {
+	case ok && c.storageVersions.check(x):
 		c.findAccount(x)
 		c.faults.route(x, &c.router)
 	}
+}
+
+// maxFreeUndecided limits the requests that need no seat and are being authorized. An authorization webhook may be slow,
+// and only the seats limit the calls to it.
+const maxFreeUndecided = 256
+
+// allow takes x through flow control and authorization. through says that x goes through to the upstream of a relay,
+// which authorizes it; otherwise ok says that x may be served.
+func (c *chain) allow(x *apiCall) (through, ok bool) {
+	if c.concurrency.flow != nil {
+		x.Enter("priorityandfairness")
+	}
+	free := c.router.resumes(x)
+	ok = c.concurrency.acquire(x, free)
+	switch {
+	case !free || !ok:
+	case c.freeUndecided.TryAcquire(1):
+		defer c.freeUndecided.Release(1)
+	default:
+		x.Seat.Release()
+		ok = c.concurrency.acquire(x, false)
+	}
+	if !ok {
+		c.authorization.access.Stopped(apimetrics.FilterImpersonation)
+		return false, false
+	}
+	x.Enter("authorization")
+	through = c.router.goesThrough(x)
+	return through, !through && c.authorization.authorize(x)
 }

@@ -312,13 +312,8 @@ func TestResumedWatchesNeedNoSeat(t *testing.T) {
 	})
 	taken := p.takeSeat(t, flow)
 	defer taken.Release()
-	for query, want := range map[string]int{
-		"resourceVersion=" + list.ResourceVersion:                            http.StatusOK,
-		"resourceVersion=" + list.ResourceVersion + "&allowWatchBookmarks=1": http.StatusOK,
-		"resourceVersion=0": http.StatusTooManyRequests,
-		"":                  http.StatusTooManyRequests,
-		"sendInitialEvents=1&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&resourceVersion=" + list.ResourceVersion: http.StatusTooManyRequests,
-	} {
+	ask := func(query string, want int) {
+		t.Helper()
 		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path+"?watch=1&"+query, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -328,11 +323,22 @@ func TestResumedWatchesNeedNoSeat(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close()
+		t.Cleanup(func() { resp.Body.Close() })
 		if resp.StatusCode != want || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") != "all-schema" {
 			t.Errorf("%q: %d %v, want %d", query, resp.StatusCode, resp.Header, want)
 		}
 	}
+	resumed := "resourceVersion=" + list.ResourceVersion
+	ask(resumed, http.StatusOK)
+	ask(resumed+"&allowWatchBookmarks=1", http.StatusOK)
+	ask("resourceVersion=0", http.StatusTooManyRequests)
+	ask("", http.StatusTooManyRequests)
+	ask("sendInitialEvents=1&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&"+resumed, http.StatusTooManyRequests)
+
+	if !p.chain.freeUndecided.TryAcquire(maxFreeUndecided) {
+		t.Error("a watch that was authorized still counts as undecided")
+	}
+	ask(resumed, http.StatusTooManyRequests)
 }
 
 // takeSeat takes the only seat of newFlow.
