@@ -19,6 +19,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -441,6 +442,7 @@ func TestFlagsOfLarderTakeEffect(t *testing.T) {
 	for _, want := range []string{
 		`larder_cache_budget_limit_bytes{budget="pods",of="all"} 8.388608e+06`, `larder_cache_budget_limit_bytes{budget="shared",of="all"} 6.7108864e+07`,
 		`larder_connections_limit{of="address"} 500`, `apiserver_flowcontrol_nominal_limit_seats{priority_level="workload-low"} 200`, // of 490
+		`kube_apiserver_clusterip_allocator_allocated_ips{cidr="10.0.0.0/24"} 1`,
 	} {
 		if !strings.Contains(metrics, "\n"+want+"\n") {
 			t.Errorf("no %s", want)
@@ -448,6 +450,11 @@ func TestFlagsOfLarderTakeEffect(t *testing.T) {
 	}
 	if got, want := podTokenLifetime(t, p.client()), (365 * 24 * time.Hour).Seconds(); got != want {
 		t.Errorf("a token of a pod lives for %v s, want %v", got, want)
+	}
+	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: metav1.NamespaceDefault}}
+	review, err := p.client().AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	if err != nil || len(review.Status.ResourceRules) == 0 {
+		t.Errorf("the administrator has the rules %v, %v", review, err)
 	}
 	checked := regexp.MustCompile(`(?m)^apiserver_storage_consistency_checks_total\{.*resource="configmaps".*status="success"\} [1-9]`)
 	proctest.Eventually(t, "a cache is compared", func() error {
