@@ -102,7 +102,8 @@ func holding(began chan<- struct{}, release <-chan struct{}) func(*routes.Table)
 	}
 }
 
-func (f *running) get(t *testing.T, path, who string) answer {
+// open requests path as who. The response is closed when the test ends.
+func (f *running) open(t *testing.T, path, who string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "https://"+f.addr+path, nil)
 	if err != nil {
@@ -113,6 +114,13 @@ func (f *running) get(t *testing.T, path, who string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+func (f *running) get(t *testing.T, path, who string) answer {
+	t.Helper()
+	resp := f.open(t, path, who)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -260,18 +268,6 @@ func TestWatchesKeepNoSeat(t *testing.T) {
 	back := registrytest.New(t, nil)
 	flow := newFlow(t)
 	p := &pair{running: serveBackWith(t, back, func(c *Config) { c.Flow, c.Authenticator = flow, named })}
-	ask := func(path string) *http.Response {
-		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "u")
-		resp, err := p.client(t).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
-	}
 	const path = "/api/v1/configmaps?watch=1"
 	proctest.Eventually(t, "the configuration is loaded", func() error {
 		if p.get(t, "/version", "u").header.Get("X-Kubernetes-PF-FlowSchema-UID") == "" {
@@ -280,12 +276,11 @@ func TestWatchesKeepNoSeat(t *testing.T) {
 		return nil
 	})
 	for range 3 {
-		resp := ask(path)
+		resp := p.open(t, path, "u")
 		// The head comes first, and the one before may still be at its initial objects.
-		for ; resp.StatusCode == http.StatusTooManyRequests; resp = ask(path) {
+		for ; resp.StatusCode == http.StatusTooManyRequests; resp = p.open(t, path, "u") {
 			resp.Body.Close()
 		}
-		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") != "all-schema" {
 			t.Errorf("%d %v", resp.StatusCode, resp.Header)
 		}
@@ -314,16 +309,7 @@ func TestResumedWatchesNeedNoSeat(t *testing.T) {
 	defer taken.Release()
 	ask := func(query string, want int) {
 		t.Helper()
-		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path+"?watch=1&"+query, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "u")
-		resp, err := p.client(t).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { resp.Body.Close() })
+		resp := p.open(t, path+"?watch=1&"+query, "u")
 		if resp.StatusCode != want || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") != "all-schema" {
 			t.Errorf("%q: %d %v, want %d", query, resp.StatusCode, resp.Header, want)
 		}
