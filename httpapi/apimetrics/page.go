@@ -64,6 +64,11 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 				ms.reset()
 			}
 			p.Access.Reset()
+			for _, c := range p.Collectors {
+				if vec, ok := c.(interface{ Reset() }); ok {
+					vec.Reset()
+				}
+			}
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))
 			return

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -148,10 +149,17 @@ func TestProfilingFlagTakesEffect(t *testing.T) {
 				t.Errorf("profiling %v: %s %s: %d %s", on, method, path, resp.StatusCode, text)
 			}
 		}
+		p.want(http.StatusOK, "/api/v1/podtemplates?resourceVersion=0")
 		for _, path := range []string{"/metrics", "/metrics/slis"} {
 			resp, text := p.ask(http.MethodDelete, path, "")
 			if reset := text == "metrics reset\n"; resp.StatusCode != http.StatusOK || reset != on {
 				t.Errorf("profiling %v: DELETE %s: %d %.200s", on, path, resp.StatusCode, text)
+			}
+		}
+		metrics := p.want(http.StatusOK, "/metrics")
+		for _, name := range []string{"apiserver_cache_list_total", "apiserver_watch_cache_read_wait_seconds_count", `etcd_requests_total`} {
+			if left := regexp.MustCompile("(?m)^" + name + `\{.*resource="podtemplates"`).MatchString(metrics); left == on {
+				t.Errorf("profiling %v: %s of podtemplates is left: %v", on, name, left)
 			}
 		}
 	}

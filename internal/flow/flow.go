@@ -350,6 +350,20 @@ func (f *Control) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flo
 	return class
 }
 
+// dropDeletedLocked drops the priority levels and flow schemas that were deleted. Requests that hold their seats keep
+// them. Upstream completes the other levels anew after each deletion.
+func (f *Control) dropDeletedLocked() {
+	informers := f.config.Informers.Flowcontrol().V1()
+	maps.DeleteFunc(f.queueSets, func(name string, _ *queueSet) bool {
+		_, err := informers.PriorityLevelConfigurations().Lister().Get(name)
+		return err != nil && !mandatory(name)
+	})
+	maps.DeleteFunc(f.classes, func(key [4]string, _ *Class) bool {
+		schema, err := informers.FlowSchemas().Lister().Get(key[0])
+		return err != nil || string(schema.UID) != key[2] || f.queueSets[key[1]] == nil
+	})
+}
+
 // Queued reports whether the controller gave the seat, after the request may have waited.
 func (s *Seat) Queued() bool { return s.done != nil }
 

@@ -431,3 +431,38 @@ func TestFlowsMayBeMadeAtOnce(t *testing.T) {
 		t.Error("the variable was set twice")
 	}
 }
+
+// TestDeletedLevelsAreDropped checks that a deleted priority level and the classes of deleted flow schemas leave no
+// trace.
+func TestDeletedLevelsAreDropped(t *testing.T) {
+	f := runFlow(t, 600, flowConfiguration()...)
+	request := onPods("get")
+	var seat Seat
+	if class, ok := f.Acquire(t.Context(), request.attributes(flowUsers["service-accounts"]), request, false, time.Now().Add(time.Minute), &seat); !ok || class.Level != "workload-low" {
+		t.Fatalf("class %+v", class)
+	}
+	defer seat.Release()
+	client := f.config.Client.FlowcontrolV1()
+	if err := client.FlowSchemas().Delete(t.Context(), "service-accounts", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.PriorityLevelConfigurations().Delete(t.Context(), "workload-low", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the level is dropped", func() error {
+		if slices.ContainsFunc(f.Levels(), func(l Level) bool { return l.Name == "workload-low" }) {
+			return errors.New("it is listed")
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for key := range f.classes {
+			if key[0] == "service-accounts" || key[1] == "workload-low" {
+				return fmt.Errorf("class %v", key)
+			}
+		}
+		return nil
+	})
+	if !f.has("global-default") || !f.has("exempt") || !f.has("catch-all") {
+		t.Errorf("left are %v", f.Levels())
+	}
+}

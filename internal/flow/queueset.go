@@ -341,6 +341,7 @@ func (c *queueSetCompleter) Complete(config fairqueuing.DispatchingConfig) fairq
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queueSets[l.name] = l
+	f.dropDeletedLocked()
 	if !mandatory(l.name) {
 		f.loadedOnce.Do(func() { close(f.loaded) })
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset"
 	flowmetrics "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/informers"
 	"pgregory.net/rapid"
 )
 
@@ -161,7 +162,7 @@ func TestQueueSetDecidesAsUpstream(t *testing.T) {
 // checkQueueSet returns the first difference, or "".
 func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) string {
 	factory := queueset.NewQueueSetFactory(eventclock.Real{})
-	flow := &Control{queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
+	flow := &Control{config: Config{Informers: informers.NewSharedInformerFactory(nil, 0)}, queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
 	theirs := newQueues(factory, config, limit)
 	ours := newQueues(&queueSetFactory{flow, factory}, config, limit)
 	both := []*queues{theirs, ours}
@@ -220,7 +221,7 @@ func TestUtilizationHasSeatsByCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := fairqueuing.QueuingConfig{Name: "utilized", DesiredNumQueues: 1, QueueLengthLimit: 10, HandSize: 1}
 		factory := queueset.NewQueueSetFactory(eventclock.Real{})
-		flow := &Control{queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
+		flow := &Control{config: Config{Informers: informers.NewSharedInformerFactory(nil, 0)}, queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
 		for name, q := range map[string]*queues{
 			"upstream": newQueues(factory, config, 5), "ours": newQueues(&queueSetFactory{flow, factory}, config, 5),
 		} {

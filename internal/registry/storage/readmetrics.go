@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,8 +52,7 @@ func (m *ReadMetrics) newest(of schema.GroupResource, success string) {
 // waits returns a function that counts a read that waits for the cache to reach a revision. A resource
 // without such reads has no sample, as in upstream.
 func (m *ReadMetrics) waits(of schema.GroupResource) func(took time.Duration) {
-	observer := sync.OnceValue(func() prometheus.Observer { return m.waited.WithLabelValues(of.Group, of.Resource) })
-	return func(took time.Duration) { observer().Observe(took.Seconds()) }
+	return func(took time.Duration) { m.waited.WithLabelValues(of.Group, of.Resource).Observe(took.Seconds()) }
 }
 
 // StoreLists counts lists that were answered from the store, and the objects that were read and

@@ -154,6 +154,13 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// Reset removes all samples of requests.
+func (m *Metrics) Reset() {
+	m.duration.Reset()
+	m.requests.Reset()
+	m.failures.Reset()
+}
+
 // Collect implements prometheus.Collector. It omits the size of a store that does not report it.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.counted() {
