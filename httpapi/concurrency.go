@@ -65,7 +65,7 @@ func (s *concurrency) acquireFromFlow(x *apiCall, free bool) bool {
 		x.InQueue = x.Seat.Flow.Waited
 	}
 	if exchange.Lines() {
-		s.logClass(x, free, class)
+		s.logClass(x, class)
 	}
 	counts, _ := s.gaugeOf(x)
 	counts.Add(1)
@@ -73,9 +73,9 @@ func (s *concurrency) acquireFromFlow(x *apiCall, free bool) bool {
 	return true
 }
 
-// logClass adds flow control's classification of a request to its log line.
-func (s *concurrency) logClass(x *apiCall, free bool, class *flow.Class) {
-	work := s.flow.Estimate(x.attributes(), &x.Request, free, class)
+// logClass adds flow control's classification of a request to its log line, with upstream's estimate of its seats.
+func (s *concurrency) logClass(x *apiCall, class *flow.Class) {
+	work := s.flow.Estimate(x.attributes(), &x.Request, false, class)
 	x.LogValues = append(x.LogValues, "apf_pl", class.Level, "apf_fs", class.Schema,
 		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)
 	x.Seated = time.Now()
