@@ -18,8 +18,9 @@
 //     user, and its sender may do so, it continues as that user.
 //  6. Flow control gives the request a seat, after a wait if necessary, or rejects the request. A request
 //     keeps its seat until its answer is written, or, if the answer is small, until just before. A
-//     watch keeps its seat until its initial objects have been sent.
-//  7. The authorizer decides about the Request before anything is looked up. If the server is
+//     watch keeps its seat until its initial objects have been sent. A watch that resumes needs none if
+//     the cache of its resource, which is not loaded for this, has few events to send.
+//  7. The authorizer decides about the Request before it is routed. If the server is
 //     configured to publish storage versions, it rejects most writes until it has done so.
 //  8. A [routes.Table] routes the Request. Package reads answers GET and LIST of a stored resource
 //     from encoded bytes. Package writes serves writes. Package streams opens a WATCH, takes over

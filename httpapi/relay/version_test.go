@@ -135,7 +135,7 @@ func TestConnectionsThatMove(t *testing.T) {
 			follow := func() { refused, f = false, &followed{cancel: func() { refused = true }} }
 			for i, step := range []struct {
 				to    *upstream
-				again bool   // f is followed anew
+				again bool   // a new followed replaces f
 				want  string // "" refuses
 			}{{older, true, "36"}, {newer, false, ""}, {newer, true, "37"}, {older, false, ""}, {older, true, ""}, {newer, true, "37"}, {newer, false, "37"}} {
 				if step.again {

@@ -351,7 +351,7 @@ func (f *Control) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flo
 }
 
 // dropDeletedLocked drops the priority levels and flow schemas that were deleted. Requests that hold their seats keep
-// them. Upstream completes the other levels anew after each deletion.
+// them. Complete calls it for each priority level that is left when upstream's controller handles the deletion.
 func (f *Control) dropDeletedLocked() {
 	informers := f.config.Informers.Flowcontrol().V1()
 	maps.DeleteFunc(f.queueSets, func(name string, _ *queueSet) bool {
