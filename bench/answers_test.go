@@ -189,7 +189,7 @@ func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 			return bench.Write(t.Context(), to, bench.WriteConfig{Namespace: "w", Load: bench.Load{Operations: 5, Clients: 4}})
 		}},
 		{"patch", func(to *bench.Target) ([]*bench.Result, error) {
-			return only(bench.PatchObjects(t.Context(), to, bench.PatchConfig{Objects: seed.PodPaths(4), Load: bench.Load{Operations: 8, Clients: 2}}))
+			return only(bench.Patch(t.Context(), to, "patch", seed.PodPaths(4), bench.Load{Operations: 8, Clients: 2}))
 		}},
 		{"mixed", func(to *bench.Target) ([]*bench.Result, error) {
 			return bench.Mixed(t.Context(), to, bench.MixedConfig{Seed: seed, Load: bench.Load{Operations: 50, Clients: 4}})

@@ -82,7 +82,13 @@ func TestReadCountsWhatItDid(t *testing.T) {
 			between := atomic.Int64{}
 			result, err := bench.Read(t.Context(), target, bench.ReadConfig{
 				Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Encoding: "gzip", Load: bench.Load{Operations: 11, Clients: 2, Rate: mode.rate},
-				Between: func(context.Context, int) error { between.Add(1); return nil },
+				Between: func(context.Context, int) error {
+					between.Add(1)
+					if got := target.Progress(); !strings.HasPrefix(got, "list: ") || !strings.Contains(got, " of 11, ") {
+						t.Errorf("progress %q", got)
+					}
+					return nil
+				},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -102,8 +108,8 @@ func TestReadCountsWhatItDid(t *testing.T) {
 			if result.Server.RSS == 0 || result.Server.PeakRSS < result.Server.RSS || result.Server.Anonymous == 0 {
 				t.Errorf("implausible memory %+v", result.Server)
 			}
-			if got := target.Progress(); got.Name != "" {
-				t.Errorf("progress after the end: %+v", got)
+			if got := target.Progress(); got != "" {
+				t.Errorf("progress after the end: %q", got)
 			}
 		})
 	}
@@ -337,7 +343,7 @@ func TestHeldWatchesThatEnd(t *testing.T) {
 			closing.Go(func() {
 				tick := time.NewTicker(time.Millisecond)
 				defer tick.Stop()
-				for !strings.HasSuffix(target.Progress().Name, "idle") {
+				for !strings.Contains(target.Progress(), ": idle: ") {
 					select {
 					case <-tick.C:
 					case <-t.Context().Done():

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // ComponentsConfig is a workload of the writes that the components of a cluster send, with their
@@ -33,74 +32,66 @@ var componentWrites = []struct {
 	call  func(c *ComponentsConfig, i int) Request
 	reads bool // whether to read the versions of the Leases first
 }{
-	{"node creation", func(c *ComponentsConfig, i int) Request { return post("/api/v1/nodes", Node(c.node(i))) }, false},
+	{"node creation", func(c *ComponentsConfig, i int) Request { return Post("/api/v1/nodes", Node(c.node(i))) }, false},
 	{"node status, strategic merge patch", (*ComponentsConfig).patchNodeStatus, false},
 	{"Lease creation", func(c *ComponentsConfig, i int) Request {
-		return post(leases, Lease(corev1.NamespaceNodeLease, c.node(i), ""))
+		return Post(leases, Lease(corev1.NamespaceNodeLease, c.node(i), ""))
 	}, false},
 	{"Lease renewal, update", func(c *ComponentsConfig, i int) Request {
-		return put(leases+"/"+c.node(i), Lease(corev1.NamespaceNodeLease, c.node(i), c.versions[c.node(i)]))
+		return Put(leases+"/"+c.node(i), Lease(corev1.NamespaceNodeLease, c.node(i), c.versions[c.node(i)]))
 	}, true},
-	{"pod creation", func(c *ComponentsConfig, i int) Request { return post(c.path("pods"), c.pod(i)) }, false},
+	{"pod creation", func(c *ComponentsConfig, i int) Request { return Post(c.path("pods"), c.pod(i)) }, false},
 	{"binding", (*ComponentsConfig).bind, false},
 	{"pod status, strategic merge patch", func(c *ComponentsConfig, i int) Request {
-		return strategic(c.podPath(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
+		return StrategicPatch(c.podPath(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
 	}, false},
 	{"pod update", (*ComponentsConfig).updatePod, false},
 	{"pod apply", (*ComponentsConfig).applyPod, false},
-	{"event creation", func(c *ComponentsConfig, i int) Request { return post(c.path("events"), c.event(i)) }, false},
+	{"event creation", func(c *ComponentsConfig, i int) Request { return Post(c.path("events"), c.event(i)) }, false},
 	{"event count, strategic merge patch", func(c *ComponentsConfig, i int) Request {
 		e := c.event(i)
-		return strategic(c.path("events")+"/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
+		return StrategicPatch(c.path("events")+"/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
 	}, false},
-	{"deployment creation", func(c *ComponentsConfig, i int) Request { return post(c.deployments(), c.deployment(i)) }, false},
+	{"deployment creation", func(c *ComponentsConfig, i int) Request { return Post(c.deployments(), c.deployment(i)) }, false},
 	{"deployment status, update", (*ComponentsConfig).updateDeploymentStatus, false},
 	{"pod deletion", func(c *ComponentsConfig, i int) Request {
-		return Request{Method: http.MethodDelete, Path: c.podPath(i) + "?gracePeriodSeconds=0", Accept: Protobuf}
+		return Typed(http.MethodDelete, c.podPath(i)+"?gracePeriodSeconds=0", "", nil)
 	}, false},
 }
 
 // ComponentWrites names the kinds of writes, in the order of the results of Components.
 func ComponentWrites() []string {
-	return list(len(componentWrites), func(i int) string { return componentWrites[i].name })
+	return sequence(len(componentWrites), func(i int) string { return componentWrites[i].name })
 }
 
-// Components sends each kind of write Operations times and returns one Result for each. Before each kind, it
-// sends one write that is not measured. It deletes the pods and leaves the nodes, Leases, events and Deployments.
-func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*Result, err error) {
+// Components sends each kind of write Operations times and returns one Result for each. It deletes the pods and leaves
+// the nodes, Leases, events and Deployments.
+func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Operations, c.run = l.total(), time.Now().UnixNano()
 	if c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one node, not %d", c.Nodes)
 	}
+	c.run = time.Now().UnixNano()
 	for _, ns := range []string{c.Namespace, corev1.NamespaceNodeLease} {
 		if err := t.ensureNamespace(ctx, ns); err != nil {
 			return nil, err
 		}
 	}
+	var kinds []writeKind
 	for _, w := range componentWrites {
+		k := writeKind{name: w.name, request: func(i int) Request { return w.call(&c, i) }}
 		if w.reads {
-			if c.versions, err = t.revisions(ctx, leases); err != nil {
-				return results, err
+			k.prepare = func() (err error) {
+				c.versions, err = t.revisions(ctx, leases)
+				return err
 			}
 		}
-		if err := t.once(ctx, w.call(&c, c.Operations)); err != nil {
-			return results, err
-		}
-		calls := list(c.Operations, func(i int) Request { return w.call(&c, i) }) // encoded before the measurement starts
-		result, err := l.measure(ctx, t, w.name, "request", nil, send(func(i int) Request { return calls[i] }))
-		if err != nil {
-			return results, err
-		}
-		results = append(results, result)
-		if result.Interrupted {
-			break
-		}
+		kinds = append(kinds, k)
 	}
-	return results, nil
+	return l.inTurn(ctx, t, kinds)
 }
 
 const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
@@ -125,7 +116,7 @@ func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d
 // server would not store the node.
 func (c *ComponentsConfig) patchNodeStatus(i int) Request {
 	const later = 5 * time.Minute
-	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
+	return StrategicPatch("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
 }
 
 func (c *ComponentsConfig) pod(i int) *corev1.Pod {
@@ -136,7 +127,7 @@ func (c *ComponentsConfig) pod(i int) *corev1.Pod {
 }
 
 func (c *ComponentsConfig) bind(i int) Request {
-	return post(c.podPath(i)+"/binding", &corev1.Binding{
+	return Post(c.podPath(i)+"/binding", &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: c.podName(i), Namespace: c.Namespace},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: c.node(i % c.Nodes)},
 	})
@@ -149,7 +140,7 @@ func (c *ComponentsConfig) updatePod(i int) Request {
 	pod.Spec.NodeName = c.node(i % c.Nodes)
 	pod.Spec.SchedulerName = corev1.DefaultSchedulerName
 	pod.Annotations["example.com/revision"] = fmt.Sprint(i)
-	return put(c.podPath(i), pod)
+	return Put(c.podPath(i), pod)
 }
 
 func (c *ComponentsConfig) applyPod(i int) Request {
@@ -184,19 +175,5 @@ func (c *ComponentsConfig) updateDeploymentStatus(i int) Request {
 			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now, Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability."},
 			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now, Reason: "ReplicaSetUpdated", Message: "ReplicaSet is progressing."},
 		}}
-	return put(c.deployments()+"/"+d.Name+"/status", d)
-}
-
-// post and put send obj as client-go's typed clients do.
-func post(path string, obj runtime.Object) Request {
-	return Request{Method: http.MethodPost, Path: path, Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(obj)}
-}
-
-func put(path string, obj runtime.Object) Request {
-	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(obj)}
-}
-
-// strategic returns a strategic merge patch with the Accept header of client-go's typed clients.
-func strategic(path string, patch any) Request {
-	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, ContentType: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
+	return Put(c.deployments()+"/"+d.Name+"/status", d)
 }

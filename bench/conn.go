@@ -131,7 +131,7 @@ func (c *conn) send(r Request) (*http.Response, error) {
 	if agent == "" {
 		agent = "larder-bench"
 	}
-	resp, err := Send(c.connected, c.transport, c.t.origin, agent, &r)
+	resp, err := Send(c.connected, c.transport, c.t.origin, agent, r)
 	if resp != nil {
 		c.t.protocol.Store(protocols[resp.ProtoMajor%len(protocols)])
 	}
@@ -196,4 +196,37 @@ func (c *conn) try(r Request, o *outcome, w io.Writer) (after time.Duration, err
 	}
 	o.status = resp.StatusCode
 	return retryAfter(resp), err
+}
+
+// Ready waits until the server's /readyz answers 200.
+func (t *Target) Ready(ctx context.Context) error {
+	const pause = 5 * time.Millisecond
+	own := t.conn(ctx)
+	defer own.close()
+	for {
+		_, err := own.do(Request{Path: "/readyz", Accept: "*/*"})
+		if err == nil {
+			return nil
+		}
+		if t.stopped() || Sleep(ctx, pause) != nil {
+			return fmt.Errorf("bench: not ready: %w", err)
+		}
+	}
+}
+
+// Once sends one request over a new connection, writes the body of the response to w and returns its size.
+func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error) {
+	ctx, cut := t.graceful(ctx)
+	defer cut()
+	own := t.conn(ctx)
+	defer own.close()
+	var o outcome
+	_, err := own.try(r, &o, w)
+	return o.bytes, err
+}
+
+// once sends one request and discards the body of the response.
+func (t *Target) once(ctx context.Context, r Request) error {
+	_, err := t.Once(ctx, r, io.Discard)
+	return err
 }

@@ -8,7 +8,7 @@
 //   - [WatchList]: the initial list of an informer, as a watch
 //   - [Watch]: changes that are delivered to watchers; some watchers may never read
 //   - [Hold], [Storm]: watches that stay idle, or that all reconnect at once
-//   - [Write], [PatchObjects], [Components], [Custom]: writes of several kinds
+//   - [Write], [Patch], [Components], [Custom]: writes of several kinds
 //   - [Mixed]: reads, lists and writes in fixed proportions
 //   - [Slow]: large lists that are requested at once and read slowly, while watches receive changes
 //   - [Flood]: reads of one user, alone and while another user sends as many requests as the server answers

@@ -26,7 +26,7 @@ func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 		if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {
 			return err
 		}
-		w.begin(c.Watchers, 0, 0) // notices watches that end
+		w.begin(c.Watchers, 0) // notices watches that end
 		rec.phase("idle")
 		return c.idle(ctx, t, rec)
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -25,7 +26,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // newTarget returns a Target of loops that send no requests.
 func newTarget(t *testing.T) *Target {
-	target := &Target{protocol: new(atomic.Value)}
+	target := &Target{protocol: new(atomic.Value), running: new(sync.Map)}
 	target.stopping, target.stop = context.WithCancel(t.Context())
 	return target
 }
@@ -101,21 +102,21 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 // TestSettleGivesUp checks that settle waits as long as deliveries come, and then for the given time.
 func TestSettleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &watchers{all: make(chan struct{})}
-		w.expected.Store(10)
+		w := &watchers{progress: make(chan struct{}, 1)}
 		go func() {
 			for range 4 {
 				time.Sleep(900 * time.Millisecond)
 				w.delivered.Add(1)
+				w.progress <- struct{}{}
 			}
 		}()
 		start := time.Now()
-		if missing := w.settle(t.Context(), time.Second); missing != 6 {
+		if missing := w.settle(t.Context(), 10, time.Second); missing != 6 {
 			t.Errorf("%d deliveries are missing, want 6", missing)
 		}
-		// The last delivery is at 3.6 s; the first second without any ends at 5 s.
-		if took := time.Since(start); took != 5*time.Second {
-			t.Errorf("gave up after %v, want 5s", took)
+		// The last delivery is at 3.6 s.
+		if took := time.Since(start); took != 4600*time.Millisecond {
+			t.Errorf("gave up after %v, want 4.6s", took)
 		}
 	})
 }

@@ -48,7 +48,7 @@ var mixedRequests = []share{
 
 // MixedKinds returns the names of the Results of the kinds of requests that Mixed sends.
 func MixedKinds() []string {
-	return list(len(mixedRequests), func(i int) string { return mixedRequests[i].name })
+	return sequence(len(mixedRequests), func(i int) string { return mixedRequests[i].name })
 }
 
 func (c *MixedConfig) pod(n uint64) string { return c.Seed.PodPath(below(n, c.Seed.Pods)) }

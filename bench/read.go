@@ -18,16 +18,25 @@ type ReadConfig struct {
 	Between func(ctx context.Context, request int) error
 }
 
-// Read runs the workload. It first sends one unmeasured request, because servers initialize parts on first use.
+// Read runs the workload.
 func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
-	l := loop{Load: c.Load, between: c.Between}
+	get := Request{Path: c.Path, Accept: c.Accept, Encoding: c.Encoding}
+	return repeat(ctx, t, c.Name, loop{Load: c.Load, between: c.Between}, func(int) Request { return get })
+}
+
+// Patch patches an annotation of the objects at paths, in turn. Each patch is a change.
+func Patch(ctx context.Context, t *Target, name string, paths []string, load Load) (*Result, error) {
+	return repeat(ctx, t, name, loop{Load: load}, func(i int) Request { return markPatch(paths[i%len(paths)], newRun(), i) })
+}
+
+// repeat runs a workload of requests of one kind. It first sends one that is not measured, because servers initialize
+// parts on first use.
+func repeat(ctx context.Context, t *Target, name string, l loop, request func(i int) Request) (*Result, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	get := Request{Path: c.Path, Accept: c.Accept, Encoding: c.Encoding}
-	if err := t.once(ctx, get); err != nil {
+	if err := t.once(ctx, request(0)); err != nil {
 		return nil, err
 	}
-	op := send(func(int) Request { return get })
-	return l.measure(ctx, t, c.Name, "request", op, op)
+	return l.measure(ctx, t, name, "request", send(request), send(request))
 }

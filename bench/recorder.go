@@ -42,8 +42,8 @@ func (t *Target) recorded(name, unit string, total int, work func(*recorder) err
 	}
 	rec := &recorder{target: t, total: total, name: name, began: time.Now(), series: t.Series, result: NewResult(name, unit)}
 	rec.result.Before = before
-	t.running.Store(rec)
-	defer t.running.CompareAndSwap(rec, nil)
+	t.running.Store(rec, nil)
+	defer t.running.Delete(rec)
 	if err := work(rec); err != nil {
 		return nil, err
 	}
@@ -193,10 +193,14 @@ func (r *recorder) record(took time.Duration, o outcome, err error) {
 // fail counts an operation that failed.
 func (r *recorder) fail(err error) { r.record(0, outcome{}, err) }
 
-func (r *recorder) progress() Progress {
+func (r *recorder) progress() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Progress{Name: r.name, Done: r.result.Ops, Errors: r.result.Failures(), Total: r.total, Elapsed: time.Since(r.began)}
+	of := ""
+	if r.total > 0 {
+		of = fmt.Sprintf(" of %d", r.total)
+	}
+	return fmt.Sprintf("%s: %d%s, %d errors, after %v", r.name, r.result.Ops, of, r.result.Failures(), time.Since(r.began).Round(time.Second))
 }
 
 // Meter measures the server while other code sends the requests. It is not safe for concurrent use.

@@ -203,13 +203,6 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%d is %q, want %q", n, got, want)
 		}
 	}
-	p := bench.Progress{Name: "list", Done: 50, Total: 200, Errors: 1, Elapsed: 10 * time.Second}
-	if got, want := p.String(), "list: 50 of 200, 1 errors, after 10s"; got != want {
-		t.Errorf("progress %q, want %q", got, want)
-	}
-	if got := (bench.Progress{}).String(); got != "" {
-		t.Errorf("no progress is %q", got)
-	}
 	if got := bench.Machine(); !strings.Contains(got, "CPU") || !strings.Contains(got, "go1.") {
 		t.Errorf("the machine is %q", got)
 	}

@@ -54,11 +54,11 @@ func (t *Target) retrying() *Target {
 
 // PodPaths returns the paths of the first n pods that Seed creates.
 func (c SeedConfig) PodPaths(n int) []string {
-	return list(n, c.PodPath)
+	return sequence(n, c.PodPath)
 }
 
-// list returns the items 0 to n-1.
-func list[T any](n int, item func(i int) T) []T {
+// sequence returns the items 0 to n-1.
+func sequence[T any](n int, item func(i int) T) []T {
 	all := make([]T, n)
 	for i := range all {
 		all[i] = item(i)
@@ -97,7 +97,7 @@ func (c SeedConfig) Deliveries(watchers, objects, changes int) int {
 
 // NodeSelections returns the NodeSelection of each of the first n nodes.
 func (c SeedConfig) NodeSelections(n int) []string {
-	return list(n, c.NodeSelection)
+	return sequence(n, c.NodeSelection)
 }
 
 // Client returns a client-go client for unmeasured requests, whose field manager is manager.
@@ -139,19 +139,40 @@ func (t *Target) ensureNamespace(ctx context.Context, name string) error {
 	return t.ensure(ctx, "/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 }
 
-// revisions returns the resourceVersions of all objects of a collection by name.
-func (t *Target) revisions(ctx context.Context, path string) (map[string]string, error) {
+// list requests the metadata of a collection.
+func (t *Target) list(ctx context.Context, path string) (*metav1.PartialObjectMetadataList, error) {
 	body, err := t.Capture(ctx, path, PartialJSON, "")
 	if err != nil {
 		return nil, err
 	}
-	var list metav1.PartialObjectMetadataList
-	if err := json.Unmarshal(body, &list); err != nil {
+	found := &metav1.PartialObjectMetadataList{}
+	if err := json.Unmarshal(body, found); err != nil {
 		return nil, fmt.Errorf("bench: list of %s: %w", path, err)
 	}
-	revisions := make(map[string]string, len(list.Items))
-	for i := range list.Items {
-		revisions[list.Items[i].Name] = list.Items[i].ResourceVersion
+	return found, nil
+}
+
+// revision returns the resourceVersion of a collection.
+func (t *Target) revision(ctx context.Context, path string) (string, error) {
+	found, err := t.list(ctx, WithQuery(path, "limit=1"))
+	if err != nil {
+		return "", err
+	}
+	if found.ResourceVersion == "" {
+		return "", fmt.Errorf("bench: %s has no resourceVersion", path)
+	}
+	return found.ResourceVersion, nil
+}
+
+// revisions returns the resourceVersions of all objects of a collection by name.
+func (t *Target) revisions(ctx context.Context, path string) (map[string]string, error) {
+	found, err := t.list(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	revisions := make(map[string]string, len(found.Items))
+	for i := range found.Items {
+		revisions[found.Items[i].Name] = found.Items[i].ResourceVersion
 	}
 	return revisions, nil
 }
@@ -159,9 +180,7 @@ func (t *Target) revisions(ctx context.Context, path string) (map[string]string,
 // seedPod creates a pod and then writes its status.
 func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outcome, error) {
 	collection := path[:strings.LastIndexByte(path, '/')]
-	o, err := own.do(Request{
-		Method: http.MethodPost, Path: collection + "?fieldManager=kube-controller-manager", Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(pod),
-	})
+	o, err := own.do(Post(collection+"?fieldManager=kube-controller-manager", pod))
 	if o.status == http.StatusConflict {
 		return o, nil
 	}
@@ -169,9 +188,7 @@ func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outc
 		return o, err
 	}
 	pod.Status = RunningStatus(pod)
-	return own.do(Request{
-		Method: http.MethodPut, Path: path + "/status?fieldManager=kubelet", Accept: Protobuf, ContentType: Protobuf, Body: EncodeProtobuf(pod),
-	})
+	return own.do(Put(path+"/status?fieldManager=kubelet", pod))
 }
 
 func appName(i int) string { return fmt.Sprintf("app-%d", i%100) }

@@ -50,20 +50,24 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 			return err
 		}
 		defer watching.close()
-		watching.begin(w.Watchers, w.Operations, int64(w.Deliveries))
+		watching.begin(w.Watchers, w.Operations)
 		rec.phase("reading slowly")
 		within, cut := t.graceful(ctx)
 		defer cut()
 		return rec.measured(func() error {
 			group, both := errgroup.WithContext(within)
-			group.Go(func() error { return w.change(both, t, deliveries, watching) })
+			expected := 0
+			group.Go(func() (err error) {
+				expected, err = w.change(both, t, deliveries, watching)
+				return err
+			})
 			for i := range c.Clients {
 				group.Go(func() error { return c.read(both, t, rec, c.Accepts[i%len(c.Accepts)]) })
 			}
 			if err := group.Wait(); err != nil && (ctx.Err() != nil || !t.stopped()) {
 				return err
 			}
-			return watching.awaitDeliveries(ctx, w.Patience)
+			return watching.awaitDeliveries(ctx, expected, w.Patience)
 		})
 	})
 	if err != nil {

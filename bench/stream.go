@@ -3,12 +3,10 @@ package bench
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -135,25 +133,6 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 			objects++
 		}
 	}
-}
-
-// revision requests the resourceVersion of a collection.
-func (t *Target) revision(ctx context.Context, path string) (string, error) {
-	body, err := t.Capture(ctx, WithQuery(path, "limit=1"), JSON, "")
-	if err != nil {
-		return "", err
-	}
-	// The list's own metadata comes first in the response of every server.
-	const key = `"resourceVersion":"`
-	_, rest, found := bytes.Cut(body, []byte(key))
-	text, _, closed := bytes.Cut(rest, []byte(`"`))
-	if !found || !closed {
-		return "", fmt.Errorf("bench: %s has no resourceVersion", path)
-	}
-	if _, err := strconv.ParseUint(string(text), 10, 64); err != nil {
-		return "", fmt.Errorf("bench: %s: resourceVersion: %w", path, err)
-	}
-	return string(text), nil
 }
 
 // WithQuery adds parameters to a path that may have some.

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +47,7 @@ type Target struct {
 
 	stopping context.Context // ends with Stop
 	stop     context.CancelFunc
-	running  atomic.Pointer[recorder] // of the running workload
+	running  *sync.Map // the recorders of running workloads
 }
 
 // grace is how long operations in flight may take after Stop.
@@ -72,12 +75,17 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
 	}
+	return TargetOf(config)
+}
+
+// TargetOf returns the server of a client configuration.
+func TargetOf(config *rest.Config) (*Target, error) {
 	config.QPS = -1
 	server, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: server: %w", err)
 	}
-	t := &Target{config: config, host: server.Host, protocol: &atomic.Value{}}
+	t := &Target{config: config, host: server.Host, protocol: &atomic.Value{}, running: &sync.Map{}}
 	t.stopping, t.stop = context.WithCancel(context.Background())
 	port := "443"
 	switch server.Scheme {
@@ -113,7 +121,8 @@ func (t *Target) Address() string { return t.host }
 func (t *Target) Clone() *Target {
 	other := &Target{
 		Timeout: t.Timeout, RetryAfter: t.RetryAfter, Series: t.Series,
-		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, protocol: t.protocol, stopping: t.stopping, stop: t.stop,
+		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, protocol: t.protocol,
+		stopping: t.stopping, stop: t.stop, running: t.running,
 	}
 	if t.shared != nil {
 		other.shared = &sharedTransports{streams: t.shared.streams}
@@ -136,20 +145,13 @@ func (t *Target) Impersonating(user string, groups ...string) *Target {
 	return other
 }
 
-// Progress is the progress of the running workload.
-type Progress struct {
-	// Name is the workload's name and its current phase, "" when no workload runs.
-	Name string
-	// Done and Errors count operations. Total is the expected number, 0 if unknown.
-	Done, Errors, Total int
-	// Elapsed is the time since the workload began.
-	Elapsed time.Duration
-}
-
-// Progress returns the progress of the running workload. It may be called at any time.
-func (t *Target) Progress() Progress {
-	if rec := t.running.Load(); rec != nil {
-		return rec.progress()
+// Progress describes the running workloads of the Target and its Clones in one line, "" if none runs. It may be called
+// at any time.
+func (t *Target) Progress() string {
+	var all []string
+	for rec := range t.running.Range {
+		all = append(all, rec.(*recorder).progress())
 	}
-	return Progress{}
+	slices.Sort(all)
+	return strings.Join(all, "; ")
 }

@@ -1,13 +1,18 @@
 package bench
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/larder-io/larder/bench/process"
 )
 
 // WriteText prints an aligned table with one row for all rounds of each workload, and notes below it.
@@ -163,14 +168,21 @@ func (r *Result) Details() string {
 	return strings.Join(parts, ", ")
 }
 
-// String returns the progress in one line.
-func (p Progress) String() string {
-	elapsed := p.Elapsed.Round(time.Second)
-	switch {
-	case p.Name == "":
-		return ""
-	case p.Total > 0:
-		return fmt.Sprintf("%s: %d of %d, %d errors, after %v", p.Name, p.Done, p.Total, p.Errors, elapsed)
+// Machine describes this machine in one line.
+func Machine() string {
+	parts := []string{fmt.Sprintf("%d CPUs", runtime.NumCPU())}
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if _, rest, found := bytes.Cut(info, []byte("model name")); found {
+			line, _, _ := bytes.Cut(rest, []byte("\n"))
+			parts[0] += " (" + strings.Trim(string(line), " \t:") + ")"
+		}
 	}
-	return fmt.Sprintf("%s: %d, %d errors, after %v", p.Name, p.Done, p.Errors, elapsed)
+	if info, err := os.ReadFile("/proc/meminfo"); err == nil {
+		parts = append(parts, Bytes(process.Figure(info, "MemTotal:")<<10)+" of memory")
+	}
+	system := runtime.GOOS + "/" + runtime.GOARCH
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		system += " " + strings.TrimSpace(string(release))
+	}
+	return strings.Join(append(parts, system, runtime.Version()), ", ")
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 //lint:file-ignore SA1019 x/net's transport takes one connection that was dialled; net/http's dials several at first.
@@ -30,6 +31,26 @@ type Request struct {
 	Encoding    string // Accept-Encoding, "" for none
 	ContentType string // if Body is set
 	Body        []byte
+}
+
+// Typed returns a request as client-go's typed clients send it.
+func Typed(method, path, contentType string, body []byte) Request {
+	return Request{Method: method, Path: path, Accept: Protobuf + "," + JSON, Encoding: "gzip", ContentType: contentType, Body: body}
+}
+
+// Post returns a request that creates obj in the collection at path.
+func Post(path string, obj runtime.Object) Request {
+	return Typed(http.MethodPost, path, Protobuf, EncodeProtobuf(obj))
+}
+
+// Put returns a request that updates obj at path.
+func Put(path string, obj runtime.Object) Request {
+	return Typed(http.MethodPut, path, Protobuf, EncodeProtobuf(obj))
+}
+
+// StrategicPatch returns a strategic merge patch of the object at path.
+func StrategicPatch(path string, patch any) Request {
+	return Typed(http.MethodPatch, path, string(types.StrategicMergePatchType), EncodeJSON(patch))
 }
 
 // dialTimeout bounds the opening of a connection, as client-go's transport does.
@@ -98,7 +119,7 @@ func underTLS(conn net.Conn) net.Conn {
 
 // Send sends a request to the origin, such as https://127.0.0.1:6443, and reads the response header. For a response
 // other than 2xx it also reads the body, and returns an error that StatusOf understands.
-func Send(ctx context.Context, transport http.RoundTripper, origin, agent string, r *Request) (*http.Response, error) {
+func Send(ctx context.Context, transport http.RoundTripper, origin, agent string, r Request) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, origin+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)

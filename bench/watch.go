@@ -74,16 +74,17 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 			return err
 		}
 		defer w.close()
-		w.begin(c.Watchers, c.Operations, int64(c.Deliveries))
+		w.begin(c.Watchers, c.Operations)
 		if err := c.warm(ctx, t, rec, w); err != nil {
 			return err
 		}
 		rec.phase("changing")
 		return rec.measured(func() error {
-			if err := c.change(ctx, t, rec, w); err != nil {
+			expected, err := c.change(ctx, t, rec, w)
+			if err != nil {
 				return err
 			}
-			return w.awaitDeliveries(ctx, c.Patience)
+			return w.awaitDeliveries(ctx, expected, c.Patience)
 		})
 	})
 	if err != nil {
@@ -131,34 +132,34 @@ func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *wat
 	})
 }
 
-// change makes the changes, through c.Through or else t.
-func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
+// change makes the changes, through c.Through or else t. It returns the number of deliveries to expect.
+func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) (expected int, err error) {
 	// The operations of the workload are deliveries, so changes have a separate recorder.
 	writes := &recorder{result: NewResult("", "")}
 	l := loop{Load: c.Load, through: c.Through}
-	err := l.run(ctx, t, writes, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
+	err = l.run(ctx, t, writes, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
 		w.sent[i].Store(due.UnixNano())
 		o, err := own.do(markPatch(c.Objects[i%len(c.Objects)], w.run, i))
 		w.answered[i].Store(time.Now().UnixNano())
 		return o, err
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if r := writes.result; r.Failures() > 0 {
-		err := fmt.Errorf("bench: %d of %d changes failed: %s", r.Failures(), r.Ops, r.FirstError)
-		if r.Succeeded() == 0 {
-			return err
+	made := writes.result
+	if made.Failures() > 0 {
+		err := fmt.Errorf("bench: %d of %d changes failed: %s", made.Failures(), made.Ops, made.FirstError)
+		if made.Succeeded() == 0 {
+			return 0, err
 		}
 		rec.fail(err)
-		// With Selections, only some watchers receive a change: subtract the average.
-		w.expectLess(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Operations))
 	}
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.result.Loop, rec.result.Late = l.kind(), writes.result.Late
-	rec.result.Add("changes", float64(writes.result.Ops), "")
-	return nil
+	rec.set(func(r *Result) {
+		r.Loop, r.Late = l.kind(), made.Late
+		r.Add("changes", float64(made.Ops), "")
+	})
+	// With Selections, only some watchers receive a change: subtract the average.
+	return c.Deliveries - made.Failures()*c.Deliveries/c.Operations, nil
 }
 
 // markPatch returns a change with a mark, from which watchers know the run and the number of the change.

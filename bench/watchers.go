@@ -50,9 +50,7 @@ type watchers struct {
 	sent      []atomic.Int64 // UnixNano at which each change was due
 	answered  []atomic.Int64 // UnixNano of the response to each change, 0 before
 	delivered atomic.Int64
-	expected  atomic.Int64
-	all       chan struct{} // closed when all expected changes were delivered
-	complete  sync.Once     // closes all
+	progress  chan struct{} // holds an element after a delivery
 	closing   atomic.Bool
 
 	mu    sync.Mutex
@@ -100,12 +98,11 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 }
 
 // begin starts the readers of the first watchers.
-func (w *watchers) begin(readers int, changes int, expected int64) {
+func (w *watchers) begin(readers, changes int) {
 	w.sent, w.answered = make([]atomic.Int64, changes), make([]atomic.Int64, changes)
 	w.after = newHistogram(latencyDigits)
 	w.run = newRun()
-	w.expected.Store(expected)
-	w.all = make(chan struct{})
+	w.progress = make(chan struct{}, 1)
 	for _, s := range w.streams[:readers] {
 		if s == nil { // stopped before it was opened
 			continue
@@ -138,8 +135,10 @@ func (w *watchers) follow(s *stream) error {
 		}
 		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), outcome{bytes: int64(len(frame))}, nil)
 		w.recordAfter(number, now)
-		if w.delivered.Add(1) >= w.expected.Load() {
-			w.complete.Do(func() { close(w.all) })
+		w.delivered.Add(1)
+		select {
+		case w.progress <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -185,41 +184,32 @@ func markText(run int64, i int) string {
 // newRun returns a number for a run.
 func newRun() int64 { return time.Now().UnixMilli() }
 
-// expectLess reduces the expected deliveries by n.
-func (w *watchers) expectLess(n int64) {
-	if w.delivered.Load() >= w.expected.Add(-n) {
-		w.complete.Do(func() { close(w.all) })
-	}
-}
-
 // settle waits until all expected deliveries have arrived, or none has arrived for the given time. It returns how
 // many are missing.
-func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
-	for last := w.delivered.Load(); ; {
-		select {
-		case <-w.all:
+func (w *watchers) settle(ctx context.Context, expected int, patience time.Duration) (missing int) {
+	for {
+		if missing = expected - int(w.delivered.Load()); missing <= 0 {
 			return 0
+		}
+		select {
+		case <-w.progress:
 		case <-ctx.Done():
-			return w.expected.Load() - w.delivered.Load()
+			return missing
 		case <-time.After(patience):
+			return missing
 		}
-		now := w.delivered.Load()
-		if now == last {
-			return w.expected.Load() - now
-		}
-		last = now
 	}
 }
 
 var errUndelivered = errors.New("bench: a change was not delivered")
 
 // awaitDeliveries waits for missing deliveries, and records those that do not arrive.
-func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) error {
+func (w *watchers) awaitDeliveries(ctx context.Context, expected int, patience time.Duration) error {
 	if w.target.stopped() { // the expected number is unknown
-		w.settle(ctx, min(patience, time.Second))
+		w.settle(ctx, expected, min(patience, time.Second))
 		return ctx.Err()
 	}
-	for range max(0, w.settle(ctx, patience)) {
+	for range w.settle(ctx, expected, patience) {
 		w.rec.fail(errUndelivered)
 	}
 	return ctx.Err()

@@ -9,7 +9,7 @@ import (
 // after it.
 func TestDeliveryLatencyBeginsAtTheAnswer(t *testing.T) {
 	var w watchers
-	w.begin(0, 2, 0)
+	w.begin(0, 2)
 	answered := time.Now()
 	w.recordAfter(0, answered.Add(time.Hour)) // not answered yet
 	w.answered[0].Store(answered.UnixNano())

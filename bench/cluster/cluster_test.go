@@ -127,16 +127,16 @@ func TestClientsShareConnections(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		client := newClient(ctx, s.Listener.Addr().String(), "test", tls.Certificate{}, c.byHTTP2)
 		for range 3 {
-			if _, err := client.send(ctx, &bench.Request{Method: http.MethodGet, Path: "/watch"}); err != nil {
+			if _, err := client.send(ctx, bench.Request{Method: http.MethodGet, Path: "/watch"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for range 5 {
-			body, err := client.do(ctx, &bench.Request{Method: http.MethodPost, Path: "/", ContentType: "text/plain", Body: []byte(strings.Repeat("x", 20_000))})
+			body, err := client.do(ctx, bench.Request{Method: http.MethodPost, Path: "/", ContentType: "text/plain", Body: []byte(strings.Repeat("x", 20_000))})
 			if err != nil || len(body) != len("POST ")+20_000 {
 				t.Errorf("HTTP/2 %t: %d bytes, %v", c.byHTTP2, len(body), err)
 			}
-			if _, err := client.do(ctx, &bench.Request{Method: http.MethodGet, Path: "/gone"}); bench.StatusOf(err) != http.StatusGone {
+			if _, err := client.do(ctx, bench.Request{Method: http.MethodGet, Path: "/gone"}); bench.StatusOf(err) != http.StatusGone {
 				t.Errorf("HTTP/2 %t: %v, want 410", c.byHTTP2, err)
 			}
 		}

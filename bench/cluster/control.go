@@ -129,14 +129,14 @@ func (k *control) writeStatus(due time.Time, app int, ready int32) error {
 	k.apps[app].report.Lock()
 	defer k.apps[app].report.Unlock()
 	set := name + "-7d4b9c6f8"
-	err := k.sim.send(workloadStatus, due, k.replicaSets, func() *bench.Request {
-		return put(base+"replicasets/"+set+"/status", replicaSetObject(app, k.version("/apis/apps/v1/replicasets", space, set), ready))
+	err := k.sim.send(workloadStatus, due, k.replicaSets, func() bench.Request {
+		return bench.Put(base+"replicasets/"+set+"/status", replicaSetObject(app, k.version("/apis/apps/v1/replicasets", space, set), ready))
 	})
 	if err != nil {
 		return err
 	}
-	return k.sim.send(workloadStatus, time.Now(), k.deployments, func() *bench.Request {
-		return put(base+"deployments/"+name+"/status", deploymentObject(app, k.version("/apis/apps/v1/deployments", space, name), ready))
+	return k.sim.send(workloadStatus, time.Now(), k.deployments, func() bench.Request {
+		return bench.Put(base+"deployments/"+name+"/status", deploymentObject(app, k.version("/apis/apps/v1/deployments", space, name), ready))
 	})
 }
 
@@ -150,15 +150,15 @@ func (k *control) writeEndpoints(due time.Time, app, unready int, both bool) err
 	k.apps[app].route.Lock()
 	defer k.apps[app].route.Unlock()
 	slice := appName(app) + "-x7k2m"
-	err := k.sim.send(endpointsWrite, due, k.slices, func() *bench.Request {
+	err := k.sim.send(endpointsWrite, due, k.slices, func() bench.Request {
 		v := k.version("/apis/discovery.k8s.io/v1/endpointslices", space, slice)
-		return put("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices/"+slice, k.sim.sliceObject(app, v, unready, names))
+		return bench.Put("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices/"+slice, k.sim.sliceObject(app, v, unready, names))
 	})
 	if err != nil || !both {
 		return err
 	}
-	return k.sim.send(endpointsWrite, time.Now(), k.endpoints, func() *bench.Request {
+	return k.sim.send(endpointsWrite, time.Now(), k.endpoints, func() bench.Request {
 		v := k.version("/api/v1/endpoints", space, appName(app))
-		return put("/api/v1/namespaces/"+space+"/endpoints/"+appName(app), k.sim.endpointsObject(app, v, unready, names))
+		return bench.Put("/api/v1/namespaces/"+space+"/endpoints/"+appName(app), k.sim.endpointsObject(app, v, unready, names))
 	})
 }

@@ -90,19 +90,19 @@ const seeders = 32
 func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
-	makeAll := func(requests ...*bench.Request) { group.Go(func() error { return c.makeAll(within, requests) }) }
+	makeAll := func(requests ...bench.Request) { group.Go(func() error { return c.makeAll(within, requests) }) }
 	// The namespace may exist already.
-	makeAll(post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
+	makeAll(bench.Post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
 	for i := range w.spaces() {
 		name := fmt.Sprintf("space-%d", i)
 		meta := metav1.ObjectMeta{Name: "default", Namespace: name}
 		root := metav1.ObjectMeta{Name: "kube-root-ca.crt", Namespace: name}
-		makeAll(post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}),
-			post("/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: meta}),
-			post("/api/v1/namespaces/"+name+"/configmaps", &corev1.ConfigMap{ObjectMeta: root, Data: map[string]string{"ca.crt": text(1100)}}))
+		makeAll(bench.Post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}),
+			bench.Post("/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: meta}),
+			bench.Post("/api/v1/namespaces/"+name+"/configmaps", &corev1.ConfigMap{ObjectMeta: root, Data: map[string]string{"ca.crt": text(1100)}}))
 	}
 	for i := range w.nodes {
-		makeAll(post("/api/v1/nodes", bench.Node(nodeName(i))))
+		makeAll(bench.Post("/api/v1/nodes", bench.Node(nodeName(i))))
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -124,22 +124,22 @@ func (w *dataset) seedApps(ctx context.Context, c *client) error {
 }
 
 // appObjects returns requests that create a Deployment and the objects that belong to it.
-func (w *dataset) appObjects(app int) []*bench.Request {
+func (w *dataset) appObjects(app int) []bench.Request {
 	name, space := appName(app), namespaceOf(app)
 	core, apps := "/api/v1/namespaces/"+space, "/apis/apps/v1/namespaces/"+space
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-config", Namespace: space}, Data: map[string]string{"app.yaml": text(1500)}}
-	all := []*bench.Request{
-		post(core+"/configmaps", config),
-		post(apps+"/deployments", deploymentObject(app, 0, podsOfApp)), post(apps+"/replicasets", replicaSetObject(app, 0, podsOfApp)),
+	all := []bench.Request{
+		bench.Post(core+"/configmaps", config),
+		bench.Post(apps+"/deployments", deploymentObject(app, 0, podsOfApp)), bench.Post(apps+"/replicasets", replicaSetObject(app, 0, podsOfApp)),
 	}
 	if hasSecret(app) {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name + "-secret", Namespace: space}, Data: map[string][]byte{"password": []byte(text(200))}}
-		all = append(all, post(core+"/secrets", secret))
+		all = append(all, bench.Post(core+"/secrets", secret))
 	}
 	if w.serves(app) {
 		names := w.names(app)
-		all = append(all, post(core+"/services", serviceObject(app)), post(core+"/endpoints", w.endpointsObject(app, 0, -1, names)),
-			post("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices", w.sliceObject(app, 0, -1, names)))
+		all = append(all, bench.Post(core+"/services", serviceObject(app)), bench.Post(core+"/endpoints", w.endpointsObject(app, 0, -1, names)),
+			bench.Post("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices", w.sliceObject(app, 0, -1, names)))
 	}
 	return all
 }
@@ -150,12 +150,12 @@ func (w *dataset) seedPod(ctx context.Context, c *client, slot int) error {
 	pod := podObject(slot, name)
 	pod.Spec.NodeName = nodeName(w.nodeOf(slot))
 	path := podPath(slot, name)
-	body, err := c.do(ctx, post("/api/v1/namespaces/"+pod.Namespace+"/pods", pod))
+	body, err := c.do(ctx, bench.Post("/api/v1/namespaces/"+pod.Namespace+"/pods", pod))
 	if err != nil {
 		return err
 	}
 	w.noteUID(slot, name, types.UID(metaOf(object(body)).uid))
-	_, err = c.do(ctx, patch(path+"/status", map[string]any{"status": bench.RunningStatus(pod)}))
+	_, err = c.do(ctx, bench.StrategicPatch(path+"/status", map[string]any{"status": bench.RunningStatus(pod)}))
 	return err
 }
 
@@ -169,7 +169,7 @@ func text(n int) string {
 }
 
 // makeAll creates objects one after the other. It ignores objects that exist.
-func (c *client) makeAll(ctx context.Context, requests []*bench.Request) error {
+func (c *client) makeAll(ctx context.Context, requests []bench.Request) error {
 	for _, r := range requests {
 		if _, err := c.do(ctx, r); err != nil && bench.StatusOf(err) != http.StatusConflict {
 			return err

@@ -132,7 +132,7 @@ func (f *informer) watch(a *attempt) error {
 		f.fresh = make(map[uint64]uint64)
 		f.mu.Unlock()
 	}
-	resp, err := f.c.send(f.ctx, &bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf, Encoding: gzip})
+	resp, err := f.c.send(f.ctx, bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf, Encoding: "gzip"})
 	if err != nil {
 		if f.ctx.Err() == nil {
 			a.record(bench.StatusOf(err), err)

@@ -2,11 +2,14 @@ package cluster
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"io"
-	"net/http"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/larder-io/larder/bench"
@@ -20,21 +23,25 @@ type measuring struct {
 	before []byte // etcd's metrics
 }
 
-func (r *trial) measure() (m *measuring, err error) {
+func (r *trial) measure(ctx context.Context) (m *measuring, err error) {
 	m = &measuring{r: r}
-	if m.before, err = r.etcdMetrics(); err != nil {
+	if m.before, err = r.etcdMetrics(ctx); err != nil {
 		return nil, err
 	}
 	m.Meter, err = r.server.Target.Meter()
 	return m, err
 }
 
+func (r *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
+	return r.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
+}
+
 // end adds the result of the part.
-func (m *measuring) end(part string) (*bench.Result, error) {
+func (m *measuring) end(ctx context.Context, part string) (*bench.Result, error) {
 	if err := m.End(); err != nil {
 		return nil, err
 	}
-	after, err := m.r.etcdMetrics()
+	after, err := m.r.etcdMetrics(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -64,25 +71,64 @@ func perMinute(r *bench.Result) {
 	}
 }
 
-// etcdMetrics returns etcd's metrics as text.
-func (r *trial) etcdMetrics() ([]byte, error) {
-	client := &http.Client{Timeout: time.Minute}
-	resp, err := client.Get(r.started.EtcdURL() + "/metrics")
-	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	return text, nil
-}
-
 // metric returns the value of a metric without labels, 0 if the metric is missing.
 func metric(text []byte, name string) float64 {
 	_, rest, _ := bytes.Cut(text, []byte("\n"+name+" "))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	v, _ := strconv.ParseFloat(string(line), 64)
 	return v
+}
+
+// requestKind is the name of a kind of request.
+type requestKind string
+
+const (
+	leaseRenewal   requestKind = "Lease renewal"
+	nodeStatus     requestKind = "node status"
+	podCreation    requestKind = "pod creation"
+	binding        requestKind = "binding"
+	podRead        requestKind = "GET of a pod"
+	podStatus      requestKind = "pod status"
+	podDeletion    requestKind = "pod deletion"
+	eventWrite     requestKind = "event"
+	workloadStatus requestKind = "status of a ReplicaSet or Deployment"
+	endpointsWrite requestKind = "EndpointSlice, Endpoints"
+	tokenRequest   requestKind = "token of a service account"
+	watchAgain     requestKind = "watch goes on"
+	watchList      requestKind = "WatchList"
+	delivery       requestKind = "binding until its kubelet's watch has it"
+)
+
+// phase counts the requests that are due in one part of a simulation.
+type phase struct {
+	mu     sync.Mutex
+	counts map[requestKind]*bench.Result
+}
+
+func newPhase() *phase { return &phase{counts: make(map[requestKind]*bench.Result)} }
+
+func (p *phase) record(kind requestKind, took time.Duration, status int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.counts[kind]
+	if r == nil {
+		r = bench.NewResult(string(kind), "request")
+		r.Part, r.Loop, p.counts[kind] = true, bench.OpenLoop, r
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", bench.ErrTimeout, err)
+	}
+	r.Record(took, status, err)
+}
+
+// results returns the results by kind. Their names begin with that of whole. The phase must be over.
+func (p *phase) results(whole *bench.Result) (all []*bench.Result) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(p.counts)) {
+		r := p.counts[kind]
+		r.Name, r.Wall = whole.Name+": "+r.Name, whole.Wall
+		all = append(all, r)
+	}
+	return all
 }

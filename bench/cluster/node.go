@@ -181,7 +181,7 @@ func (l *lease) renew(due time.Time) {
 	if l.version == 0 {
 		body, err := l.c.do(ctx, get(path+"/"+l.name))
 		if bench.StatusOf(err) == http.StatusNotFound {
-			body, err = l.c.do(ctx, post(path, bench.Lease(l.namespace, l.name, "")))
+			body, err = l.c.do(ctx, bench.Post(path, bench.Lease(l.namespace, l.name, "")))
 		}
 		if err != nil {
 			l.sim.note(leaseRenewal, due, err)
@@ -189,7 +189,7 @@ func (l *lease) renew(due time.Time) {
 		}
 		l.version = metaOf(object(body)).version
 	}
-	body, err := l.c.do(ctx, put(path+"/"+l.name, bench.Lease(l.namespace, l.name, version(l.version))))
+	body, err := l.c.do(ctx, bench.Put(path+"/"+l.name, bench.Lease(l.namespace, l.name, version(l.version))))
 	l.sim.note(leaseRenewal, due, err)
 	l.version = metaOf(object(body)).version // 0 after a failure
 }
@@ -206,6 +206,6 @@ func (sim *simulation) note(kind requestKind, due time.Time, err error) {
 func (n *node) report(due time.Time) {
 	ctx, cancel := context.WithTimeout(n.sim.over, beatTimeout)
 	defer cancel()
-	_, err := n.c.do(ctx, patch("/api/v1/nodes/"+n.name+"/status", bench.NodeHeartbeat(time.Now())))
+	_, err := n.c.do(ctx, bench.StrategicPatch("/api/v1/nodes/"+n.name+"/status", bench.NodeHeartbeat(time.Now())))
 	n.sim.note(nodeStatus, due, err)
 }

@@ -12,7 +12,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -21,31 +20,10 @@ import (
 
 //lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
 
-// Media types that typed clients use.
-const (
-	acceptTyped = "application/vnd.kubernetes.protobuf,application/json"
-	strategic   = "application/strategic-merge-patch+json"
-	gzip        = "gzip" // client-go always accepts it
-)
-
-func post(path string, obj runtime.Object) *bench.Request {
-	return &bench.Request{Method: http.MethodPost, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
-}
-
-func put(path string, obj runtime.Object) *bench.Request {
-	return &bench.Request{Method: http.MethodPut, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
-}
-
-func get(path string) *bench.Request {
-	return &bench.Request{Method: http.MethodGet, Path: path, Accept: acceptTyped, Encoding: gzip}
-}
-
-func patch(path string, body any) *bench.Request {
-	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: strategic, Body: bench.EncodeJSON(body)}
-}
+func get(path string) bench.Request { return bench.Typed(http.MethodGet, path, "", nil) }
 
 // remove returns a deletion with a grace period in seconds; -1 uses the object's own.
-func remove(path string, grace int64, uid types.UID) *bench.Request {
+func remove(path string, grace int64, uid types.UID) bench.Request {
 	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}}
 	if grace >= 0 {
 		options.GracePeriodSeconds = &grace
@@ -53,7 +31,7 @@ func remove(path string, grace int64, uid types.UID) *bench.Request {
 	if uid != "" {
 		options.Preconditions = &metav1.Preconditions{UID: &uid}
 	}
-	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, ContentType: bench.JSON, Body: bench.EncodeJSON(options)}
+	return bench.Typed(http.MethodDelete, path, bench.JSON, bench.EncodeJSON(options))
 }
 
 // version returns v as a resourceVersion for the metadata of a write.

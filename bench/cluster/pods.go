@@ -34,7 +34,7 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 	var uid types.UID
 	event := func(c *client, component, reason string) func(time.Time) error {
 		return func(due time.Time) error {
-			return sim.send(eventWrite, due, c, func() *bench.Request { return post("/api/v1"+events, eventObject(slot, name, component, reason)) })
+			return sim.send(eventWrite, due, c, func() bench.Request { return bench.Post("/api/v1"+events, eventObject(slot, name, component, reason)) })
 		}
 	}
 	status := func(s func(*corev1.Pod) corev1.PodStatus) func(time.Time) error {
@@ -44,7 +44,7 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 	var arrived <-chan struct{}
 	scheduled := sim.chain(start,
 		step{0, func(due time.Time) error {
-			body, err := sim.exchange(podCreation, due, k.replicaSets, func() *bench.Request { return post(path[:len(path)-len(name)-1], pod) })
+			body, err := sim.exchange(podCreation, due, k.replicaSets, func() bench.Request { return bench.Post(path[:len(path)-len(name)-1], pod) })
 			uid = types.UID(metaOf(object(body)).uid)
 			sim.noteUID(slot, name, uid)
 			return err
@@ -53,11 +53,11 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 		step{40 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp-1) }},
 		step{60 * ms, func(due time.Time) error {
 			arrived = sim.expect(name, due)
-			return sim.send(binding, due, k.scheduler, func() *bench.Request { return post(path+"/binding", bindingObject(slot, name, sim.nodeOf(slot))) })
+			return sim.send(binding, due, k.scheduler, func() bench.Request { return bench.Post(path+"/binding", bindingObject(slot, name, sim.nodeOf(slot))) })
 		}},
 		step{80 * ms, func(due time.Time) error {
-			return sim.send(eventWrite, due, k.scheduler, func() *bench.Request {
-				return post("/apis/events.k8s.io/v1"+events, scheduledObject(slot, name, sim.nodeOf(slot)))
+			return sim.send(eventWrite, due, k.scheduler, func() bench.Request {
+				return bench.Post("/apis/events.k8s.io/v1"+events, scheduledObject(slot, name, sim.nodeOf(slot)))
 			})
 		}},
 	)
@@ -89,18 +89,18 @@ func (sim *simulation) remove(start time.Time, slot int, old pod) {
 	ms := time.Millisecond
 	sim.chain(start,
 		step{0, func(due time.Time) error {
-			return sim.send(podDeletion, due, k.replicaSets, func() *bench.Request { return remove(path, -1, "") })
+			return sim.send(podDeletion, due, k.replicaSets, func() bench.Request { return remove(path, -1, "") })
 		}},
 		step{50 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, slot, true) }},
 		step{100 * ms, func(due time.Time) error {
-			return sim.send(eventWrite, due, n.c, func() *bench.Request {
-				return post("/api/v1/namespaces/"+namespaceOf(app)+"/events", eventObject(slot, old.name, "kubelet", "Killing"))
+			return sim.send(eventWrite, due, n.c, func() bench.Request {
+				return bench.Post("/api/v1/namespaces/"+namespaceOf(app)+"/events", eventObject(slot, old.name, "kubelet", "Killing"))
 			})
 		}},
 		step{200 * ms, func(due time.Time) error { return sim.podStatus(due, n, path, notReadyStatus(object)) }},
 		step{1200 * ms, func(due time.Time) error { return sim.podStatus(due, n, path, endedStatus(object)) }},
 		step{1300 * ms, func(due time.Time) error {
-			return sim.send(podDeletion, due, n.c, func() *bench.Request { return remove(path, 0, old.uid) })
+			return sim.send(podDeletion, due, n.c, func() bench.Request { return remove(path, 0, old.uid) })
 		}},
 		step{1400 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, slot, false) }},
 		step{1450 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp) }},
@@ -110,16 +110,16 @@ func (sim *simulation) remove(start time.Time, slot int, old pod) {
 // podStatus reads a pod and patches its status, as a kubelet's status manager does
 // (pkg/kubelet/status/status_manager.go).
 func (sim *simulation) podStatus(due time.Time, n *node, path string, s corev1.PodStatus) error {
-	if err := sim.send(podRead, due, n.c, func() *bench.Request { return get(path) }); err != nil {
+	if err := sim.send(podRead, due, n.c, func() bench.Request { return get(path) }); err != nil {
 		return err
 	}
-	return sim.send(podStatus, time.Now(), n.c, func() *bench.Request { return patch(path+"/status", map[string]any{"status": s}) })
+	return sim.send(podStatus, time.Now(), n.c, func() bench.Request { return bench.StrategicPatch(path+"/status", map[string]any{"status": s}) })
 }
 
 // token requests a pod's service account token.
 func (sim *simulation) token(due time.Time, n *node, slot int, name string, uid types.UID) error {
-	return sim.send(tokenRequest, due, n.c, func() *bench.Request {
-		return post("/api/v1/namespaces/"+namespaceOf(appOf(slot))+"/serviceaccounts/default/token", tokenObject(name, uid))
+	return sim.send(tokenRequest, due, n.c, func() bench.Request {
+		return bench.Post("/api/v1/namespaces/"+namespaceOf(appOf(slot))+"/serviceaccounts/default/token", tokenObject(name, uid))
 	})
 }
 

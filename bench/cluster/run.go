@@ -171,14 +171,14 @@ func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSet
 
 // open connects all components.
 func (r *trial) open(ctx context.Context) error {
-	m, err := r.measure()
+	m, err := r.measure(ctx)
 	if err != nil {
 		return err
 	}
 	if err := r.simulation.open(ctx, openLimit); err != nil {
 		return err
 	}
-	result, err := m.end("connecting all")
+	result, err := m.end(ctx, "connecting all")
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (r *trial) steady(ctx context.Context) error {
 	if err := bench.Sleep(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
 		return err
 	}
-	m, err := r.measure()
+	m, err := r.measure(ctx)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (r *trial) steady(ctx context.Context) error {
 	if err := bench.Sleep(ctx, r.config.Duration); err != nil {
 		return err
 	}
-	whole, err := m.end("steady")
+	whole, err := m.end(ctx, "steady")
 	r.simulation.phase.Store(newPhase())
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (r *trial) steady(ctx context.Context) error {
 	}
 	kinds := at.results(whole)
 	for _, k := range kinds {
-		if !strings.HasSuffix(k.Name, delivery.String()) {
+		if !strings.HasSuffix(k.Name, string(delivery)) {
 			whole.Ops += k.Ops
 		}
 	}
@@ -227,7 +227,7 @@ func (r *trial) steady(ctx context.Context) error {
 
 // restart restarts the server under load.
 func (r *trial) restart(ctx context.Context) error {
-	m, err := r.measure()
+	m, err := r.measure(ctx)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (r *trial) restart(ctx context.Context) error {
 	if err := r.simulation.awaitAll(ctx, restartLimit); err != nil {
 		return err
 	}
-	result, err := m.end("restart")
+	result, err := m.end(ctx, "restart")
 	if err != nil {
 		return err
 	}

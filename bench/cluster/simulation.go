@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -179,14 +181,14 @@ const retryAfter = 500 * time.Millisecond
 var errGaveUp = errors.New("cluster: the request cannot succeed")
 
 // send calls exchange and discards the response.
-func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *bench.Request) error {
+func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() bench.Request) error {
 	_, err := sim.exchange(kind, due, c, build)
 	return err
 }
 
 // exchange sends a request that was due at a certain time. After failures it retries, like the work queues of
 // components. build makes the request of each try. Each try is recorded.
-func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
+func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, build func() bench.Request) ([]byte, error) {
 	for {
 		at := sim.phase.Load()
 		ctx, cancel := context.WithTimeout(sim.over, usualTimeout)
@@ -262,4 +264,36 @@ func (sim *simulation) forget(name string) {
 		delete(sim.bound, name)
 		close(s.arrived)
 	}
+}
+
+// client sends the requests of one component. Over HTTP/2, all requests share one connection, as in client-go; over
+// HTTP/1.1, each watch has a connection.
+type client struct {
+	origin, agent string
+	transport     http.RoundTripper
+}
+
+// newClient returns a client whose connections close when ctx ends.
+func newClient(ctx context.Context, host, agent string, identity tls.Certificate, byHTTP2 bool) *client {
+	config := &tls.Config{Certificates: []tls.Certificate{identity}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+	return &client{origin: "https://" + host, agent: agent, transport: bench.NewTransport(ctx, config, byHTTP2)}
+}
+
+// send sends a request and returns the response. The caller closes its body.
+func (c *client) send(ctx context.Context, r bench.Request) (*http.Response, error) {
+	return bench.Send(ctx, c.transport, c.origin, c.agent, r)
+}
+
+// do sends a request and returns the body of the response.
+func (c *client) do(ctx context.Context, r bench.Request) ([]byte, error) {
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %s %s: %w", r.Method, r.Path, err)
+	}
+	return body, nil
 }

@@ -16,8 +16,6 @@ const (
 
 	objectMeta, listItems                         = 1, 2
 	metaName, metaNamespace, metaUID, metaVersion = 1, 3, 5, 6 // of ObjectMeta
-
-	podSpec, podNode = 2, 10 // of Pod, and of its spec
 )
 
 // field returns the first bytes field with the number want, nil if there is none.

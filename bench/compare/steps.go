@@ -3,12 +3,15 @@ package compare
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Collections that the steps read and watch.
@@ -66,7 +69,7 @@ func (r *Row) best(unit Unit, of func(*bench.Result) float64, results []*bench.R
 
 // Functions that take a figure from results.
 func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
-func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
+func wall(r *bench.Result) float64     { return r.Wall.Seconds() }
 func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 
 // value returns a function that takes a named Value from a result.
@@ -264,9 +267,8 @@ func withRate(number int, work string) *Row {
 func (c *Comparison) patches() step {
 	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
 	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
-			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
-		}))
+		paths := c.seed.PodPaths(min(500, c.seed.Pods))
+		return one(bench.Patch(ctx, c.servers[kind].Target, "B38", paths, bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16}))
 	}})
 }
 
@@ -287,4 +289,94 @@ func (t *Table) inOrder() {
 		return n
 	}
 	slices.SortStableFunc(t.Rows, func(a, b *Row) int { return cmp.Compare(number(a), number(b)) })
+}
+
+// starts stops all servers and runs the steps that start them.
+func (c *Comparison) starts(ctx context.Context, steps []step) error {
+	if _, err := c.end(Larder); err != nil {
+		return err
+	}
+	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].ID != emptyStart }) {
+		c.config.Sayf("seeding up to %d pods", c.config.StartPods)
+		more := c.seed
+		more.Pods = c.config.StartPods
+		if _, err := bench.Seed(ctx, c.servers[Larder].Target, more); err != nil {
+			return err
+		}
+	}
+	for _, server := range c.servers {
+		if err := server.Stop(); err != nil {
+			return err
+		}
+	}
+	clear(c.servers)
+	return c.each(ctx, steps)
+}
+
+// emptyStart is the row of starts without objects.
+const emptyStart = "B31"
+
+// startSteps are the workloads that start servers.
+func (c *Comparison) startSteps() []step {
+	n := c.config.StartPods
+	spec := func(id, work string) *Row {
+		return newRow(id, work, Figure{Unit: Seconds, of: wall}, Figure{Name: "CPU", Unit: Seconds, of: cpuPerOp}, Figure{Name: "RSS", Unit: Memory, of: resident})
+	}
+	empty := spec(emptyStart, "start to /readyz 200, empty; Larder with its own etcd")
+	full := spec("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n))
+	under := newRow("B33", fmt.Sprintf("resident with %d pods under LIST load", n), Figure{Unit: Memory, of: resident},
+		Figure{Name: "at most", Unit: Memory, of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }})
+	open := newRow("B26", fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), Figure{Unit: Memory, of: value(bench.MemoryPerWatch)})
+	open.worst = true
+	return []step{
+		{rows: []*Row{empty}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+			server, err := c.started.StartEmpty(ctx, kind)
+			if err != nil {
+				return nil, err
+			}
+			r, err := server.SinceStart(empty.ID)
+			return one(r, errors.Join(err, server.Stop()))
+		}},
+		{rows: []*Row{full, under, open}, run: c.startFull},
+	}
+}
+
+// openWatches returns the number of watches. It is large, so that reused free memory hardly affects the result.
+func (c *Config) openWatches() int { return c.watchers(5000) }
+
+// startFull starts a server on the seeded etcd, opens watches before the server has free memory, and then lists all
+// pods repeatedly with several clients.
+func (c *Comparison) startFull(ctx context.Context, kind string) (_ []*bench.Result, err error) {
+	server, err := c.started.Start(ctx, kind, testservers.Usual())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	full, err := server.SinceStart("B32")
+	if err != nil {
+		return nil, err
+	}
+	held := 5 * time.Second // long enough for the server to return memory to the system
+	if c.config.Quick {
+		held = 10 * time.Millisecond
+	}
+	open, err := bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: held})
+	if err != nil {
+		return nil, err
+	}
+	load, err := c.listLoad(ctx, server.Target)
+	return []*bench.Result{full, load, open}, err
+}
+
+// listLoad lists all pods with several clients.
+func (c *Comparison) listLoad(ctx context.Context, t *bench.Target) (*bench.Result, error) {
+	var parts []*bench.Result
+	for _, accept := range []string{bench.Protobuf, bench.JSON} {
+		r, err := bench.Read(ctx, t, bench.ReadConfig{Name: "B33", Path: pods, Accept: accept, Load: bench.Load{Operations: c.ops(Larder, 8, 8), Clients: 4}})
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, r)
+	}
+	return bench.Merge(parts...), nil
 }

@@ -32,15 +32,8 @@ type Workload struct {
 	Run  func(context.Context, *bench.Target) ([]*bench.Result, error)
 }
 
-// Scenario is a load of several workloads. It may be run repeatedly, once at a time. Any goroutine
-// may call Progress.
-type Scenario struct {
-	// Workloads are set before Run.
-	Workloads []Workload
-
-	mu      sync.Mutex
-	targets []*bench.Target // targets of the running workloads
-}
+// Scenario is a load of several workloads. It may be run repeatedly.
+type Scenario struct{ Workloads []Workload }
 
 // Kinds returns Results with the Name and Part of each result of Run.
 func (s *Scenario) Kinds() []*bench.Result {
@@ -62,28 +55,12 @@ func (w *Workload) name(results []*bench.Result, i int, own string) string {
 	return w.Name + " " + own
 }
 
-// Progress adds up the progress of all running workloads.
-func (s *Scenario) Progress() bench.Progress {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var sum bench.Progress
-	for _, t := range s.targets {
-		if p := t.Progress(); p.Name != "" {
-			sum.Name = All
-			sum.Done, sum.Errors, sum.Elapsed = sum.Done+p.Done, sum.Errors+p.Errors, max(sum.Elapsed, p.Elapsed)
-		}
-	}
-	return sum
-}
-
 // Run runs all workloads against a target. It returns one Result of all workloads, and then the Results of each.
 func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 	targets := make([]*bench.Target, len(s.Workloads))
 	for i, w := range s.Workloads {
 		targets[i] = w.User(t).Clone()
 	}
-	s.show(targets)
-	defer s.show(nil)
 	var ready sync.WaitGroup // counts workloads without StartAfter that are not ready
 	begun := make(chan struct{})
 	found := make([][]*bench.Result, len(s.Workloads))
@@ -118,12 +95,6 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, e
 		return nil, err
 	}
 	return s.sum(meter, found), nil
-}
-
-func (s *Scenario) show(targets []*bench.Target) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.targets = targets
 }
 
 // await waits until begun is closed and then for d. It returns false if the load ends first.

@@ -58,9 +58,6 @@ func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 	if results[3].Name != "writer create" || len(results[2].Series) < 2 || results[2].Series[0].Ops != 0 {
 		t.Errorf("%q; the late workload has the seconds %v", results[3].Name, results[2].Series)
 	}
-	if p := s.Progress(); p.Name != "" {
-		t.Errorf("at the end: %+v", p)
-	}
 }
 
 // TestErrorNamesTheFailedWorkload checks that the error begins with the name of the failed workload.

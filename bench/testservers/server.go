@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/process"
@@ -21,7 +18,7 @@ import (
 type Server struct {
 	// Process is the process, with its name.
 	Process process.Process
-	// Target sends requests to the server; nil for etcd.
+	// Target sends requests to the server; nil for programs of StartBeside.
 	Target *bench.Target
 	// Started is when the process was started.
 	Started time.Time
@@ -39,6 +36,16 @@ type Server struct {
 func (s *Server) Used() time.Duration {
 	<-s.exited
 	return s.used
+}
+
+// SinceStart returns the server's cost from the start of its process until now.
+func (s *Server) SinceStart(name string) (*bench.Result, error) {
+	took := time.Since(s.Started)
+	used, err := s.Process.Usage()
+	if err != nil {
+		return nil, fmt.Errorf("testservers: %w", err)
+	}
+	return &bench.Result{Name: name, Unit: "start", Counts: bench.Counts{Ops: 1}, Wall: took, ServerCPU: used.CPU, Server: used}, nil
 }
 
 // launch starts a program and writes its output to a file. A goroutine waits for the process; Stop waits for that
@@ -128,35 +135,13 @@ func (s *Server) alive(ctx context.Context, wait func(context.Context) error) er
 	}
 }
 
-// awaitHTTP waits until a URL answers 200.
-func (s *Server) awaitHTTP(ctx context.Context, url string) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
-	return s.alive(ctx, func(ctx context.Context) error {
-		return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
-			resp, err := client.Get(url)
-			if err != nil {
-				return false, nil
-			}
-			return resp.StatusCode == http.StatusOK, resp.Body.Close()
-		})
-	})
-}
-
-// logTail returns the end of the process's log.
-func (s *Server) logTail() string {
-	const most = 2000
-	text, err := os.ReadFile(s.log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text[max(0, len(text)-most):])
-}
-
 // CheckAlive returns an error with the end of the log if the process has ended.
 func (s *Server) CheckAlive() error {
 	select {
 	case <-s.exited:
-		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.logTail())
+		const most = 2000
+		text, _ := os.ReadFile(s.log) // nothing, if it cannot be read
+		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, text[max(0, len(text)-most):])
 	default:
 		return nil
 	}

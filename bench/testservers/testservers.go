@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -17,7 +15,8 @@ import (
 	"strconv"
 	"time"
 
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/keyutil"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/process"
@@ -42,7 +41,6 @@ type Servers struct {
 	token    string   // the administrator's token
 	others   []string // the tenants' tokens
 	etcd     *Server
-	url      string // etcd's URL
 	all      []*Server
 	reserved []net.PacketConn // see port
 	count    int              // number of files and directories, part of their names
@@ -71,7 +69,7 @@ func New(ctx context.Context, c Config, name string) (*Servers, error) {
 	// Tokens are random, to keep other users of the machine from using the servers.
 	f := &Servers{config: c, token: rand.Text(), others: []string{rand.Text(), rand.Text()}, signer: signer}
 	if err = f.prepare(); err == nil {
-		f.etcd, f.url, err = f.startEtcd(ctx, filepath.Join(c.Dir, "etcd"))
+		f.etcd, err = f.startEtcd(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -108,9 +106,11 @@ func (f *Servers) prepare() error {
 	if err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
-	signing := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.signer.Leaf.Raw})
-	for file, data := range map[string][]byte{f.tokens(): []byte(users), f.CAFile(): ca, f.SigningKey(): signing} {
+	signing, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return fmt.Errorf("testservers: %w", err)
+	}
+	for file, data := range map[string][]byte{f.tokens(): []byte(users), f.CAFile(): certificatePEM(f.signer.Leaf.Raw), f.SigningKey(): signing} {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			return fmt.Errorf("testservers: %w", err)
 		}
@@ -130,31 +130,28 @@ func (f *Servers) CAFile() string { return filepath.Join(f.config.Dir, "client-c
 func (f *Servers) Etcd() *Server { return f.etcd }
 
 // EtcdURL returns the URL of the shared etcd.
-func (f *Servers) EtcdURL() string { return f.url }
+func (f *Servers) EtcdURL() string { return etcdURL(f.etcd) }
 
-// startEtcd starts an etcd over a directory.
-func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, error) {
-	port, err := f.port()
+func etcdURL(etcd *Server) string { return "http://" + etcd.Target.Address() }
+
+// startEtcd starts an etcd without data.
+func (f *Servers) startEtcd(ctx context.Context) (*Server, error) {
+	dir, port, err := f.place("etcd")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	client := "http://127.0.0.1:" + port
-	args := []string{
-		"--data-dir=" + data, "--listen-client-urls=" + client, "--advertise-client-urls=" + client, "--listen-peer-urls=http://127.0.0.1:0",
+	url := "http://127.0.0.1:" + port
+	return f.startAPI(ctx, "etcd", f.config.Etcd, url, 0, []string{
+		"--data-dir=" + dir, "--listen-client-urls=" + url, "--advertise-client-urls=" + url, "--listen-peer-urls=http://127.0.0.1:0",
 		"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--log-level=warn",
-	}
-	server, err := f.StartBeside("etcd", f.config.Etcd, args)
-	if err != nil {
-		return nil, "", err
-	}
-	return server, client, server.awaitHTTP(ctx, client+"/readyz")
+	})
 }
 
 // Start starts a server on the shared etcd and waits until it is ready. kube-apiserver has its default flags, except
 // that it does not compact etcd or write the endpoints of the kubernetes Service. Larder does both, and two servers at
 // one address would overwrite each other's endpoints.
 func (f *Servers) Start(ctx context.Context, kind string, g Guards) (*Server, error) {
-	return f.start(ctx, kind, f.url, g)
+	return f.start(ctx, kind, f.EtcdURL(), g)
 }
 
 func (f *Servers) start(ctx context.Context, kind, etcd string, g Guards) (*Server, error) {
@@ -174,7 +171,7 @@ func (f *Servers) start(ctx context.Context, kind, etcd string, g Guards) (*Serv
 	if kind == Larder {
 		args = []string{"serve", "--data-dir=" + dir}
 	}
-	return f.startAPI(ctx, name, program, dir, port, f.config.Streams, append(append(args, guards...),
+	return f.startAPI(ctx, name, program, "https://127.0.0.1:"+port, f.config.Streams, append(append(args, guards...),
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.CAFile(),
 		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer="+issuer,
 		"--service-account-signing-key-file="+f.SigningKey(), "--service-account-key-file="+f.SigningKey(),
@@ -218,12 +215,11 @@ func (g Guards) flags(dir string) ([]string, error) {
 // gets a separate process, which Server.Stop ends too.
 func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) {
 	if kind == Stock {
-		f.count++
-		etcd, url, err := f.startEtcd(ctx, filepath.Join(f.config.Dir, fmt.Sprintf("etcd-%d", f.count)))
+		etcd, err := f.startEtcd(ctx)
 		if err != nil {
 			return nil, err
 		}
-		server, err := f.start(ctx, kind, url, Usual())
+		server, err := f.start(ctx, kind, etcdURL(etcd), Usual())
 		if err == nil {
 			server.etcd = etcd
 		}
@@ -233,7 +229,7 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI(ctx, "larder", f.config.Larder, dir, port, f.config.Streams, []string{
+	return f.startAPI(ctx, "larder", f.config.Larder, "https://127.0.0.1:"+port, f.config.Streams, []string{
 		"serve", "--data-dir=" + dir, "--unsafe-no-fsync", "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 	})
@@ -242,11 +238,11 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 // StartOther starts another program that serves at least a part of the API over TLS and HTTP/1.1, and waits until it
 // is ready. args returns the program's arguments for a port.
 func (f *Servers) StartOther(ctx context.Context, name, program string, args func(port string) []string) (*Server, error) {
-	dir, port, err := f.place(name)
+	_, port, err := f.place(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI(ctx, name, program, dir, port, 0, args(port))
+	return f.startAPI(ctx, name, program, "https://127.0.0.1:"+port, 0, args(port))
 }
 
 // place returns a new directory and a free port for a server.
@@ -262,14 +258,9 @@ func (f *Servers) place(name string) (dir, port string, err error) {
 	return dir, port, nil
 }
 
-// startAPI starts an API server with a Target, and waits until it is ready. Positive streams make the Target use
-// HTTP/2.
-func (f *Servers) startAPI(ctx context.Context, name, program, dir, port string, streams int, args []string) (*Server, error) {
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := writeKubeconfig(kubeconfig, "127.0.0.1:"+port, &clientcmdapi.AuthInfo{Token: f.token}); err != nil {
-		return nil, err
-	}
-	target, err := bench.NewTarget(kubeconfig)
+// startAPI starts a server with a Target, and waits until it is ready. Positive streams make the Target use HTTP/2.
+func (f *Servers) startAPI(ctx context.Context, name, program, url string, streams int, args []string) (*Server, error) {
+	target, err := bench.TargetOf(&rest.Config{Host: url, BearerToken: f.token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +277,7 @@ func (f *Servers) startAPI(ctx context.Context, name, program, dir, port string,
 	}
 	server.Target = target
 	server.Again = func(ctx context.Context) (*Server, error) {
-		return f.startAPI(ctx, name, program, dir, port, streams, args)
+		return f.startAPI(ctx, name, program, url, streams, args)
 	}
 	if err := server.alive(ctx, target.Ready); err != nil {
 		return nil, errors.Join(err, server.Stop())
@@ -336,3 +327,60 @@ func (f *Servers) port() (string, error) {
 
 // grace is how long a server may take to end before Stop kills it.
 const grace = 15 * time.Second
+
+// Kinds of measured servers.
+const (
+	Stock  = "kube-apiserver"
+	Larder = "Larder"
+)
+
+// Trials configures which servers are measured, in turn.
+type Trials struct {
+	// TestServers names the programs of the servers.
+	TestServers Config
+	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.
+	Servers []string
+	Rounds  int
+	// Say, unless nil, is called with each line of progress.
+	Say func(string)
+}
+
+// Check returns an error if a server is unknown or Rounds is less than 1.
+func (t *Trials) Check() error {
+	for _, s := range t.Servers {
+		if s != Stock && s != Larder {
+			return fmt.Errorf("testservers: unknown server %q: want %s or %s", s, Stock, Larder)
+		}
+	}
+	if t.Rounds < 1 {
+		return errors.New("testservers: want at least one round")
+	}
+	return nil
+}
+
+// Sayf formats a line and calls Say.
+func (t *Trials) Sayf(format string, args ...any) {
+	if t.Say != nil {
+		t.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// Each calls do for each server in each round, counted from 1, until one fails. It returns all
+// results, and an error that names the server. Every second round runs the servers in reverse order, so that a change
+// in the machine's speed favours none.
+func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
+	for round := range t.Rounds {
+		order := slices.Clone(t.Servers)
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, server := range order {
+			found, err := do(server, round+1)
+			all = append(all, found...)
+			if err != nil {
+				return all, fmt.Errorf("%s: %w", server, err)
+			}
+		}
+	}
+	return all, nil
+}

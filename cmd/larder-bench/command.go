@@ -34,8 +34,7 @@ type options struct {
 	as, token string
 	asGroups  []string
 
-	progress func() bench.Progress                   // progress of the workload, nil for the target's
-	capture  func(kinds []*bench.Result, w workload) // unless nil, receives the workload instead of running it
+	capture func(kinds []*bench.Result, w workload) // unless nil, receives the workload instead of running it
 }
 
 // outputs holds the paths of the output files.

@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/report"
@@ -49,12 +51,8 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	if err != nil {
 		return err
 	}
-	progress := o.progress
-	if progress == nil {
-		progress = target.Progress
-	}
 	found := &report.Report{}
-	err = o.shown(cmd, progress, func(ctx context.Context, _ func(string)) error {
+	err = o.shown(cmd, target.Progress, func(ctx context.Context, _ func(string)) error {
 		defer context.AfterFunc(ctx, target.Stop)()
 		ctx = context.WithoutCancel(ctx) // workloads end gracefully
 		for round := range o.rounds {
@@ -191,4 +189,39 @@ func toFile(name string, write func(io.Writer) error) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
+}
+
+// progressInterval is how often progress is printed.
+const progressInterval = 10 * time.Second
+
+// shown runs work and meanwhile prints progress, unless that is nil. work may print further lines with say.
+func (o *options) shown(cmd *cobra.Command, progress func() string, work func(ctx context.Context, say func(string)) error) error {
+	if o.quiet {
+		return work(cmd.Context(), func(string) {})
+	}
+	var mu sync.Mutex
+	say := func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintln(cmd.ErrOrStderr(), text)
+	}
+	going, done := context.WithCancel(context.Background())
+	var showing sync.WaitGroup
+	if progress != nil {
+		showing.Go(func() { follow(going, progress, say) })
+	}
+	err := work(cmd.Context(), say)
+	done()
+	showing.Wait()
+	return err
+}
+
+// follow prints progress until ctx ends.
+func follow(ctx context.Context, progress func() string, say func(string)) {
+	_ = wait.PollUntilContextCancel(ctx, progressInterval, false, func(context.Context) (done bool, err error) {
+		if text := progress(); text != "" {
+			say(text)
+		}
+		return false, nil
+	})
 }

@@ -54,7 +54,7 @@ func TestLoads(t *testing.T) {
 		{[]string{"read", "/version", "--requests=7", "--rounds=3"}, []int{7, 7, 7}},
 		{[]string{"read", "/version", "--requests=30", "--clients=4", "--pid", fmt.Sprint(os.Getpid())}, []int{30}},
 		{append([]string{"mixed", "--clients=2", "--requests=200", "--rate=2000"}, pods...), []int{200, 100, 40, 18, 2, 40}},
-		{[]string{"write", "--stages=100ms:200/s", "--clients=2", "--warmup=20ms"}, []int{20, 20, 20, 20}},
+		{[]string{"write", "--stages=100ms:200/s", "--clients=2"}, []int{20, 20, 20, 20}},
 		{[]string{"write", "--objects=4", "--rounds=2"}, []int{4, 4, 4, 4, 4, 4, 4, 4}},
 		{[]string{"watchlist", "--requests=5", "--clients=2", "--objects=10"}, []int{5}},
 		{[]string{"open", "--watchers=5", "--idle=1ms"}, []int{5}},

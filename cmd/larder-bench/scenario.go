@@ -56,7 +56,6 @@ workloads together. The thresholds of the file are added to those of the flags.`
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			o.progress = s.Progress
 			return o.run(cmd, s.Kinds(), s.Run)
 		},
 	}

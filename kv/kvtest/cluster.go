@@ -1,9 +1,13 @@
 package kvtest
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,9 +15,12 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
 )
 
 // Member is a process that serves as a member of an etcd cluster.
@@ -192,4 +199,107 @@ func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64
 		return 0, false, fmt.Errorf("kvtest: transact: %w", err)
 	}
 	return answer.Header.Revision, answer.Succeeded, nil
+}
+
+// Snapshot saves the data of a cluster of one member to a file, as a backup does.
+func (c *Client) Snapshot(ctx context.Context, path string) error {
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: c.urls, Logger: zap.NewNop()}, path); err != nil {
+		return fmt.Errorf("kvtest: snapshot: %w", err)
+	}
+	return nil
+}
+
+// Restore replaces the data of a cluster's only member, which must not run, by the data of a
+// snapshot, as etcdutl does without the flag that raises the revision. Cluster and member
+// keep their ids.
+func (m *Member) Restore(path string) error {
+	if err := os.RemoveAll(m.Config.Dir); err != nil {
+		return fmt.Errorf("kvtest: restore: %w", err)
+	}
+	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath:        path,
+		Name:                m.Config.Name,
+		OutputDataDir:       m.Config.Dir,
+		PeerURLs:            []string{m.Config.Peer},
+		InitialCluster:      m.Config.Cluster,
+		InitialClusterToken: "etcd-cluster", // the default
+	})
+	if err != nil {
+		return fmt.Errorf("kvtest: restore: %w", err)
+	}
+	return nil
+}
+
+// Items returns the items under a prefix.
+func (c *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
+	answer, err := c.client.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("kvtest: items: %w", err)
+	}
+	items := make([]kv.Item, 0, len(answer.Kvs))
+	for _, item := range answer.Kvs {
+		items = append(items, kv.Item{
+			Key: string(item.Key), Value: item.Value, Revision: item.ModRevision, CreateRevision: item.CreateRevision, Lease: item.Lease,
+		})
+	}
+	return items, nil
+}
+
+// MemberConfig says how a process serves as a member of an etcd cluster. It travels
+// to the process as JSON.
+type MemberConfig struct {
+	Name, Dir    string
+	Client, Peer string // URLs
+	// PeerListen is the URL of the peer listener, if not Peer: a test may put a proxy
+	// between the members.
+	PeerListen          string
+	Cluster             string // "name=peer URL" of all members, separated by commas
+	CA, Cert, Key       string // of the client listener
+	HeartbeatMs, VoteMs uint
+	// CatchUp is how many entries a member may be behind before it is sent a snapshot
+	// instead of them; 0 is etcd's default.
+	CatchUp uint64
+}
+
+// memberReady is the line that a member prints once it serves.
+const memberReady = "member is ready"
+
+// RunMember serves as the member that raw, a MemberConfig as JSON, describes, until
+// the process is killed or the server fails. A test
+// binary that was started again by its own test calls it in TestMain, so that members
+// are processes that a test can kill, stop and start.
+func RunMember(raw string) error {
+	var cfg MemberConfig
+	if err := json.Unmarshal([]byte(raw), &cfg); err != nil {
+		return fmt.Errorf("kvtest: member: %w", err)
+	}
+	client, errClient := url.Parse(cfg.Client)
+	peer, errPeer := url.Parse(cfg.Peer)
+	listen, errListen := url.Parse(cmp.Or(cfg.PeerListen, cfg.Peer))
+	if err := errors.Join(errClient, errPeer, errListen); err != nil {
+		return fmt.Errorf("kvtest: member: %w", err)
+	}
+	config := embed.NewConfig()
+	config.Name, config.Dir = cfg.Name, cfg.Dir
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*listen}, []url.URL{*peer}
+	config.InitialCluster = cfg.Cluster
+	config.TickMs, config.ElectionMs = cfg.HeartbeatMs, cfg.VoteMs
+	config.UnsafeNoFsync = true // the machine does not die in these tests
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	if cfg.CatchUp > 0 {
+		config.SnapshotCount, config.SnapshotCatchUpEntries = cfg.CatchUp, cfg.CatchUp
+	}
+	if cfg.CA != "" {
+		config.ClientTLSInfo.TrustedCAFile = cfg.CA
+		config.ClientTLSInfo.CertFile, config.ClientTLSInfo.KeyFile = cfg.Cert, cfg.Key
+		config.ClientTLSInfo.ClientCertAuth = true
+	}
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return fmt.Errorf("kvtest: member: %w", err)
+	}
+	<-server.Server.ReadyNotify()
+	fmt.Fprintln(os.Stdout, memberReady) // this process is the member
+	return fmt.Errorf("kvtest: member: %w", <-server.Err())
 }
