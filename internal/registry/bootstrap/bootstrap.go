@@ -187,12 +187,7 @@ func (b *Bootstrap) Excuse() []string {
 // WaitReady blocks until every hook is ready or was excused before.
 func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	for _, h := range b.hooks {
-		if h.Check() == nil { // even if ctx has ended
-			continue
-		}
-		select {
-		case <-h.ready:
-		case <-ctx.Done():
+		if h.Check() != nil && !await(ctx, h.ready) {
 			return fmt.Errorf("bootstrap: %s: %w", h.Name, ctx.Err())
 		}
 	}

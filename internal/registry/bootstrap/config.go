@@ -134,8 +134,5 @@ func retry(ctx context.Context, limit time.Duration, work func(context.Context) 
 		last = work(ctx)
 		return last == nil, nil
 	})
-	if err != nil && last != nil {
-		return last
-	}
-	return err
+	return cmp.Or(last, err)
 }

@@ -48,17 +48,11 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 		if err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
-		if l.Labels == nil {
-			l.Labels = make(map[string]string)
+		metav1.SetMetaDataLabel(&l.ObjectMeta, controlplane.IdentityLeaseComponentLabelKey, controlplane.KubeAPIServer)
+		metav1.SetMetaDataLabel(&l.ObjectMeta, corev1.LabelHostname, hostname)
+		if peer != "" {
+			metav1.SetMetaDataAnnotation(&l.ObjectMeta, corev1.AnnotationPeerAdvertiseAddress, peer)
 		}
-		l.Labels[controlplane.IdentityLeaseComponentLabelKey], l.Labels[corev1.LabelHostname] = controlplane.KubeAPIServer, hostname
-		if peer == "" {
-			return nil
-		}
-		if l.Annotations == nil {
-			l.Annotations = make(map[string]string)
-		}
-		l.Annotations[corev1.AnnotationPeerAdvertiseAddress] = peer
 		return nil
 	}
 }

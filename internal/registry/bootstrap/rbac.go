@@ -80,14 +80,11 @@ func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string)
 	roles := c.Client.RbacV1().ClusterRoles()
 	for from, to := range renamed {
 		old, err := roles.Get(ctx, from, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) || err == nil && old.AggregationRule != nil { // an aggregated role has no changes of users
 			continue
 		}
 		if err != nil {
 			return err
-		}
-		if old.AggregationRule != nil { // aggregated already, so it has no changes of users
-			continue
 		}
 		old.Name, old.ResourceVersion = to, ""
 		if err := createMissing(ctx, roles, old); err != nil {
