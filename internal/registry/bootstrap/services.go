@@ -3,9 +3,10 @@ package bootstrap
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,10 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/storage"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	networkinginformers "k8s.io/client-go/informers/networking/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/apis/core/v1/helper"
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
 	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
 	"k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice"
@@ -84,27 +89,29 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		defer cancel()
 		stop := make(chan struct{})
 		context.AfterFunc(ctx, func() { close(stop) })
-		var group errgroup.Group
+		var loops sync.WaitGroup
+		defer loops.Wait()
 		first := make(chan struct{}, 2)
 		done := func() { first <- struct{}{} }
-		group.Go(func() error {
+		loops.Go(func() {
 			if cidr != nil {
 				c.repairAddresses(ctx, done, stop)
 			} else {
 				c.repairBitmaps(done, stop)
 			}
-			return nil
 		})
-		group.Go(func() error {
+		loops.Go(func() {
 			portallocatorcontroller.NewRepair( // starts a goroutine, which RunUntil ends
 				RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts()).RunUntil(done, stop)
-			return nil
 		})
-		err := awaitRepair(ctx, first, ready)
-		if err != nil {
+		limited, release := context.WithTimeout(ctx, time.Minute)
+		defer release()
+		if !await(limited, first) || !await(limited, first) {
 			cancel()
+			return errors.New("unable to perform initial IP and Port allocation check")
 		}
-		return errors.Join(err, group.Wait())
+		ready()
+		return nil
 	}
 }
 
@@ -112,41 +119,68 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 // its first pass meets an address that another starting server has just allocated, and that the informer does
 // not show yet. Then repairAddresses starts another loop.
 func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
-	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
-	addresses := confirmedAddresses{networking.IPAddresses(), func(name string) (*networkingv1.IPAddress, error) {
-		return c.Client.NetworkingV1().IPAddresses().Get(ctx, name, metav1.GetOptions{})
-	}}
+	core, networking := c.Informers.Core().V1().Services(), c.Informers.Networking().V1()
+	addresses := confirmedAddresses{networking.IPAddresses(), networking.IPAddresses().Lister(), core.Lister(), c.Client, ctx}
+	services := confirmedServices{core, core.Informer().GetIndexer(), addresses}
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {
 		loop := ipallocatorcontroller.NewRepairIPAddress(
-			RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), addresses)
+			RepairInterval, c.Client, services, networking.ServiceCIDRs(), addresses)
 		loop.RunUntil(func() { passed = true; done() }, stop)
 		return passed, nil
 	})
 }
 
-// confirmedAddresses is an informer whose lister asks the server before it reports that an address does not
-// exist. The address of a Service is stored before the Service, but the informer of services may be ahead of
-// the informer of addresses. Then upstream's loop would warn of an address that is allocated.
+// confirmedAddresses is an informer whose lister asks the server unless the informers show a Service with the
+// address. An address is stored before its Service and deleted after it, and either informer may be behind.
 type confirmedAddresses struct {
 	networkinginformers.IPAddressInformer
-	ask func(name string) (*networkingv1.IPAddress, error)
-}
-
-func (a confirmedAddresses) Lister() networkinglisters.IPAddressLister {
-	return confirmedLister{a.IPAddressInformer.Lister(), a.ask}
-}
-
-type confirmedLister struct {
 	networkinglisters.IPAddressLister
-	ask func(name string) (*networkingv1.IPAddress, error)
+	services corelisters.ServiceLister
+	client   kubernetes.Interface
+	ctx      context.Context
 }
 
-func (l confirmedLister) Get(name string) (*networkingv1.IPAddress, error) {
-	address, err := l.IPAddressLister.Get(name)
-	if apierrors.IsNotFound(err) {
-		return l.ask(name)
+func (a confirmedAddresses) Lister() networkinglisters.IPAddressLister { return a }
+
+func (a confirmedAddresses) Get(name string) (*networkingv1.IPAddress, error) {
+	if address, err := a.IPAddressLister.Get(name); err == nil {
+		svc, err := a.services.Services(address.Spec.ParentRef.Namespace).Get(address.Spec.ParentRef.Name)
+		if err == nil && slices.Contains(svc.Spec.ClusterIPs, name) {
+			return address, nil
+		}
 	}
-	return address, err
+	return a.client.NetworkingV1().IPAddresses().Get(a.ctx, name, metav1.GetOptions{})
+}
+
+// confirmedServices is an informer whose lister asks the server for a Service that lacks an address. Otherwise
+// upstream's loop would allocate addresses for a Service that the informer still shows after its deletion. The
+// lister reads the Service after the address: if the Service exists then, its address is lost and not just released.
+type confirmedServices struct {
+	coreinformers.ServiceInformer
+	clientcache.Indexer
+	addresses confirmedAddresses
+}
+
+func (s confirmedServices) Lister() corelisters.ServiceLister { return corelisters.NewServiceLister(s) }
+
+// GetByKey serves the lister.
+func (s confirmedServices) GetByKey(key string) (any, bool, error) {
+	object, found, err := s.Indexer.GetByKey(key)
+	svc, _ := object.(*corev1.Service)
+	if !found || !helper.IsServiceIPSet(svc) || !slices.ContainsFunc(svc.Spec.ClusterIPs, func(ip string) bool {
+		address, err := s.addresses.Get(ip)
+		return err != nil || *address.Spec.ParentRef != networkingv1.ParentReference{Resource: "services", Namespace: svc.Namespace, Name: svc.Name}
+	}) {
+		return object, found, err
+	}
+	live, err := s.addresses.client.CoreV1().Services(svc.Namespace).Get(s.addresses.ctx, svc.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && live.UID != svc.UID {
+		return nil, false, nil
+	}
+	if err != nil {
+		live = svc // upstream's loop does not try again after an error of this lister
+	}
+	return live, true, nil
 }
 
 // repairBitmaps runs upstream's loop over the bitmaps of addresses until stop is closed.
@@ -157,7 +191,7 @@ func (c *Config) repairBitmaps(done func(), stop chan struct{}) {
 		&services.ClusterIPRange, primary, &services.SecondaryClusterIPRange, secondary).RunUntil(done, stop)
 }
 
-// await blocks until c is closed; it returns false if ctx ends before.
+// await blocks until c is closed or has a value; it returns false if ctx ends before.
 func await(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -167,33 +201,15 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 	}
 }
 
-// errNotSeen says that an informer has not seen a write yet.
-var errNotSeen = errors.New("object is not in the informer yet")
-
 // seen returns work that fails until informer has an object with key.
 func seen(informer clientcache.SharedIndexInformer, key string) func(context.Context) error {
 	return func(context.Context) error {
 		_, found, err := informer.GetStore().GetByKey(key)
 		if err == nil && !found {
-			err = errNotSeen
+			err = errors.New("object is not in the informer yet")
 		}
 		return err
 	}
-}
-
-// awaitRepair waits for the first pass of both loops.
-func awaitRepair(ctx context.Context, first <-chan struct{}, ready func()) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for range 2 {
-		select {
-		case <-first:
-		case <-ctx.Done():
-			return errors.New("unable to perform initial IP and Port allocation check")
-		}
-	}
-	ready()
-	return nil
 }
 
 // kubernetesService creates the kubernetes service, under which pods find the API servers, and publishes

@@ -1,0 +1,138 @@
+package bootstrap_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+const testAddress = "10.0.0.50"
+
+// TestRepairOfAddresses starts the repair of service addresses after a change that the informer of IP addresses shows
+// and the informer of Services does not. It checks which Service has the address before and after the repair.
+func TestRepairOfAddresses(t *testing.T) {
+	tests := map[string]struct {
+		change       func(t *testing.T, c kubernetes.Interface)
+		before, want string
+	}{
+		"deleted": {change: deleteService},
+		"replaced": {change: func(t *testing.T, c kubernetes.Interface) {
+			deleteService(t, c)
+			createService(t, c, "new")
+		}, before: "new", want: "new"},
+		"lost": {change: func(t *testing.T, c kubernetes.Interface) {
+			if err := c.NetworkingV1().IPAddresses().Delete(t.Context(), testAddress, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}, want: "old"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			first := registrytest.New(t, nil)
+			_, stop := run(t, first, nil)
+			settle(t, first)
+			stop()
+			createService(t, first.Client, "old")
+
+			second := registrytest.New(t, first.Store)
+			begin, end := make(chan struct{}), make(chan struct{})
+			var waiting, stale atomic.Bool
+			waiting.Store(true) // the repair waits for the informer of ServiceCIDRs
+			hold(t, second.Informers.Networking().V1().ServiceCIDRs().Informer(), begin, &waiting)
+			services := second.Informers.Core().V1().Services().Informer()
+			hold(t, services, end, &stale)
+			addresses := second.Informers.Networking().V1().IPAddresses().Informer()
+			b, _ := start(t, second, nil)
+			t.Cleanup(func() { close(end) })
+			await(t, addresses, "old")
+			proctest.Eventually(t, "the informer shows the Service", func() error {
+				_, found, err := services.GetStore().GetByKey("default/old")
+				if err == nil && !found {
+					err = fmt.Errorf("no Service among %v", services.GetStore().ListKeys())
+				}
+				return err
+			})
+			stale.Store(true)
+			test.change(t, first.Client)
+			await(t, addresses, test.before)
+			close(begin)
+			wait(t, b)
+
+			got, err := first.Client.NetworkingV1().IPAddresses().Get(t.Context(), testAddress, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				got, err = nil, nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if user := userOf(got); user != test.want {
+				t.Errorf("the address is of Service %q, not %q", user, test.want)
+			}
+			if test.want == "" {
+				createService(t, first.Client, "new")
+			}
+		})
+	}
+}
+
+// hold makes an informer wait for released when it should show a change while held is true.
+func hold(t *testing.T, informer cache.SharedIndexInformer, released <-chan struct{}, held *atomic.Bool) {
+	t.Helper()
+	err := informer.SetTransform(func(o any) (any, error) {
+		if held.Load() {
+			<-released
+		}
+		return o, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits until the informer of IP addresses shows that Service user has the address, or none if user is empty.
+func await(t *testing.T, addresses cache.SharedIndexInformer, user string) {
+	t.Helper()
+	proctest.Eventually(t, "the informer shows the address", func() error {
+		o, _, err := addresses.GetStore().GetByKey(testAddress)
+		address, _ := o.(*networkingv1.IPAddress)
+		if got := userOf(address); err == nil && got != user {
+			err = fmt.Errorf("the address is of Service %q, not %q", got, user)
+		}
+		return err
+	})
+}
+
+func userOf(address *networkingv1.IPAddress) string {
+	if address == nil {
+		return ""
+	}
+	return address.Spec.ParentRef.Name
+}
+
+func createService(t *testing.T, c kubernetes.Interface, name string) {
+	t.Helper()
+	_, err := c.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{ClusterIP: testAddress, Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deleteService(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	if err := c.CoreV1().Services("default").Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
