@@ -10,11 +10,9 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/component-base/term"
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server"
@@ -38,8 +36,8 @@ Certificates, keys and configuration files are not in etcd: back them up as well
 	return cmd
 }
 
-// snapshotCommand makes cmd call run with a context that ends with a signal, and with a display of progress.
-func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file string, show *snapshotProgress) error) *cobra.Command {
+// snapshotCommand makes cmd call run with a context that ends with a signal.
+func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file string) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := silence(); err != nil {
@@ -48,11 +46,7 @@ func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file stri
 		klog.SetOutput(io.Discard) // gRPC logs each failed attempt; the returned error has the last one
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()
-		_, _, noTerminal := term.TerminalSize(cmd.ErrOrStderr())
-		show := &snapshotProgress{out: cmd.ErrOrStderr(), terminal: noTerminal == nil}
-		err := run(ctx, args[0], show)
-		show.clear()
-		return err
+		return run(ctx, args[0])
 	}
 	return cmd
 }
@@ -74,7 +68,7 @@ verified.`,
 	fs.StringVar(&from.CAFile, "etcd-cafile", "", "CA file that verifies etcd's certificate.")
 	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Client certificate file for etcd.")
 	fs.StringVar(&from.KeyFile, "etcd-keyfile", "", "Key file of --etcd-certfile.")
-	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
+	return snapshotCommand(cmd, func(ctx context.Context, file string) error {
 		if (from.CertFile == "") != (from.KeyFile == "") {
 			return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
 		}
@@ -91,11 +85,10 @@ verified.`,
 			}
 			from.Endpoints = []string{socket.String()}
 		}
-		status, err := snapshot.Save(ctx, from, file, show.of("saved"))
+		status, err := snapshot.Save(ctx, from, file)
 		if err != nil {
 			return err
 		}
-		show.clear()
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %d keys at revision %d, %d bytes\n", file, status.Keys, status.Revision, status.Bytes)
 		return err
 	})
@@ -123,8 +116,8 @@ changes a directory that contains an etcd; move it away first.`,
 	fs.StringVar(&m.Peer, "initial-advertise-peer-urls", "", "With --etcd-dir, the member's peer URL. (default \""+embedded.MemberPeer+"\")")
 	fs.StringVar(&m.Cluster, "initial-cluster", "", "With --etcd-dir, all members as name=URL, comma separated. (default this member alone)")
 	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, the cluster's token: the same for all members, and different from the old cluster's.")
-	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
-		cfg.Path, cfg.Progress = file, show.of("checked")
+	return snapshotCommand(cmd, func(ctx context.Context, file string) error {
+		cfg.Path = file
 		var held *datadir.Dir
 		if etcdDir == "" {
 			for _, name := range []string{"name", "initial-advertise-peer-urls", "initial-cluster", "initial-cluster-token"} {
@@ -148,7 +141,6 @@ changes a directory that contains an etcd; move it away first.`,
 		if err != nil {
 			return err
 		}
-		show.clear()
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s: %d keys at revision %d\n", cfg.Dir, status.Keys, uint64(status.Revision)+cfg.Bump)
 		return err
 	})
@@ -176,15 +168,14 @@ func newSnapshotStatus() *cobra.Command {
 		Long:  `Verify that a file is complete and unchanged since etcd sent it, and describe its contents.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "Output format: json, or empty for a table.")
-	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
+	return snapshotCommand(cmd, func(ctx context.Context, file string) error {
 		if output != "" && output != "json" {
 			return fmt.Errorf("--output must be json or empty, not %q", output)
 		}
-		status, err := snapshot.Inspect(ctx, file, show.of("checked"))
+		status, err := snapshot.Inspect(ctx, file)
 		if err != nil {
 			return err
 		}
-		show.clear()
 		if output == "json" {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(status)
 		}
@@ -193,30 +184,4 @@ func newSnapshotStatus() *cobra.Command {
 		fmt.Fprintf(table, "%08x\t%d\t%d\t%d\t%s\n", status.Hash, status.Revision, status.Keys, status.Bytes, status.Version)
 		return table.Flush()
 	})
-}
-
-// snapshotProgress shows the progress of a command in one line of a terminal, and overwrites that line.
-type snapshotProgress struct {
-	out      io.Writer
-	terminal bool
-	shown    time.Time // when the line was last written; zero if there is none
-}
-
-// of returns a function that shows verb and the number of bytes done.
-func (p *snapshotProgress) of(verb string) snapshot.Progress {
-	const every = 100 * time.Millisecond
-	return func(done, total int64) {
-		if p.terminal && time.Since(p.shown) > every {
-			p.shown = time.Now()
-			fmt.Fprintf(p.out, "\r\x1b[K%s %d of %d MB", verb, done>>20, total>>20)
-		}
-	}
-}
-
-// clear removes the line.
-func (p *snapshotProgress) clear() {
-	if !p.shown.IsZero() {
-		fmt.Fprint(p.out, "\r\x1b[K")
-		p.shown = time.Time{}
-	}
 }

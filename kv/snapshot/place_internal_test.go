@@ -1,12 +1,31 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 )
+
+// TestInterruptedSaveLeavesNothing checks that a Save whose context ends while it reads leaves no file behind.
+func TestInterruptedSaveLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	first := readerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
+	if _, err := write(ctx, filepath.Join(dir, "backup"), first); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want Canceled", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 { // nor a ".part"
+		t.Errorf("there is %v, %v", left, err)
+	}
+}
+
+// readerFunc is an io.Reader.
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // TestPlaceReplacesNoFile checks that place does not replace an existing file, with and without hard links.
 func TestPlaceReplacesNoFile(t *testing.T) {

@@ -56,13 +56,11 @@ type RestoreConfig struct {
 	// place is lost. With 0, revisions continue from the snapshot's: the new cluster uses some a
 	// second time, for other writes.
 	Bump uint64
-	// Progress may be nil.
-	Progress Progress
 }
 
-// Inspect checks and describes a snapshot. progress may be nil.
-func Inspect(ctx context.Context, path string, progress Progress) (Status, error) {
-	status, err := check(ctx, path, progress)
+// Inspect checks and describes a snapshot.
+func Inspect(ctx context.Context, path string) (Status, error) {
+	status, err := check(ctx, path)
 	if err != nil {
 		return Status{}, fmt.Errorf("snapshot: %s: %w", path, err)
 	}
@@ -73,7 +71,7 @@ func Inspect(ctx context.Context, path string, progress Progress) (Status, error
 const sector = 512
 
 // check returns the status of a snapshot. It fails unless the file is a database followed by its checksum.
-func check(ctx context.Context, path string, progress Progress) (Status, error) {
+func check(ctx context.Context, path string) (Status, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return Status{}, err
@@ -87,7 +85,7 @@ func check(ctx context.Context, path string, progress Progress) (Status, error) 
 	if size%sector != sha256.Size {
 		return Status{}, fmt.Errorf("not a complete etcd snapshot: %d bytes are not a database followed by a checksum", size)
 	}
-	from := &reader{ctx: ctx, from: file, report: func(done int64) { progress.report(done, size) }}
+	from := reader{ctx, file}
 	sum, want := sha256.New(), make([]byte, sha256.Size)
 	if _, err := io.CopyN(sum, from, size-sha256.Size); err != nil {
 		return Status{}, err
@@ -101,25 +99,18 @@ func check(ctx context.Context, path string, progress Progress) (Status, error) 
 	return inspect(path)
 }
 
-// reader reads until its context ends, and reports how many bytes it has read.
+// reader reads until its context ends.
 type reader struct {
-	ctx    context.Context
-	from   io.Reader
-	report func(done int64)
-	done   int64
+	ctx  context.Context
+	from io.Reader
 }
 
 // Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
+func (r reader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	n, err := r.from.Read(p)
-	if n > 0 {
-		r.done += int64(n)
-		r.report(r.done)
-	}
-	return n, err
+	return r.from.Read(p)
 }
 
 // inspect reads the keys of a snapshot. bbolt panics if a page is damaged.
@@ -142,7 +133,7 @@ func Restore(ctx context.Context, cfg RestoreConfig) (Status, error) {
 	if err := vacant(cfg.Dir); err != nil {
 		return Status{}, fmt.Errorf("snapshot: %w", err)
 	}
-	status, err := Inspect(ctx, cfg.Path, cfg.Progress)
+	status, err := Inspect(ctx, cfg.Path)
 	if err != nil {
 		return Status{}, err
 	}

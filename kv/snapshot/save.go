@@ -29,12 +29,8 @@ type Source struct {
 	CAFile, CertFile, KeyFile string
 }
 
-// Progress is called with the number of bytes read and the total, which is an estimate while a
-// snapshot is received. It is called from one goroutine at a time.
-type Progress func(done, total int64)
-
-// Save writes a snapshot of an etcd to a new file. progress may be nil.
-func Save(ctx context.Context, from Source, path string, progress Progress) (Status, error) {
+// Save writes a snapshot of an etcd to a new file.
+func Save(ctx context.Context, from Source, path string) (Status, error) {
 	if err := free(path); err != nil {
 		return Status{}, err
 	}
@@ -45,7 +41,7 @@ func Save(ctx context.Context, from Source, path string, progress Progress) (Sta
 	var failed []error
 	for _, endpoint := range from.Endpoints {
 		config.Endpoints = []string{endpoint}
-		status, err := saveFrom(ctx, config, path, progress)
+		status, err := saveFrom(ctx, config, path)
 		if err == nil {
 			return status, nil
 		}
@@ -95,7 +91,7 @@ func failFast(ctx context.Context, method string, request, reply any, conn *grpc
 }
 
 // saveFrom saves the snapshot of one member.
-func saveFrom(ctx context.Context, config clientv3.Config, path string, progress Progress) (Status, error) {
+func saveFrom(ctx context.Context, config clientv3.Config, path string) (Status, error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream and its reader
 	defer cancel()
 	client, err := clientv3.New(config)
@@ -103,8 +99,7 @@ func saveFrom(ctx context.Context, config clientv3.Config, path string, progress
 		return Status{}, err
 	}
 	defer client.Close()
-	size, err := ask(ctx, client)
-	if err != nil {
+	if err := awaitWrites(ctx, client); err != nil {
 		return Status{}, err
 	}
 	answer, err := client.SnapshotWithVersion(ctx)
@@ -112,26 +107,20 @@ func saveFrom(ctx context.Context, config clientv3.Config, path string, progress
 		return Status{}, err
 	}
 	defer answer.Snapshot.Close()
-	return write(ctx, path, answer.Snapshot, func(done int64) { progress.report(done, max(done, size)) })
+	return write(ctx, path, answer.Snapshot)
 }
 
-// ask makes a member answer a linearizable read, so that it has applied every write that was acknowledged
-// before, and returns the size of its database.
-func ask(ctx context.Context, client *clientv3.Client) (int64, error) {
+// awaitWrites makes a member answer a linearizable read, so that it has applied every write that was acknowledged
+// before.
+func awaitWrites(ctx context.Context, client *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if _, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly()); err != nil {
-		return 0, err
-	}
-	status, err := client.Status(ctx, client.Endpoints()[0])
-	if err != nil {
-		return 0, err
-	}
-	return status.DbSize, nil
+	_, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
+	return err
 }
 
 // write writes a snapshot to a temporary file beside path, checks it, and then gives it the name path.
-func write(ctx context.Context, path string, from io.Reader, progress func(done int64)) (_ Status, err error) {
+func write(ctx context.Context, path string, from io.Reader) (_ Status, err error) {
 	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
 	if err != nil {
 		return Status{}, err
@@ -142,13 +131,13 @@ func write(ctx context.Context, path string, from io.Reader, progress func(done 
 			err = errors.Join(err, gone)
 		}
 	}()
-	if _, err := io.Copy(part, &reader{ctx: ctx, from: from, report: progress}); err != nil {
+	if _, err := io.Copy(part, reader{ctx, from}); err != nil {
 		return Status{}, err
 	}
 	if err := part.Sync(); err != nil {
 		return Status{}, err
 	}
-	status, err := check(ctx, part.Name(), nil)
+	status, err := check(ctx, part.Name())
 	if err != nil {
 		return Status{}, err
 	}
@@ -172,12 +161,6 @@ func place(part, path string, link func(from, to string) error) error {
 		return err
 	}
 	return os.Rename(part, path)
-}
-
-func (p Progress) report(done, total int64) {
-	if p != nil {
-		p(done, total)
-	}
 }
 
 // syncDir makes the names in a directory durable.
