@@ -2,7 +2,6 @@ package customresources
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -18,10 +17,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
 	"k8s.io/apiextensions-apiserver/pkg/controller/status"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -44,9 +41,8 @@ func (e *Extensions) Follow(ctx context.Context) error {
 		named = v1 // the establishing controller waits
 	}
 	naming := status.NewNamingConditionController(klog.Background(), grouped{crds}, named)
-	structural, approved := newConditions(crds, v1), newConditions(crds, v1)
-	structure := nonstructuralschema.NewConditionController(structural, structural)
-	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(approved, approved)
+	structure := nonstructuralschema.NewConditionController(rewritable{crds}, v1)
+	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(rewritable{crds}, v1)
 	cleanup := finalizer.NewCRDFinalizer(crds, v1, e)
 
 	var controllers sync.WaitGroup
@@ -104,96 +100,35 @@ func establishAccepted(crd *apiextensionsv1.CustomResourceDefinition) {
 	})
 }
 
-// conditions connects an upstream controller that sets one condition of each CRD
-// (apiextensions-apiserver pkg/controller/nonstructuralschema, .../apiapproval) to the informer and
-// the client. For each CRD, the controller remembers the generation or annotation that it wrote the
-// condition for last, and does not write it again: otherwise servers of two versions would overwrite
-// each other's conditions forever. But a reset or a restored etcd can set the generation back, and
-// the controller would mistake one state for another. So conditions keeps this memory instead: it allows
-// one write for each state of the specification and annotations that the informer has seen.
-type conditions struct {
+// rewritable is the informer of CRDs for an upstream controller that sets one condition of each CRD
+// (apiextensions-apiserver pkg/controller/nonstructuralschema, .../apiapproval). For each CRD, the controller remembers
+// the generation or annotation that it wrote the condition for last, and does not write it again: otherwise servers of
+// two versions would overwrite each other's conditions forever. But a reset or a restored etcd can set the generation
+// back, and the controller would mistake one state for another. rewritable reports a changed specification or
+// annotation as a deletion before the update, so that the controller writes once for each state.
+type rewritable struct {
 	informers.CustomResourceDefinitionInformer
-	client.CustomResourceDefinitionsGetter
-
-	mu      sync.Mutex
-	written sets.Set[string] // names of CRDs whose condition was written for their current state
 }
 
-func newConditions(crds informers.CustomResourceDefinitionInformer, v1 client.CustomResourceDefinitionsGetter) *conditions {
-	return &conditions{CustomResourceDefinitionInformer: crds, CustomResourceDefinitionsGetter: v1, written: sets.New[string]()}
+func (r rewritable) Informer() cache.SharedIndexInformer {
+	return rewritableInformer{r.CustomResourceDefinitionInformer.Informer()}
 }
 
-// begin reports whether the condition of a CRD may be written, and remembers the write.
-func (c *conditions) begin(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	first := !c.written.Has(name)
-	c.written.Insert(name)
-	return first
-}
+// rewritableInformer is the informer that rewritable returns.
+type rewritableInformer struct{ cache.SharedIndexInformer }
 
-// forget allows one more write of a CRD's condition.
-func (c *conditions) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.written.Delete(name)
-}
-
-func (c *conditions) Informer() cache.SharedIndexInformer {
-	return conditionInformer{c.CustomResourceDefinitionInformer.Informer(), c}
-}
-
-// conditionInformer is the informer of conditions.
-type conditionInformer struct {
-	cache.SharedIndexInformer
-	conditions *conditions
-}
-
-func (i conditionInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (i rewritableInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return i.SharedIndexInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { handler.OnAdd(obj, false) },
 		UpdateFunc: func(before, now any) {
 			was, is := crdOf(before), crdOf(now)
 			if !equality.Semantic.DeepEqual(was.Annotations, is.Annotations) || !equality.Semantic.DeepEqual(was.Spec, is.Spec) {
-				i.conditions.forget(is.Name)
+				handler.OnDelete(before)
 			}
 			handler.OnUpdate(before, now)
 		},
-		DeleteFunc: func(obj any) {
-			i.conditions.forget(crdOf(obj).Name)
-			handler.OnDelete(obj)
-		},
+		DeleteFunc: handler.OnDelete,
 	})
-}
-
-func (c *conditions) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return conditionClient{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c}
-}
-
-// conditionClient is the client of conditions.
-type conditionClient struct {
-	client.CustomResourceDefinitionInterface
-	conditions *conditions
-}
-
-// settled returns the error that makes the controllers remember nothing.
-func settled(name string) error {
-	return apierrors.NewConflict(apiextensionsv1.Resource("customresourcedefinitions"), name, errors.New("its condition is written"))
-}
-
-// UpdateStatus implements client.CustomResourceDefinitionInterface. It returns a conflict after a
-// write that succeeded and for a write that it refuses: the controller takes that for a CRD that has
-// changed, which it will see, and remembers nothing. A write succeeds only for the newest state of the
-// CRD, so the event of the next state, which allows another write, comes after begin.
-func (c conditionClient) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
-	if !c.conditions.begin(crd.Name) {
-		return nil, settled(crd.Name)
-	}
-	if _, err := c.CustomResourceDefinitionInterface.UpdateStatus(ctx, crd, options); err != nil {
-		c.conditions.forget(crd.Name)
-		return nil, err
-	}
-	return nil, settled(crd.Name)
 }
 
 // byGroup is the name of the index of CRDs by group.
