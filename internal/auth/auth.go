@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/emicklei/go-restful/v3"
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -56,9 +55,9 @@ type Config struct {
 	Client kubernetes.Interface
 	// Informers feed the RBAC authorizer; their owner starts them after Load.
 	Informers informers.SharedInformerFactory
-	// Ended is closed when the server begins to shut down. If it is not nil, RBAC and the Node
-	// authorizer deny nothing before their first sync: decisions wait for it, until Ended is
-	// closed. If it is nil, they decide by the objects loaded so far.
+	// Ended is closed when the server begins to shut down. If it is not nil, the Authorizer denies nothing before RBAC
+	// and the Node authorizer have loaded their objects: decisions wait for that, until Ended is closed. If it is nil,
+	// they decide by the objects loaded so far.
 	Ended <-chan struct{}
 }
 
@@ -67,11 +66,9 @@ type Auth struct {
 	// Authenticator returns the user of a request. Its responses are shared and must not be
 	// changed.
 	Authenticator authenticator.Request
-	Authorizer    authorizer.Authorizer
-	// CachedAuthorizer decides as Authorizer does and caches RBAC's decisions. If several rules
-	// allow a request, its reason may name another rule than Authorizer's.
-	CachedAuthorizer authorizer.Authorizer
-	RuleResolver     authorizer.RuleResolver
+	// Authorizer caches RBAC's decisions. If several rules allow a request, its reason may name any of them.
+	Authorizer   authorizer.Authorizer
+	RuleResolver authorizer.RuleResolver
 	// Issuer issues the tokens of TokenRequest; its Tokens are nil if nothing signs them.
 	Issuer Issuer
 	// OpenID adds services for OpenIDPaths: the issuer of the tokens and the keys that verify them. It is
@@ -102,13 +99,6 @@ type Auth struct {
 // Generation counts the changes after which a cached authentication may be wrong: changes of the CAs
 // of client certificates, of an external signer's keys, and of the authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
-
-// AddTo adds the cached decisions of CachedAuthorizer to upstream's metrics.
-func (a *Auth) AddTo(families []*dto.MetricFamily) {
-	if d := a.chain.decisions; d != nil {
-		d.addTo(families)
-	}
-}
 
 // Trust returns the CAs whose certificates this server accepts, for publication to other API servers.
 func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"slices"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -26,6 +25,7 @@ import (
 	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
@@ -38,7 +38,7 @@ type chain struct {
 	serverID  string
 	compiler  authorizationcel.Compiler        // nil without a file
 	permanent map[authzapi.AuthorizerType]link // the configuration file must name all their types
-	ended     <-chan struct{}                  // Config.Ended
+	first     firstSync                        // of the objects that permanent authorizers read
 
 	graph     *graph     // nil without the Node authorizer
 	decisions *decisions // nil without RBAC
@@ -53,38 +53,48 @@ type chain struct {
 // link is one authorizer of a chain.
 type link struct {
 	authorizer authorizer.Authorizer
-	cached     authorizer.Authorizer // the same with a cache, if the authorizer has one
-	local      authorizer.Authorizer // as cached, but it never waits
 	rules      authorizer.RuleResolver
 }
 
 // links are the authorizers of one configuration. They are immutable.
 type links struct {
-	all, cached authorizer.Authorizer
-	local       authorizer.Authorizer // as cached, up to the first webhook
-	rules       authorizer.RuleResolver
-	remote      bool // there are webhooks
+	all    authorizer.Authorizer
+	local  authorizer.Authorizer // as all, but fails with ErrRemote in place of the first webhook
+	rules  authorizer.RuleResolver
+	remote bool // there are webhooks
 }
 
-// Authorize implements authorizer.Authorizer.
+// Authorize implements authorizer.Authorizer. Before the first sync, a request that the objects loaded so far do not
+// allow waits: more objects never allow less. Health probes do not wait.
 func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	synced := c.first.has() // before the authorizers read
+	decision, reason, err := c.current.Load().all.Authorize(ctx, a)
+	if synced || decision == authorizer.DecisionAllow || isProbe(a) {
+		return decision, reason, err
+	}
+	if err := c.first.wait(ctx); err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
 	return c.current.Load().all.Authorize(ctx, a)
 }
 
-// RulesFor implements authorizer.RuleResolver.
-func (c *chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	return c.current.Load().rules.RulesFor(ctx, u, namespace)
-}
-
-// cached decides as the chain does, with cached decisions of RBAC.
-func (c *chain) cached(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return c.current.Load().cached.Authorize(ctx, a)
-}
-
-// local decides as cached does, but fails with ErrRemote where cached asks a webhook, and with
-// ErrNotSynced where cached waits.
+// local decides as Authorize does, but fails with ErrRemote where Authorize asks a webhook, and with ErrNotSynced
+// where it waits.
 func (c *chain) local(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return c.current.Load().local.Authorize(ctx, a)
+	synced := c.first.has()
+	decision, reason, err := c.current.Load().local.Authorize(ctx, a)
+	if synced || decision == authorizer.DecisionAllow {
+		return decision, reason, err
+	}
+	return authorizer.DecisionNoOpinion, "", ErrNotSynced
+}
+
+// RulesFor implements authorizer.RuleResolver. It waits for the first sync.
+func (c *chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	if err := c.first.wait(ctx); err != nil {
+		return nil, nil, true, err
+	}
+	return c.current.Load().rules.RulesFor(ctx, u, namespace)
 }
 
 func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
@@ -99,13 +109,13 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	}
 	made := &chain{
 		config: config, reviews: c.AccessReviews, serverID: c.ServerID, permanent: make(map[authzapi.AuthorizerType]link),
-		ended: c.Ended, read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
+		first: firstSync{ended: c.Ended}, read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
 	}
 	if err := made.fill(ctx); err != nil {
 		return err
 	}
 	a.chain, a.graph, a.RBAC = made, made.graph, made.decisions != nil
-	a.Authorizer, a.RuleResolver, a.CachedAuthorizer = made, made, authorizer.AuthorizerFunc(made.cached)
+	a.Authorizer, a.RuleResolver = made, made
 	return nil
 }
 
@@ -138,45 +148,30 @@ func (c *chain) fill(ctx context.Context) error {
 func (c *chain) newPermanent(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	if string(configured.Type) == modes.ModeNode {
 		c.graph = newGraph()
-		nodes := nodeidentifier.NewDefaultNodeIdentifier()
-		rules := node.NewAuthorizer(c.graph.graph, nodes, bootstrappolicy.NodeRules())
-		asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, rules)
-		made := link{authorizer: asks, cached: asks, local: asks, rules: rules}
-		return c.afterSync(made, &firstSync{loads: []<-chan struct{}{c.graph.settled}}, func(a authorizer.Attributes) bool {
-			name, isNode := nodes.NodeIdentity(a.GetUser())
-			return isNode && name != "" && a.IsResourceRequest()
-		}), nil
+		c.first.add(c.graph.settled)
+		rules := node.NewAuthorizer(c.graph.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
+		return link{authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, rules), rules}, nil
 	}
-	made, err := c.upstreams(ctx, configured)
-	if err != nil || string(configured.Type) != modes.ModeRBAC {
-		return made, err
+	if string(configured.Type) != modes.ModeRBAC {
+		return c.upstreams(ctx, configured)
 	}
-	return c.rbac(made)
-}
-
-// rbac puts a cache and the wait for the first sync in front of RBAC.
-func (c *chain) rbac(made link) (link, error) {
-	remembered, err := newDecisions(made.authorizer, c.config.VersionedInformerFactory)
-	if err != nil {
+	from := c.config.VersionedInformerFactory.Rbac().V1()
+	rules := rbac.New(&rbac.RoleGetter{Lister: from.Roles().Lister()}, &rbac.RoleBindingLister{Lister: from.RoleBindings().Lister()},
+		&rbac.ClusterRoleGetter{Lister: from.ClusterRoles().Lister()}, &rbac.ClusterRoleBindingLister{Lister: from.ClusterRoleBindings().Lister()})
+	var err error
+	if c.decisions, err = newDecisions(rules, c.config.VersionedInformerFactory); err != nil {
 		return link{}, err
 	}
-	c.decisions, made.cached, made.local = remembered, remembered, remembered
-	informers := c.config.VersionedInformerFactory.Rbac().V1()
-	first := &firstSync{loads: []<-chan struct{}{
-		informers.Roles().Informer().HasSyncedChecker().Done(), informers.RoleBindings().Informer().HasSyncedChecker().Done(),
-		informers.ClusterRoles().Informer().HasSyncedChecker().Done(), informers.ClusterRoleBindings().Informer().HasSyncedChecker().Done(),
-	}}
-	if c.ended != nil {
-		made.rules = &syncedRules{next: made.rules, first: first}
+	for _, informer := range rbacInformers(c.config.VersionedInformerFactory) {
+		c.first.add(informer.HasSyncedChecker().Done())
 	}
-	return c.afterSync(made, first, noProbe), nil
+	return link{authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, c.decisions), rules}, nil
 }
 
 // link makes the links of config from the permanent authorizers and new ones, which need no objects.
 func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfiguration) (*links, error) {
 	super := authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
-	all, cached := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
-	local := slices.Clone(all)
+	all, local := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
 	var rules []authorizer.RuleResolver
 	remote := false
 	for _, configured := range config.Authorizers {
@@ -197,25 +192,24 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 			}
 		}
 		if !remote {
-			local = append(local, next.local)
+			local = append(local, next.authorizer)
 		}
-		all, cached, rules = append(all, next.authorizer), append(cached, next.cached), append(rules, next.rules)
+		all, rules = append(all, next.authorizer), append(rules, next.rules)
 	}
-	return &links{all: union.New(all...), cached: union.New(cached...), local: union.New(local...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
+	return &links{all: union.New(all...), local: union.New(local...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
 // upstreams makes one authorizer by upstream's constructor of chains, which adds another check of
 // system:masters in front.
 func (c *chain) upstreams(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	if configured.Type == authzapi.TypeWebhook && c.reviews != nil {
-		asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, c.reviews)
-		return link{authorizer: asks, cached: asks, local: asks, rules: c.reviews}, nil
+		return link{authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, c.reviews), c.reviews}, nil
 	}
 	config := *c.config
 	config.ReloadFile = ""
 	config.AuthorizationConfiguration = &authzapi.AuthorizationConfiguration{Authorizers: []authzapi.AuthorizerConfiguration{configured}}
 	made, rules, err := config.New(ctx, c.serverID)
-	return link{authorizer: made, cached: made, local: made, rules: rules}, err
+	return link{made, rules}, err
 }
 
 // run follows the file, if there is one, until ctx ends.

@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"sync/atomic"
 
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
@@ -32,7 +31,6 @@ const (
 type decisions struct {
 	next    authorizer.Authorizer
 	changes atomic.Uint64 // of the objects that next reads
-	allowed atomic.Int64  // decisions to allow that were found in a slot
 	seed    maphash.Seed
 	// anyName is a random name that no rule has: a request that is allowed for it is allowed for
 	// objects of any name.
@@ -53,16 +51,20 @@ type decided struct {
 // not have been started.
 func newDecisions(next authorizer.Authorizer, factory informers.SharedInformerFactory) (*decisions, error) {
 	d := &decisions{next: next, seed: maphash.MakeSeed(), anyName: string(uuid.NewUUID())}
-	rbac := factory.Rbac().V1()
-	for _, informer := range []cache.SharedIndexInformer{
-		rbac.Roles().Informer(), rbac.RoleBindings().Informer(),
-		rbac.ClusterRoles().Informer(), rbac.ClusterRoleBindings().Informer(),
-	} {
+	for _, informer := range rbacInformers(factory) {
 		if err := d.follow(informer); err != nil {
 			return nil, fmt.Errorf("auth: follow RBAC objects: %w", err)
 		}
 	}
 	return d, nil
+}
+
+// rbacInformers returns the informers of the objects that RBAC reads.
+func rbacInformers(factory informers.SharedInformerFactory) []cache.SharedIndexInformer {
+	rbac := factory.Rbac().V1()
+	return []cache.SharedIndexInformer{
+		rbac.Roles().Informer(), rbac.RoleBindings().Informer(), rbac.ClusterRoles().Informer(), rbac.ClusterRoleBindings().Informer(),
+	}
 }
 
 // follow counts the changes of a store. A store calls its index functions for each object
@@ -105,9 +107,6 @@ func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes ui
 	key := flow.AppendKey(room[:0], a, a.GetName())
 	slot := &d.slots[maphash.Bytes(d.seed, key)%rememberedDecisions]
 	if known := slot.Load(); known != nil && known.changes == changes && known.key == string(key) {
-		if known.decision == authorizer.DecisionAllow {
-			d.allowed.Add(1)
-		}
 		return known
 	}
 	made := &decided{changes: changes}
@@ -117,26 +116,6 @@ func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes ui
 		slot.Store(made)
 	}
 	return made
-}
-
-// addTo adds the decisions that the cache has answered to upstream's metric, which counts RBAC's decisions. The
-// metric counts only decisions to allow or to deny, and RBAC never denies.
-func (d *decisions) addTo(families []*dto.MetricFamily) {
-	for _, family := range families {
-		if family.GetName() != "apiserver_authorization_decisions_total" {
-			continue
-		}
-		for _, sample := range family.GetMetric() {
-			labels := make(map[string]string)
-			for _, l := range sample.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			if labels["type"] == ModeRBAC && labels["decision"] == "allowed" {
-				value := sample.GetCounter().GetValue() + float64(d.allowed.Load())
-				sample.Counter.Value = &value
-			}
-		}
-	}
 }
 
 // renamed is a request for an object of another name.

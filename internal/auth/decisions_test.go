@@ -121,9 +121,9 @@ func drawAttributes(t *rapid.T) authorizer.AttributesRecord {
 	return a
 }
 
-// TestCachedAuthorizerDecidesAsRBAC checks that whatever changes between two requests, CachedAuthorizer decides what
+// TestCachedDecisionsAreRBACs checks that whatever changes between two requests, the cache decides what
 // RBAC decides at that moment.
-func TestCachedAuthorizerDecidesAsRBAC(t *testing.T) {
+func TestCachedDecisionsAreRBACs(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, stores := newRBACAuth(t)
 		asked := rapid.SliceOfN(rapid.Custom(drawAttributes), 1, 6).Draw(rt, "questions")
@@ -131,8 +131,8 @@ func TestCachedAuthorizerDecidesAsRBAC(t *testing.T) {
 			stores.change(rt)
 			for range 2 { // from RBAC, and remembered
 				for _, attributes := range asked {
-					want, _, wantErr := a.Authorizer.Authorize(rt.Context(), attributes)
-					got, _, err := a.CachedAuthorizer.Authorize(rt.Context(), attributes)
+					want, _, wantErr := a.chain.decisions.next.Authorize(rt.Context(), attributes)
+					got, _, err := a.chain.decisions.Authorize(rt.Context(), attributes)
 					if got != want || fmt.Sprint(err) != fmt.Sprint(wantErr) {
 						rt.Fatalf("%+v: %v, %v; RBAC says %v, %v", attributes, got, err, want, wantErr)
 					}
@@ -181,7 +181,7 @@ func TestNamesShareDecisions(t *testing.T) {
 	asked := 0
 	counting := authorizer.AuthorizerFunc(func(ctx context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
 		asked++
-		return a.Authorizer.Authorize(ctx, q)
+		return a.chain.decisions.next.Authorize(ctx, q)
 	})
 	d, err := newDecisions(counting, informers.NewSharedInformerFactory(fake.NewClientset(), 0))
 	if err != nil {
@@ -223,7 +223,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	allowReaders(b, stores)
 	q := *reader
 	q.Name = "pod-1"
-	for name, authorize := range map[string]authorizer.Authorizer{"remembered": a.CachedAuthorizer, "asked": a.Authorizer} {
+	for name, authorize := range map[string]authorizer.Authorizer{"remembered": a.Authorizer, "asked": a.chain.decisions.next} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -248,14 +248,13 @@ func TestDecisionsAreCounted(t *testing.T) {
 	}
 	ask := func(name, object string) {
 		who := &user.DefaultInfo{Name: name}
-		_, _, _ = a.CachedAuthorizer.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", Name: object, ResourceRequest: true})
+		_, _, _ = a.Authorizer.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", Name: object, ResourceRequest: true})
 	}
 	count := func() (n float64) {
 		families, err := legacyregistry.DefaultGatherer.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.AddTo(families)
 		for _, family := range families {
 			for _, sample := range family.GetMetric() {
 				if family.GetName() == "apiserver_authorization_decisions_total" && has(sample, "type", ModeRBAC) && has(sample, "decision", "allowed") {

@@ -8,17 +8,15 @@
 //     that no authenticator accepts is an error (401), never anonymous.
 //   - Authorizer: system:masters, then the modes in the configured order, or those of a
 //     configuration file. The first authorizer with an opinion decides. Without an opinion the
-//     request is denied.
-//   - CachedAuthorizer: the same, with decisions of RBAC cached until an RBAC object changes. Other
-//     decisions are not cached: the Node authorizer is fast, and webhooks have caches.
+//     request is denied. Decisions of RBAC are cached until an RBAC object changes. Other
+//     decisions are not cached here: the Node authorizer is fast, and webhooks have caches.
 //   - RuleResolver: lists the rules that apply to a user, for SelfSubjectRulesReview.
 //   - Issuer: signs service-account tokens for TokenRequest.
 //
 // While a server starts, RBAC and the Node authorizer have not loaded their objects yet. With
-// [Config].Ended they wait for their first sync instead of denying a request. If the request or
-// the server ends first, they fail with [ErrNotSynced], and package httpapi answers 429. Reflectors
-// resume after a 429, but list again after a 403. Health probes, and requests that other authorizers
-// allow, do not wait.
+// [Config].Ended, a request that is not allowed yet waits until both have, instead of being denied. If the request
+// or the server ends first, the decision fails with [ErrNotSynced], and package httpapi answers 429. Reflectors
+// resume after a 429, but list again after a 403. Health probes do not wait.
 //
 // [Auth.Follow] maintains the Node authorizer's graph of the objects that each node refers to. It
 // decodes only the fields of pods that the graph needs, and keeps a digest of them.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
@@ -14,11 +13,18 @@ import (
 // known. The client should retry.
 var ErrNotSynced = errors.New("auth: objects that authorization needs are not loaded yet")
 
-// firstSync reports whether an authorizer has loaded its objects for the first time.
+// firstSync reports whether authorizers have loaded their objects for the first time.
 type firstSync struct {
+	ended <-chan struct{}   // Config.Ended; if it is nil, nothing waits
 	loads []<-chan struct{} // each is closed once a part is loaded
-	ended <-chan struct{}   // closed when no request may wait any longer
 	done  atomic.Bool       // all of loads were seen closed
+}
+
+// add makes f wait until load is closed, unless nothing waits.
+func (f *firstSync) add(load <-chan struct{}) {
+	if f.ended != nil {
+		f.loads = append(f.loads, load)
+	}
 }
 
 // has reports whether everything is loaded. From then on it costs one atomic load.
@@ -53,63 +59,11 @@ func (f *firstSync) wait(ctx context.Context) error {
 	return nil
 }
 
-// syncedAuthorizer denies nothing before the first sync of its objects. It allows at once every request that the
-// objects loaded so far allow: more objects never allow less.
-type syncedAuthorizer struct {
-	next     authorizer.Authorizer
-	first    *firstSync
-	failFast bool                             // fail at once instead of waiting
-	concerns func(authorizer.Attributes) bool // the requests that more objects may allow
-}
-
-// Authorize implements authorizer.Authorizer.
-func (s *syncedAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	synced := s.first.has() // before next reads
-	decision, reason, err := s.next.Authorize(ctx, a)
-	if synced || decision != authorizer.DecisionNoOpinion || !s.concerns(a) {
-		return decision, reason, err
-	}
-	if s.failFast {
-		return authorizer.DecisionNoOpinion, "", ErrNotSynced
-	}
-	if err := s.first.wait(ctx); err != nil {
-		return authorizer.DecisionNoOpinion, "", err
-	}
-	return s.next.Authorize(ctx, a)
-}
-
-// noProbe reports whether a is not a health probe. Probes must not wait.
-func noProbe(a authorizer.Attributes) bool {
+// isProbe reports whether a is a health probe, which must not wait.
+func isProbe(a authorizer.Attributes) bool {
 	if a.IsResourceRequest() {
-		return true
+		return false
 	}
 	root, _, _ := strings.Cut(strings.TrimPrefix(a.GetPath(), "/"), "/")
-	return root != "livez" && root != "readyz" && root != "healthz"
-}
-
-// syncedRules resolves rules after the first sync of RBAC objects.
-type syncedRules struct {
-	next  authorizer.RuleResolver
-	first *firstSync
-}
-
-// RulesFor implements authorizer.RuleResolver.
-func (s *syncedRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	if err := s.first.wait(ctx); err != nil {
-		return nil, nil, true, err
-	}
-	return s.next.RulesFor(ctx, u, namespace)
-}
-
-// afterSync makes an authorizer wait for first before it denies a request for which concerns returns true. It
-// changes nothing if Config.Ended is nil.
-func (c *chain) afterSync(made link, first *firstSync, concerns func(authorizer.Attributes) bool) link {
-	if c.ended == nil {
-		return made
-	}
-	first.ended = c.ended
-	made.local = &syncedAuthorizer{next: made.cached, first: first, failFast: true, concerns: concerns}
-	made.authorizer = &syncedAuthorizer{next: made.authorizer, first: first, concerns: concerns}
-	made.cached = &syncedAuthorizer{next: made.cached, first: first, concerns: concerns}
-	return made
+	return root == "livez" || root == "readyz" || root == "healthz"
 }

@@ -75,8 +75,12 @@ func (a *Auth) WaitNodes(ctx context.Context) error {
 	if a.graph == nil {
 		return nil
 	}
-	first := firstSync{loads: []<-chan struct{}{a.graph.synced}}
-	return first.wait(ctx)
+	select {
+	case <-a.graph.synced:
+		return nil
+	case <-ctx.Done():
+		return ErrNotSynced
+	}
 }
 
 // SettleNodes ends the Node authorizer's wait for its first sync: from then on it decides by the graph

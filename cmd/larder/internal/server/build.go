@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/features"
@@ -208,15 +207,12 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 		ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(),
 		Access: httpapi.Access{
 			Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
-			AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.CachedAuthorizer,
+			AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Authorizer,
 			HSTS: strings.Join(generic.HSTSDirectives, "; "), CORS: generic.CorsAllowedOriginList,
 		},
 		Pages: httpapi.Pages{
 			Handlers: handlers, NoProfiling: !up.Features.EnableProfiling, StatusPage: s.config.StatusPage,
-			Collectors: []prometheus.Collector{s.metrics}, Limits: limits, Amend: func(families []*dto.MetricFamily) {
-				p.auth.AddTo(families)
-				p.registry.CountAddresses(families)
-			},
+			Collectors: []prometheus.Collector{s.metrics}, Limits: limits, Amend: p.registry.CountAddresses,
 			NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
 		},
 		Delegation: httpapi.Delegation{StorageVersions: p.versions},
