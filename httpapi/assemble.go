@@ -68,10 +68,10 @@ func (s *Server) assemble() {
 		auditor:  auditor,
 		timeouts: timeoutFilter{timeout: config.RequestTimeout, auditor: auditor},
 		cors:     newCORSFilter(config.CORS, auditor),
-		authentication: authentication{auditor: auditor, relayed: config.Relay != nil, identity: identity.NewAuthentication(identity.Config{
+		authentication: authentication{auditor: auditor, relayed: config.Relay != nil, identity: &identity.Authentication{
 			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
 			Audiences: config.Audiences, Digester: digester, Access: s.access,
-		})},
+		}},
 		tracer: newTracer(config.Spans, config.SampleChance),
 		concurrency: concurrency{
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,

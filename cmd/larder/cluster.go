@@ -62,7 +62,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	case config.TestControllers:
 		return errors.New("larder cluster runs a kube-controller-manager: --test-controllers cannot be set")
 	}
-	beside := cluster.Config{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: config.Progress}
+	beside := cluster.Cluster{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: config.Progress}
 	err := beside.Validate()
 	if err == nil && c.programs != "" {
 		beside.Programs, err = programs.Find(c.programs)
@@ -73,7 +73,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 				return err
 			}
 		}
-		return cluster.New(beside).Run(ctx)
+		return beside.Run(ctx)
 	}
 	return err
 }

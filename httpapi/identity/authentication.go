@@ -31,8 +31,8 @@ var (
 	ErrTimeout = errors.New("identity: the authenticator did not answer in time")
 )
 
-// Config says how requests are authenticated.
-type Config struct {
+// Authentication authenticates requests.
+type Authentication struct {
 	// Authenticator authenticates requests; nil makes every client the super-user. Its answer is
 	// reused on the same connection for [CacheTTL], or until Generation changes; with
 	// AnonymousByPath not for anonymous clients. Audiences are the accepted audiences of tokens.
@@ -46,21 +46,13 @@ type Config struct {
 	Access *apimetrics.Access
 }
 
-// Authentication authenticates requests.
-type Authentication struct{ config Config }
-
-// NewAuthentication returns an Authentication with config.
-func NewAuthentication(config Config) *Authentication {
-	return &Authentication{config: config}
-}
-
 // processUser is the user that this process itself is: the super-user.
 var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 
 // Authenticate sets x.User. foreign says that the request may have credentials outside the Authorization
 // header. The error is ErrUnauthenticated, ErrTimeout or the authenticator's.
 func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
-	if a.config.Authenticator == nil || x.Carrier.Internal() {
+	if a.Authenticator == nil || x.Carrier.Internal() {
 		x.User = processUser
 		return nil
 	}
@@ -68,11 +60,11 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	if !foreign && x.Audit == nil {
 		if known := a.lookup(&x.Exchange); known != nil {
 			x.User = known.response.User
-			a.config.Access.Remembered(known.class, known.token)
+			a.Access.Remembered(known.class, known.token)
 			return nil
 		}
 	}
-	generation, warner := a.config.Generation(), &warner{x: &x.Exchange}
+	generation, warner := a.Generation(), &warner{x: &x.Exchange}
 	resp, err := a.ask(x, warner)
 	if err != nil {
 		return err
@@ -91,16 +83,16 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	bound, cancel := x.Prepared()
 	defer cancel()
 	ctx := warning.WithWarningRecorder(x.Audit.Context(bound), warner)
-	if len(a.config.Audiences) > 0 {
-		ctx = authenticator.WithAudiences(ctx, a.config.Audiences)
+	if len(a.Audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, a.Audiences)
 	}
-	resp, ok, err := a.config.Authenticator.AuthenticateRequest(x.HTTP().WithContext(ctx))
-	if err == nil && ok && !Acceptable(a.config.Audiences, resp.Audiences) {
-		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.config.Audiences)
+	resp, ok, err := a.Authenticator.AuthenticateRequest(x.HTTP().WithContext(ctx))
+	if err == nil && ok && !Acceptable(a.Audiences, resp.Audiences) {
+		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.Audiences)
 	}
 	x.Decided(time.Since(asked))
 	x.Audit.Authenticated(time.Since(asked))
-	a.config.Access.Authenticated(resp, ok, err, time.Since(asked))
+	a.Access.Authenticated(resp, ok, err, time.Since(asked))
 	switch {
 	case err != nil && bound.Err() != nil:
 		return nil, ErrTimeout
@@ -151,7 +143,7 @@ type credentials struct {
 	response *authenticator.Response
 	until    time.Time
 
-	generation uint64               // Config.Generation's when the client was authenticated
+	generation uint64               // Authentication.Generation's when the client was authenticated
 	class      apimetrics.UserClass // of the user, for metrics
 	token      bool                 // it was a token, which upstream would have looked up
 }
@@ -165,11 +157,11 @@ func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 		return nil
 	}
 	known, _ := (*slot).(*credentials)
-	if known == nil || known.by != a || !x.Received.Before(known.until) || known.generation != a.config.Generation() {
+	if known == nil || known.by != a || !x.Received.Before(known.until) || known.generation != a.Generation() {
 		return nil
 	}
 	digest := &known.current
-	a.config.Digester.Digest(digest, x.Peek("Authorization"))
+	a.Digester.Digest(digest, x.Peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
 	}
@@ -179,7 +171,7 @@ func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 // store remembers the authenticator's response to x, which it gave in that generation.
 func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
 	name := response.User.GetName()
-	if a.config.AnonymousByPath && name == user.Anonymous {
+	if a.AnonymousByPath && name == user.Anonymous {
 		return
 	}
 	secret := x.Peek("Authorization")
@@ -191,7 +183,7 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 		by: a, response: response, until: x.Received.Add(CacheTTL), generation: generation,
 		class: apimetrics.ClassOf(name), token: len(secret) > 0,
 	}
-	a.config.Digester.Digest(&known.digest, secret)
+	a.Digester.Digest(&known.digest, secret)
 	if state := x.Carrier.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		leaf := state.PeerCertificates[0]
 		if leaf.NotAfter.Before(known.until) {

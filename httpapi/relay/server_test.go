@@ -113,7 +113,7 @@ func serve(t *testing.T, config *rest.Config) *server {
 	base, cancel := context.WithCancel(context.Background())
 	chain := &chain{
 		server: s, handlers: handlers, deadlines: exchange.NewDeadlines(base, time.Minute), impersonation: identity.NewImpersonation(authorizerfactory.NewAlwaysAllowAuthorizer()),
-		identity: identity.NewAuthentication(identity.Config{Authenticator: s.rights.Authenticator, Generation: s.rights.Generation, Digester: identity.NewDigester(), Access: apimetrics.NewAccess()}),
+		identity: &identity.Authentication{Authenticator: s.rights.Authenticator, Generation: s.rights.Generation, Digester: identity.NewDigester(), Access: apimetrics.NewAccess()},
 	}
 	draining := make(chan struct{})
 	listening := http1.New(http1.Config{

@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
 )
 
-// Config configures a Cluster.
-type Config struct {
+// Cluster runs the other programs of a cluster beside a server.
+type Cluster struct {
 	// Dir is the server's data directory, which has its CA, the service account key and the
 	// administrator's kubeconfig. This package also writes its files there.
 	Dir string
@@ -31,32 +31,22 @@ type Config struct {
 	ServiceRanges string
 	// Progress receives a few lines about the start; nil discards them.
 	Progress io.Writer
+
+	begun time.Time
 }
 
 // Validate checks c without running the programs.
-func (c *Config) Validate() error {
+func (c *Cluster) Validate() error {
 	if c.Nodes < 0 || c.Nodes > maxNodes {
 		return fmt.Errorf("cluster: --nodes must be between 0 and %d, not %d", maxNodes, c.Nodes)
 	}
 	return nil
 }
 
-// Cluster runs the other programs of a cluster beside a server.
-type Cluster struct {
-	config Config
-	begun  time.Time
-}
-
-// New returns a Cluster. config must be valid.
-func New(config Config) *Cluster {
-	config.Progress = cmp.Or(config.Progress, io.Discard)
-	return &Cluster{config: config}
-}
-
-// Run runs the cluster beside a ready server. It returns nil when ctx ends, and an error when a program ends. It may be
-// called once.
+// Run runs the cluster beside a ready server. c must be valid. Run returns nil when ctx ends, and an error when a program
+// ends. It may be called once.
 func (c *Cluster) Run(ctx context.Context) error {
-	c.begun = time.Now()
+	c.begun, c.Progress = time.Now(), cmp.Or(c.Progress, io.Discard)
 	config, err := clientcmd.BuildConfigFromFlags("", c.file("admin.kubeconfig"))
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
@@ -84,14 +74,14 @@ func (c *Cluster) Run(ctx context.Context) error {
 }
 
 // file returns the path of a file in the data directory.
-func (c *Cluster) file(name string) string { return filepath.Join(c.config.Dir, name) }
+func (c *Cluster) file(name string) string { return filepath.Join(c.Dir, name) }
 
 // programs returns the programs to start.
 func (c *Cluster) programs() []*program {
 	ca := c.file(filepath.Join("pki", "ca.crt"))
 	caKey := c.file(filepath.Join("pki", "ca.key"))
 	logs := c.file("logs")
-	path := func(name string) string { return filepath.Join(c.config.Programs, name) }
+	path := func(name string) string { return filepath.Join(c.Programs, name) }
 	return []*program{
 		{path: path(programs.ControllerManager), logs: logs, args: []string{
 			"--kubeconfig=" + c.kubeconfig(programs.ControllerManager),
@@ -101,7 +91,7 @@ func (c *Cluster) programs() []*program {
 			"--cluster-signing-cert-file=" + ca,
 			"--cluster-signing-key-file=" + caKey,
 			"--allocate-node-cidrs", "--configure-cloud-routes=false", "--cluster-cidr=" + podRange,
-			"--service-cluster-ip-range=" + c.config.ServiceRanges,
+			"--service-cluster-ip-range=" + c.ServiceRanges,
 			"--controller-shutdown-timeout=" + (shutdownTimeout / 2).String(),
 			// The rate limits of large clusters, so that rollouts are not delayed.
 			"--kube-api-qps=200", "--kube-api-burst=400",
@@ -121,10 +111,10 @@ func (c *Cluster) awaitNodes(ctx context.Context, client kubernetes.Interface) e
 	const interval = 100 * time.Millisecond
 	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		return err == nil && ready(nodes.Items) >= c.config.Nodes, nil // a stopping server rejects the request
+		return err == nil && ready(nodes.Items) >= c.Nodes, nil // a stopping server rejects the request
 	})
 	if err == nil {
-		fmt.Fprintf(c.config.Progress, "cluster: %d nodes, ready after %v; logs in %s\n", c.config.Nodes, time.Since(c.begun).Round(10*time.Millisecond), c.file("logs"))
+		fmt.Fprintf(c.Progress, "cluster: %d nodes, ready after %v; logs in %s\n", c.Nodes, time.Since(c.begun).Round(10*time.Millisecond), c.file("logs"))
 	}
 	return nil
 }

@@ -9,12 +9,11 @@
 // line of its output. When the context ends, each program gets ten seconds after SIGTERM. On Linux the
 // programs also end when this process is killed.
 //
-// Config.Dir, the server's data directory, has these files:
+// Cluster.Dir, the server's data directory, has these files:
 //
 //	NAME.kubeconfig       kubeconfig of each program
 //	kwok.yaml             kwok's configuration
 //	logs/NAME.log         output since the last start
 //
-// New starts no goroutine and does no I/O. Run starts a goroutine for each program and one that
-// waits for the nodes, and returns when all have ended.
+// Run starts a goroutine for each program and one that waits for the nodes, and returns when all have ended.
 package cluster

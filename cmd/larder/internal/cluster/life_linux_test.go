@@ -80,7 +80,7 @@ func TestFewerNodesRemoveTheRest(t *testing.T) {
 	own.Name, own.Labels = "own", nil
 	_, err = many.client.CoreV1().Nodes().Create(t.Context(), own, metav1.CreateOptions{})
 	must(t, err)
-	c := &Cluster{config: Config{Nodes: 2}}
+	c := &Cluster{Nodes: 2}
 	must(t, c.makeNodes(t.Context(), many.client))
 	nodes, err = many.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must(t, err)

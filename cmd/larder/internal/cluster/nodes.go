@@ -21,7 +21,7 @@ const (
 	fakeAnnotation, fakeLabel, fakeValue = "kwok.x-k8s.io/node", "larder.io/node", "fake"
 )
 
-// makeNodes creates missing nodes, and removes nodes beyond Config.Nodes.
+// makeNodes creates missing nodes, and removes nodes beyond Cluster.Nodes.
 func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) error {
 	nodes := client.CoreV1().Nodes()
 	there, err := nodes.List(ctx, metav1.ListOptions{LabelSelector: fakeLabel + "=" + fakeValue})
@@ -29,7 +29,7 @@ func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) er
 		return fmt.Errorf("cluster: nodes: %w", err)
 	}
 	missing := make(map[string]*corev1.Node)
-	for i := range c.config.Nodes {
+	for i := range c.Nodes {
 		n := node(i)
 		missing[n.Name] = n
 	}

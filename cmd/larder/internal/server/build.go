@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"net/url"
 	"path"
 	"runtime/debug"
@@ -11,12 +13,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
@@ -48,9 +52,10 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
 	p.transport, p.informersStarted, p.informersEnd = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
 	p.loopback = loopback.Config(p.transport, s.config.UserAgent)
-	if p.client, p.informers, err = loopback.NewClients(p.loopback); err != nil {
-		return err
+	if p.client, err = kubernetes.NewForConfig(p.loopback); err != nil {
+		return fmt.Errorf("server: in-process client: %w", err)
 	}
+	p.informers = loopback.NewInformers(p.client)
 	access := s.config.access(s.id.clientCAFile)
 	access.Client, access.Informers = p.client, p.informers
 	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress.EgressSelector
@@ -76,7 +81,12 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		pki.KeepRenewed(ctx, s.id.renewals, func(err error) { klog.ErrorS(err, "Cannot renew a certificate") })
 		return nil
 	})
-	return s.config.checkProxyPair()
+	if c := &s.config; c.ProxyClientCertFile != "" { // so that the start fails if it is invalid; the aggregator reads it again
+		if _, err := tls.LoadX509KeyPair(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
+			return fmt.Errorf("server: --proxy-client-cert-file: %w", err)
+		}
+	}
+	return nil
 }
 
 // build creates the parts that need the store, and listens. It starts only admission.
@@ -204,7 +214,11 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	generic := up.GenericServerRunOptions
 	config := httpapi.Config{
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Admission: p.admission, Version: &version, Faults: injected,
-		ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(),
+		ExternalAddress: s.externalAddress(),
+		// Clients in the service range get the kubernetes service's address (kubernetes pkg/controlplane/instance.go).
+		InternalAddresses: []discovery.CIDRRule{{
+			IPRange: s.config.PrimaryServiceClusterIPRange, Address: net.JoinHostPort(s.id.serviceIP.String(), "443"),
+		}},
 		Access: httpapi.Access{
 			Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 			AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Authorizer,

@@ -52,9 +52,9 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	if dir == nil {
 		return id, id.serveAlone(c)
 	}
-	keys, err := dir.Sub("pki")
-	if err != nil {
-		return nil, err
+	keys := c.pkiDir()
+	if err := os.MkdirAll(keys, 0o700); err != nil {
+		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
 	if c.signing() == (auth.Signing{}) {
 		if err := pki.MakeSigningKey(filepath.Join(keys, saKeyName)); err != nil {

@@ -209,7 +209,9 @@ func (s *Server) startClients(ctx context.Context) {
 		p.informers.Shutdown()
 		return nil
 	})
-	s.layers.Start(ctx, "node authorizer", s.followNodes)
+	resources := p.registry.Resources()
+	pods := slices.IndexFunc(resources, func(r *registry.Resource) bool { return r.GroupResource == core.Resource("pods") })
+	s.layers.Start(ctx, "node authorizer", func(ctx context.Context) error { return p.auth.Follow(ctx, p.client, resources[pods]) })
 	s.layers.Start(ctx, "CRD controllers", p.extensions.Follow)
 	s.layers.Start(ctx, "aggregator", p.aggregator.Run)
 	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run).Limit = bootstrapLimit
@@ -408,11 +410,4 @@ func (s *Server) stop() error {
 		err = errors.Join(err, s.dir.Close())
 	}
 	return err
-}
-
-// followNodes updates the Node authorizer's graph.
-func (s *Server) followNodes(ctx context.Context) error {
-	resources := s.parts.registry.Resources()
-	pods := slices.IndexFunc(resources, func(r *registry.Resource) bool { return r.GroupResource == core.Resource("pods") })
-	return s.parts.auth.Follow(ctx, s.parts.client, resources[pods])
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apiserver/pkg/endpoints/discovery"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storageversion"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -108,18 +107,6 @@ type parts struct {
 type readiness struct {
 	loaded, synced chan struct{}
 }
-
-// internalAddresses returns the rule by which clients in the service range get the kubernetes service's
-// address (kubernetes pkg/controlplane/instance.go).
-func (s *Server) internalAddresses() []discovery.CIDRRule {
-	return []discovery.CIDRRule{{
-		IPRange: s.config.PrimaryServiceClusterIPRange,
-		Address: net.JoinHostPort(s.id.serviceIP.String(), strconv.Itoa(servicePort)),
-	}}
-}
-
-// servicePort is the port of the kubernetes service.
-const servicePort = 443
 
 // externalAddress returns the address at which other members of the cluster reach this server.
 func (s *Server) externalAddress() string {

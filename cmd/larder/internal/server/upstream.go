@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -116,18 +115,6 @@ func (c *Config) validateFiles() error {
 		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
 	case (c.ProxyClientCertFile == "") != (c.ProxyClientKeyFile == ""):
 		return errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together")
-	}
-	return nil
-}
-
-// checkProxyPair reads the client certificate of the aggregator, so that the start fails if it is invalid. Later, the
-// aggregator reloads the files when they change.
-func (c *Config) checkProxyPair() error {
-	if c.ProxyClientCertFile == "" {
-		return nil
-	}
-	if _, err := tls.LoadX509KeyPair(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
-		return fmt.Errorf("server: --proxy-client-cert-file: %w", err)
 	}
 	return nil
 }

@@ -124,15 +124,6 @@ func take(path string, lock *os.File) (_ *Dir, err error) {
 	return &Dir{Path: path, lock: lock}, nil
 }
 
-// Sub creates a subdirectory and returns its path.
-func (d *Dir) Sub(name string) (string, error) {
-	dir := filepath.Join(d.Path, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("server: data directory: %w", err)
-	}
-	return dir, nil
-}
-
 // Adopt makes the owner of the directory the owner of the lock and of path, which is below the directory, with all its
 // contents. Root may restore files for the server of another user.
 func (d *Dir) Adopt(path string) error {

@@ -69,18 +69,9 @@ func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	}
 }
 
-// NewClients returns a client for config and informers that use the client. The informers drop
-// managedFields, which no handler needs. Only those of Services and IPAddresses resync, for upstream's repair
-// controller of service addresses.
-func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("server: in-process client: %w", err)
-	}
-	return client, newInformers(client), nil
-}
-
-func newInformers(client kubernetes.Interface) informers.SharedInformerFactory {
+// NewInformers returns informers that use client. They drop managedFields, which no handler needs. Only those of
+// Services and IPAddresses resync, for upstream's repair controller of service addresses.
+func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	resync := informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{
 		&corev1.Service{}: bootstrap.RepairInterval, &networkingv1.IPAddress{}: bootstrap.RepairInterval,
 	})

@@ -71,7 +71,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 func TestServicesResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
-		factory := newInformers(fake.NewClientset(&corev1.Service{ObjectMeta: meta}, &networkingv1.IPAddress{ObjectMeta: meta}))
+		factory := NewInformers(fake.NewClientset(&corev1.Service{ObjectMeta: meta}, &networkingv1.IPAddress{ObjectMeta: meta}))
 		informers := []cache.SharedIndexInformer{factory.Core().V1().Services().Informer(), factory.Networking().V1().IPAddresses().Informer()}
 		stop := make(chan struct{})
 		factory.Start(stop)
