@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"os"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/heap"
 	"github.com/larder-io/larder/cmd/larder/internal/server/lifecycle"
+	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/relay"
@@ -151,10 +151,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 func (s *Server) loadCertificates(ctx context.Context) (err error) {
 	secure := *s.config.SecureServing
 	secure.ServerCert.PairName = "relay"
-	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
-	if name, err := os.Hostname(); err == nil {
-		names = append(names, name)
-	}
+	names := append([]string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}, pki.MachineNames()...)
 	if err := secure.MaybeDefaultWithSelfSignedCerts("localhost", names, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}); err != nil {
 		return fmt.Errorf("relay: serving certificate: %w", err)
 	}

@@ -12,7 +12,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/user"
 	certutil "k8s.io/client-go/util/cert"
-	netutils "k8s.io/utils/net"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
@@ -131,13 +130,10 @@ func (id *identity) serveAlone(c *Config) error {
 
 // resolve finds the addresses.
 func (id *identity) resolve(c *Config) error {
-	advertise, err := resolveAdvertise(c.GenericServerRunOptions.AdvertiseAddress, c.SecureServing.BindAddress)
-	if err != nil {
-		return err
-	}
-	id.advertise, id.serviceIP = advertise, c.APIServerServiceIP
-	if given := c.GenericServerRunOptions.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.SecureServing.BindAddress.IsLoopback() {
-		id.publish = advertise
+	given, bind := c.GenericServerRunOptions.AdvertiseAddress, c.SecureServing.BindAddress
+	id.advertise, id.serviceIP = resolveAdvertise(given, bind), c.APIServerServiceIP
+	if len(given) > 0 && !given.IsUnspecified() || !bind.IsLoopback() && !id.advertise.IsLoopback() {
+		id.publish = id.advertise
 	}
 	if err := c.reach(id.publish); err != nil {
 		return err
@@ -152,18 +148,17 @@ func (id *identity) resolve(c *Config) error {
 
 // resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
 // DefaultAdvertiseAddress. A machine without a network advertises its bind address.
-func resolveAdvertise(given, bind net.IP) (net.IP, error) {
+func resolveAdvertise(given, bind net.IP) net.IP {
 	if len(given) > 0 && !given.IsUnspecified() {
-		return given, nil
+		return given
 	}
-	ip, err := utilnet.ResolveBindAddress(bind)
-	if err == nil {
-		return ip, nil
+	if ip, err := utilnet.ResolveBindAddress(bind); err == nil {
+		return ip
 	}
 	if bind.IsUnspecified() {
-		return net.IPv4(127, 0, 0, 1), nil
+		return net.IPv4(127, 0, 0, 1)
 	}
-	return bind, nil
+	return bind
 }
 
 // namePair names the serving pair in the certificate directory.
@@ -186,10 +181,7 @@ func (id *identity) hosts(bind net.IP) []string {
 	if !bind.IsUnspecified() {
 		hosts = append(hosts, bind.String())
 	}
-	if name, err := os.Hostname(); err == nil && len(netutils.ParseIPSloppy(name)) == 0 && name != "" {
-		hosts = append(hosts, name)
-	}
-	return hosts
+	return append(hosts, pki.MachineNames()...)
 }
 
 // writeKubeconfig writes the administrator's kubeconfig, unless it is current, and returns the certificate in it. A

@@ -18,7 +18,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
@@ -167,6 +169,15 @@ func (a *Authority) CurrentKubeconfig(file, url string, ca []byte, name string, 
 		return nil
 	}
 	return pair.Leaf
+}
+
+// MachineNames returns the host name of this machine, unless a certificate cannot contain it as a DNS name.
+func MachineNames() []string {
+	name, err := os.Hostname()
+	if err != nil || name == "" || net.ParseIP(name) != nil || strings.ContainsFunc(name, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return nil
+	}
+	return []string{name}
 }
 
 // Serve ensures that certFile and keyFile hold a serving certificate for hosts. It does not change a pair

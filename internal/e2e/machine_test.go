@@ -1,0 +1,68 @@
+package e2e_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// loggedError matches a line of the log with the severity ERROR.
+var loggedError = regexp.MustCompile(`(?m)^E\d{4} .*`)
+
+// TestMachineMayHaveAnyName checks that a server and a relay start on a machine whose name no certificate can contain.
+func TestMachineMayHaveAnyName(t *testing.T) {
+	const name = "türkis"
+	upstream := serve(t, "--unsafe-no-fsync")
+	for _, test := range []struct {
+		started string
+		args    []string
+	}{
+		{"ready after", []string{"serve", "--unsafe-no-fsync", "--data-dir", filepath.Join(t.TempDir(), "data")}},
+		{"relay of", []string{"relay", "--cert-dir", t.TempDir(), "--upstream", upstream.kubeconfig()}},
+	} {
+		t.Run(test.args[0], func(t *testing.T) {
+			p := proctest.New(t, "the server", func() *exec.Cmd {
+				return onHost(name, binaries.larder, append(test.args, "--secure-port", strconv.Itoa(proctest.Port(t)))...)
+			})
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.Await(t, test.started)
+			if err := p.Terminate(t); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestServerStartsWithoutANetwork checks that a server that listens on all addresses starts on a machine without a
+// network. It has no address to publish, so the IP family of the services does not matter.
+func TestServerStartsWithoutANetwork(t *testing.T) {
+	for _, test := range []struct{ bind, services string }{
+		{"0.0.0.0", "10.0.0.0/24"}, {"0.0.0.0", "fd00::/112"}, {"::", "fd00::/112"}, {"::", "10.0.0.0/24,fd00::/112"},
+	} {
+		t.Run(test.bind+" "+test.services, func(t *testing.T) {
+			p := proctest.New(t, "the server", func() *exec.Cmd {
+				cmd := onHost("alone", binaries.larder, "serve", "--unsafe-no-fsync", "--data-dir", filepath.Join(t.TempDir(), "data"),
+					"--bind-address", test.bind, "--service-cluster-ip-range", test.services, "--secure-port", strconv.Itoa(proctest.Port(t)))
+				cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWNET
+				return cmd
+			})
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.Await(t, "ready after")
+			if err := p.Terminate(t); err != nil {
+				t.Error(err)
+			}
+			if logged := loggedError.FindAllString(p.Output(), -1); len(logged) > 0 {
+				t.Errorf("the server logged %q", logged)
+			}
+		})
+	}
+}
