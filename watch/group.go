@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,9 +13,7 @@ type group struct {
 	filter
 	id identity
 
-	// slot is the group's index among the groups that wait at its place, unless the group is in a shardTable, which
-	// hashed says. Hub.mu guards both.
-	slot   int
+	// hashed says that the group waits in a shardTable. Hub.mu guards it.
 	hashed bool
 
 	// open is the node at the chain's end. The Hub alone moves it.
@@ -131,27 +128,13 @@ func (g *group) detach(w *Watcher) bool {
 	return last == 0
 }
 
-// stretch is how many watchers are visited before the lock is released, so that others can attach and detach.
-const stretch = 256
-
-// each calls visit for each watcher. It goes from the last stretch to the first: detach moves only watchers
-// that were visited already, and a watcher that attaches meanwhile is not visited.
+// each calls visit for each watcher.
 func (g *group) each(visit func(*Watcher)) {
-	for end := math.MaxInt; end > 0; {
-		end = g.visitBefore(end, visit)
-	}
-}
-
-// visitBefore calls visit for up to stretch watchers before end and returns the slot of the first of them.
-func (g *group) visitBefore(end int, visit func(*Watcher)) (first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	end = min(end, len(g.watchers))
-	first = max(0, end-stretch)
-	for _, w := range g.watchers[first:end] {
+	for _, w := range g.watchers {
 		visit(w)
 	}
-	return first
 }
 
 // wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds

@@ -85,7 +85,6 @@ func (r *router) add(g *group) {
 		t.edit(g, func(at []*group) []*group { return append(at, g) })
 		return
 	}
-	g.slot = len(r.groups[at])
 	r.groups[at] = append(r.groups[at], g)
 	if at.trigger != (trigger{}) {
 		r.triggers[at.trigger]++
@@ -94,21 +93,17 @@ func (r *router) add(g *group) {
 
 // remove removes g from its place.
 func (r *router) remove(g *group) {
+	without := func(at []*group) []*group { return slices.DeleteFunc(at, func(o *group) bool { return o == g }) }
 	if g.hashed {
 		t := r.shards[g.shard.Key()]
-		t.edit(g, func(at []*group) []*group { return slices.DeleteFunc(at, func(o *group) bool { return o == g }) })
+		t.edit(g, without)
 		if t.groups--; t.groups == 0 {
 			r.shards[g.shard.Key()] = nil
 		}
 		return
 	}
 	at := placeOf(&g.filter)
-	groups := r.groups[at]
-	last := len(groups) - 1
-	groups[g.slot] = groups[last]
-	groups[g.slot].slot = g.slot
-	groups[last] = nil
-	if r.groups[at] = groups[:last]; last == 0 {
+	if r.groups[at] = without(r.groups[at]); len(r.groups[at]) == 0 {
 		delete(r.groups, at)
 	}
 	if at.trigger == (trigger{}) {
