@@ -29,12 +29,7 @@ func (e ErrTooOld) Error() string {
 }
 
 // errFuture says that the cache has not reached the requested revision.
-type errFuture struct {
-	// Requested is the requested revision.
-	Requested int64
-	// Current is the newest revision the cache knows to be complete.
-	Current int64
-}
+type errFuture struct{ Requested, Current int64 }
 
 // Error implements error.
 func (e errFuture) Error() string {

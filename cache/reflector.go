@@ -66,7 +66,6 @@ type Reflector struct {
 	Stats ReflectorStats
 
 	decoding chan struct{} // has an element for each worker that decodes a part of a page
-	scratch  []Change      // of the goroutine that applies
 
 	nextRetry string // owned by maintain: the key from which corrupt objects are decoded again
 
@@ -94,9 +93,8 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 
 // ReflectorStats counts the work of a Reflector.
 type ReflectorStats struct {
-	// Loaded and Total are the progress of the current or last load: the objects decoded,
-	// and the objects in the store.
-	Loaded, Total atomic.Int64
+	// Loaded counts the objects that the current or last load has decoded.
+	Loaded atomic.Int64
 	// Loads counts successful loads, and Objects the objects that all loads have read.
 	Loads, Objects atomic.Int64
 	// Decoded counts decoded values, and Offered values that were not decoded because the
@@ -232,16 +230,12 @@ func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, pre
 // one is decoded; at most two are held.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	r.Stats.Loaded.Store(0)
-	r.Stats.Total.Store(0)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var pages [][]*Object
 	awaitBefore := func() {}
 	opts := kv.RangeOptions{Prefix: r.config.Prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.config.Copies}
 	revision, err := kv.RangeAll(ctx, r.config.Store, opts, func(page kv.Page) error {
-		if r.Stats.Total.Load() == 0 {
-			r.Stats.Total.Store(page.Count)
-		}
 		objects, await := r.decodePage(ctx, page)
 		pages = append(pages, objects)
 		awaitBefore()
@@ -342,37 +336,26 @@ func (r *Reflector) applyUntilLost(ctx context.Context) error {
 // apply decodes the batches' values, in parallel when there are many, and applies
 // them one revision after the other.
 func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
-	if len(batches) == 1 { // the usual case
-		r.scratch = r.changes(ctx, r.scratch[:0], batches[0].Events)
-		if ctx.Err() == nil {
-			r.applyOne(batches[0].Revision, time.Now(), r.scratch)
-		}
-		clear(r.scratch)
-		return ctx.Err()
-	}
 	changes := make([][]Change, len(batches))
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.SetLimit(r.config.Workers)
 	for i := 0; i < len(batches); {
 		first, events := i, 0
 		for ; i < len(batches) && events < decodeChunk; i++ {
 			events += len(batches[i].Events)
 		}
-		last := i
+		part, decoded := batches[first:i], changes[first:i]
 		work := func() error {
-			for at := first; at < last; at++ {
-				events := batches[at].Events
-				changes[at] = r.changes(ctx, make([]Change, 0, len(events)), events)
+			for at := range part {
+				decoded[at] = r.changes(ctx, part[at].Events)
 			}
 			return ctx.Err()
 		}
-		if first == 0 && last == len(batches) { // few: not worth a goroutine
-			if err := work(); err != nil {
-				return err
-			}
-			break
+		if len(part) < len(batches) {
+			group.Go(work)
+		} else if err := work(); err != nil { // few: not worth a goroutine
+			return err
 		}
-		group.Go(work)
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -401,8 +384,9 @@ func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
 	}
 }
 
-// changes appends the changes that the events make.
-func (r *Reflector) changes(ctx context.Context, changes []Change, events []kv.Event) []Change {
+// changes returns the changes that the events make.
+func (r *Reflector) changes(ctx context.Context, events []kv.Event) []Change {
+	changes := make([]Change, 0, len(events))
 	for i := range events {
 		e := &events[i]
 		key := e.Key[len(r.config.Prefix):]

@@ -13,8 +13,8 @@ const (
 // revision for the prefixes of the key, because an owner may subscribe to one of them later.
 func (t *Tail) receiversLocked(key string, revision int64) []*Subscription {
 	subs := t.subscribedLocked(key)
-	if subs == nil && t.replay > 0 {
-		for i, depth := len(t.prefix), 0; i < len(key) && depth < notedDepth; i++ {
+	if subs == nil && t.config.Replay > 0 {
+		for i, depth := len(t.config.Prefix), 0; i < len(key) && depth < notedDepth; i++ {
 			if key[i] == '/' {
 				t.noteLocked(key[:i+1], revision)
 				depth++
@@ -41,7 +41,7 @@ func (t *Tail) noteLocked(prefix string, revision int64) {
 // Tail must have followed the store since after. It knows this only if s is the only subscription to its prefix, and
 // has missed nothing since it was made. s.mu is held, too.
 func (t *Tail) quietLocked(s *Subscription, after int64) bool {
-	depth := strings.Count(s.prefix[len(t.prefix):], "/")
+	depth := strings.Count(s.prefix[len(t.config.Prefix):], "/")
 	return s.since == s.made && len(t.subs[s.prefix]) == 1 && 0 < depth && depth <= notedDepth &&
 		after >= t.notedFrom && after >= t.noted[s.prefix]
 }

@@ -30,7 +30,7 @@ func (t *Tail) retry(ctx context.Context, request func(context.Context) error) e
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		t.logger.Warn("store does not answer", "error", err)
+		t.config.Logger.Warn("store does not answer", "error", err)
 		if err := sleep(ctx, delay); err != nil {
 			return err
 		}
@@ -42,9 +42,9 @@ func (t *Tail) retry(ctx context.Context, request func(context.Context) error) e
 func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacements uint64, err error) {
 	err = t.retry(ctx, func(ctx context.Context) error {
 		for {
-			replacements = t.store.Replacements()
-			revision, err = t.store.Revision(ctx)
-			if err != nil || t.store.Replacements() == replacements {
+			replacements = t.config.Store.Replacements()
+			revision, err = t.config.Store.Revision(ctx)
+			if err != nil || t.config.Store.Replacements() == replacements {
 				return err
 			}
 		}
@@ -55,11 +55,11 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 // reachBack returns how many revisions before the current one the Tail should begin: Replay, or more if
 // that span has fewer Ticks of the Clock.
 func (t *Tail) reachBack(ctx context.Context, from place) (int64, error) {
-	if t.replay <= 0 || t.clock.Ticks == 0 || t.replay >= from.present-from.floor {
-		return t.replay, nil
+	if t.config.Replay <= 0 || t.config.Clock.Ticks == 0 || t.config.Replay >= from.present-from.floor {
+		return t.config.Replay, nil
 	}
-	key, at := t.clock.Prefix, from.present
-	for tick := 0; tick <= t.clock.Ticks && from.present-at < t.clock.Limit; tick++ { // the first is not an interval yet
+	key, at := t.config.Clock.Prefix, from.present
+	for tick := 0; tick <= t.config.Clock.Ticks && from.present-at < t.config.Clock.Limit; tick++ { // the first is not an interval yet
 		page, _, err := t.rangeAt(ctx, key, at, 0)
 		if err != nil {
 			return 0, err
@@ -70,7 +70,7 @@ func (t *Tail) reachBack(ctx context.Context, from place) (int64, error) {
 		last := slices.MaxFunc(page.Items, func(a, b Item) int { return cmp.Compare(a.Revision, b.Revision) })
 		key, at = last.Key, last.Revision-1
 	}
-	return max(t.replay, min(from.present-at, t.clock.Limit)), nil
+	return max(t.config.Replay, min(from.present-at, t.config.Clock.Limit)), nil
 }
 
 // oldestReadable returns the oldest revision >= low that a store at revision present can still
@@ -83,7 +83,7 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 		return present, nil
 	}
 	err := t.retry(ctx, func(ctx context.Context) error {
-		item, _, _, err := t.store.Get(ctx, compactionKey)
+		item, _, _, err := t.config.Store.Get(ctx, compactionKey)
 		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); bad == nil {
 			low = min(max(low, compacted), present)
 		}
@@ -98,7 +98,7 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	// Invariant: revisions below low are unreadable or too old; high is readable.
 	for try, high := low, present; low < high; try = low + (high-low)/2 {
 		// The keys do not exist, so the cost does not depend on the size of the store.
-		_, readable, err := t.rangeAt(ctx, t.prefix+"health/", try, 1)
+		_, readable, err := t.rangeAt(ctx, t.config.Prefix+"health/", try, 1)
 		switch {
 		case err != nil:
 			return 0, err
@@ -114,11 +114,11 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 // replayStart returns the revision after which events are replayed: past, or a later one if TailConfig.ReplayFrom
 // returns one.
 func (t *Tail) replayStart(ctx context.Context, past, present int64) (from int64, err error) {
-	if t.replayFrom == nil || past == present {
+	if t.config.ReplayFrom == nil || past == present {
 		return past, nil
 	}
 	err = t.retry(ctx, func(ctx context.Context) error {
-		from, err = t.replayFrom(ctx, past, present)
+		from, err = t.config.ReplayFrom(ctx, past, present)
 		return err
 	})
 	return from, err
@@ -128,7 +128,7 @@ func (t *Tail) replayStart(ctx context.Context, past, present int64) (from int64
 // compacted.
 func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64) (page Page, ok bool, err error) {
 	err = t.retry(ctx, func(ctx context.Context) error {
-		page, err = t.store.Range(ctx, RangeOptions{Prefix: prefix, Revision: revision, Limit: limit, KeysOnly: true})
+		page, err = t.config.Store.Range(ctx, RangeOptions{Prefix: prefix, Revision: revision, Limit: limit, KeysOnly: true})
 		ok = err == nil
 		switch {
 		case errors.Is(err, ErrCompacted):
@@ -152,10 +152,10 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 // The store may compact the past at any time; then the owner calls Begin again, with a
 // higher least. With a Tail without [TailConfig.Replay], Begin does not wait.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
-	if s.tail.replay <= 0 {
+	if s.tail.config.Replay <= 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.history = s.tail.store.Replacements()
+		s.history = s.tail.config.Store.Replacements()
 		return 0, 0, nil
 	}
 	for {
@@ -182,7 +182,7 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 			case ctx.Err() != nil:
 				return 0, 0, fmt.Errorf("kv: read the past of %s: %w", s.prefix, ctx.Err())
 			case err != nil:
-				s.tail.logger.Warn("cannot replay past revisions", "prefix", s.prefix, "error", err)
+				s.tail.config.Logger.Warn("cannot replay past revisions", "prefix", s.prefix, "error", err)
 				return 0, 0, nil
 			}
 		}
@@ -232,7 +232,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 	if s.since == unknown {
 		return beginning{}, false
 	}
-	s.lost, s.history = false, t.store.Replacements()
+	s.lost, s.history = false, t.config.Store.Replacements()
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
 	}
@@ -253,7 +253,7 @@ var errTooLong = errors.New("kv: too much has happened")
 func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	replacements := s.tail.store.Replacements()
+	replacements := s.tail.config.Store.Replacements()
 	var batches []Batch
 	if !at.quiet { // etcd takes up to 100 ms to answer a watch of the past
 		var err error
@@ -272,9 +272,9 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 	switch {
 	case s.lost || s.closed:
 		return nil
-	case s.since != at.present || s.tail.store.Replacements() != replacements:
+	case s.since != at.present || s.tail.config.Store.Replacements() != replacements:
 		return ErrReplaced
-	case s.bytes+bytes > s.tail.queueBytes:
+	case s.bytes+bytes > s.tail.config.QueueBytes:
 		return errTooLong
 	}
 	s.queue = append(batches, s.queue...)
@@ -289,7 +289,7 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.stats.watches.Add(1)
-	responses := t.store.Watch(ctx, prefix, after)
+	responses := t.config.Store.Watch(ctx, prefix, after)
 	silent := time.Tick(progressMax) // nothing may have happened since until
 	var batches []Batch
 	for reached := after; ; {

@@ -65,7 +65,7 @@ func newSubscription(tail *Tail, prefix string) *Subscription {
 		wake:   make(chan struct{}, 1),
 	}
 	s.generation.Store(1)
-	s.history = tail.store.Replacements()
+	s.history = tail.config.Store.Replacements()
 	return s
 }
 
@@ -93,7 +93,7 @@ func (s *Subscription) take() ([]Batch, error) {
 	case s.closed:
 		return nil, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
 	case s.lost && s.since != unknown:
-		s.lost, s.history = false, s.tail.store.Replacements()
+		s.lost, s.history = false, s.tail.config.Store.Replacements()
 		return nil, ErrLost
 	case s.lost || !s.isLoaded() || len(s.queue) == 0:
 		return nil, nil
@@ -115,7 +115,7 @@ func (s *Subscription) Loaded(revision int64) {
 	if s.closed || s.isLoaded() {
 		return
 	}
-	if s.lost || revision < s.since || s.history != s.tail.store.Replacements() {
+	if s.lost || revision < s.since || s.history != s.tail.config.Store.Replacements() {
 		// The owner read the state before the loss, or read two histories.
 		s.lost = true
 		s.wakeLocked()
@@ -231,7 +231,7 @@ func (s *Subscription) appliedRevision() int64 {
 
 // Wait is WaitIn with the current history.
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
-	return s.WaitIn(ctx, s.tail.store.Replacements(), revision)
+	return s.WaitIn(ctx, s.tail.config.Store.Replacements(), revision)
 }
 
 // WaitIn blocks until the owner has applied everything up to revision. After a loss it waits for the
@@ -241,7 +241,7 @@ func (s *Subscription) WaitIn(ctx context.Context, history uint64, revision int6
 	for s.current() < revision {
 		s.tail.notice()
 		changed, loaded, err := s.whenChanged(revision)
-		if err == nil && s.tail.store.Replacements() != history {
+		if err == nil && s.tail.config.Store.Replacements() != history {
 			err = fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
 		}
 		if err == nil && loaded {

@@ -78,14 +78,7 @@ type Clock struct {
 // Tail follows everything under one prefix through one watch and hands each
 // Subscription its part.
 type Tail struct {
-	store      Store
-	prefix     string
-	queueBytes int64
-	replay     int64
-	clock      Clock
-	replayFrom func(ctx context.Context, past, present int64) (int64, error)
-	heartbeat  time.Duration
-	logger     *slog.Logger
+	config TailConfig // with its defaults; Prefix ends in "/"
 
 	// seen is raised after everything up to it was queued to its subscriptions. It
 	// is 0 before the start and while the history is lost.
@@ -152,19 +145,11 @@ func (t *Tail) State() TailState {
 
 // NewTail returns a Tail. Run makes it follow the store.
 func NewTail(cfg TailConfig) *Tail {
-	return &Tail{
-		store:      cfg.Store,
-		prefix:     strings.TrimSuffix(cfg.Prefix, "/") + "/",
-		queueBytes: cmp.Or(cfg.QueueBytes, defaultQueueBytes),
-		replay:     cfg.Replay,
-		clock:      cfg.Clock,
-		replayFrom: cfg.ReplayFrom,
-		heartbeat:  cmp.Or(cfg.Heartbeat, heartbeatInterval),
-		logger:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
-		kick:       make(chan struct{}, 1),
-		subs:       make(map[string][]*Subscription),
-		noted:      make(map[string]int64),
-	}
+	cfg.Prefix = strings.TrimSuffix(cfg.Prefix, "/") + "/"
+	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, defaultQueueBytes)
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, heartbeatInterval)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	return &Tail{config: cfg, kick: make(chan struct{}, 1), subs: make(map[string][]*Subscription), noted: make(map[string]int64)}
 }
 
 // Run follows the store until ctx ends, and then returns nil.
@@ -182,8 +167,8 @@ func (t *Tail) Run(ctx context.Context) error {
 // Subscribe returns a subscription to the keys under a prefix that ends in "/". The prefixes of two
 // subscriptions must be equal or disjoint. The owner must load the state before it gets any batches.
 func (t *Tail) Subscribe(prefix string) *Subscription {
-	if !strings.HasPrefix(prefix, t.prefix) || !strings.HasSuffix(prefix, "/") {
-		panic(fmt.Sprintf("kv: subscription to %q of a tail of %q", prefix, t.prefix))
+	if !strings.HasPrefix(prefix, t.config.Prefix) || !strings.HasSuffix(prefix, "/") {
+		panic(fmt.Sprintf("kv: subscription to %q of a tail of %q", prefix, t.config.Prefix))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +190,7 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 }
 
 func (t *Tail) unsubscribeLocked(s *Subscription) {
-	if t.replay > 0 {
+	if t.config.Replay > 0 {
 		t.noteLocked(s.prefix, t.seen.Load())
 	}
 	rest := slices.DeleteFunc(slices.Clone(t.subs[s.prefix]), func(other *Subscription) bool { return other == s })
@@ -219,7 +204,7 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 // before its current revision (floor).
 func (t *Tail) runWatch(ctx context.Context) error {
 	var floor, known int64
-	history := t.store.Replacements()
+	history := t.config.Store.Replacements()
 	for replaced := false; ; {
 		present, replacements, err := t.currentRevision(ctx)
 		if err != nil {
@@ -234,7 +219,7 @@ func (t *Tail) runWatch(ctx context.Context) error {
 		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
 			return err
 		}
-		t.logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
+		t.config.Logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
 		known, replaced = t.known(), errors.Is(err, ErrReplaced)
 		t.lose(replaced)
 	}
@@ -276,7 +261,7 @@ func (t *Tail) followFrom(ctx context.Context, from place) error {
 			level = slog.LevelWarn
 		}
 		state := t.State()
-		t.logger.Log(ctx, level, "watch ended, resuming", "revision", state.Seen, "silence", state.Silence, "error", err)
+		t.config.Logger.Log(ctx, level, "watch ended, resuming", "revision", state.Seen, "silence", state.Silence, "error", err)
 		if t.seen.Load() > before {
 			delay = retryFirst
 		}
@@ -294,8 +279,8 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 	t.setCancel(cancel)
 	defer t.setCancel(nil)
 	t.stats.watches.Add(1)
-	responses := t.store.Watch(ctx, t.prefix, after)
-	if t.store.Replacements() != replacements {
+	responses := t.config.Store.Watch(ctx, t.config.Prefix, after)
+	if t.config.Store.Replacements() != replacements {
 		return ErrReplaced // before the watch was open, so the watch does not end
 	}
 	for response := range responses {
@@ -369,7 +354,7 @@ func (t *Tail) loseLocked(foreign bool) {
 }
 
 // follows reports whether the store is still the one whose history is followed.
-func (t *Tail) follows() bool { return t.history.Load() == t.store.Replacements() }
+func (t *Tail) follows() bool { return t.history.Load() == t.config.Store.Replacements() }
 
 // notice drops the history if it is known that the store was replaced. The watch is about to end for that reason; a
 // caller of Wait must not see the old history until then.
@@ -407,12 +392,6 @@ func (t *Tail) dispatch(response WatchResponse) {
 
 // routeLocked queues each event to the subscriptions whose prefix its key has.
 func (t *Tail) routeLocked(batch Batch) {
-	if len(batch.Events) == 1 {
-		for _, s := range t.receiversLocked(batch.Events[0].Key, batch.Revision) {
-			s.push(batch, t.queueBytes)
-		}
-		return
-	}
 	for _, event := range batch.Events {
 		for _, s := range t.receiversLocked(event.Key, batch.Revision) {
 			if len(s.staged) == 0 {
@@ -422,7 +401,7 @@ func (t *Tail) routeLocked(batch Batch) {
 		}
 	}
 	for i, s := range t.touched {
-		s.push(Batch{Revision: batch.Revision, Events: s.staged}, t.queueBytes)
+		s.push(Batch{Revision: batch.Revision, Events: s.staged}, t.config.QueueBytes)
 		s.staged = nil
 		t.touched[i] = nil
 	}
@@ -431,7 +410,7 @@ func (t *Tail) routeLocked(batch Batch) {
 
 // subscribedLocked returns the subscriptions whose prefix a key has.
 func (t *Tail) subscribedLocked(key string) []*Subscription {
-	for i := len(t.prefix) - 1; i < len(key); i++ {
+	for i := len(t.config.Prefix) - 1; i < len(key); i++ {
 		if key[i] == '/' {
 			if subs := t.subs[key[:i+1]]; subs != nil {
 				return subs
@@ -501,15 +480,15 @@ func (t *Tail) pause(ctx context.Context, delay time.Duration) error {
 func (t *Tail) requestProgress(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
-	if err := t.store.RequestProgress(ctx); err != nil && ctx.Err() == nil {
-		t.logger.Debug("request for progress failed", "error", err)
+	if err := t.config.Store.RequestProgress(ctx); err != nil && ctx.Err() == nil {
+		t.config.Logger.Debug("request for progress failed", "error", err)
 	}
 }
 
 // runHeartbeat compares a watch that does not advance with the store. A store that
 // has gone back was replaced; a watch that stays behind is stalled.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
-	ticks := time.Tick(t.heartbeat)
+	ticks := time.Tick(t.config.Heartbeat)
 	timeout := heartbeatTimeout
 	var behind time.Time // since when the watch has been behind without advancing
 	for last := t.advances.Load(); ; {
@@ -541,7 +520,7 @@ func (t *Tail) isBehind(ctx context.Context) bool {
 	}
 	asking, cancel := context.WithTimeout(ctx, slowTimeout)
 	defer cancel()
-	revision, err := t.store.Revision(asking)
+	revision, err := t.config.Store.Revision(asking)
 	switch {
 	case err != nil:
 		return false
@@ -549,7 +528,7 @@ func (t *Tail) isBehind(ctx context.Context) bool {
 		t.endWatch(ErrReplaced)
 		return false
 	}
-	waiting, cancel := context.WithTimeout(ctx, min(t.heartbeat, heartbeatCatchUp))
+	waiting, cancel := context.WithTimeout(ctx, min(t.config.Heartbeat, heartbeatCatchUp))
 	defer cancel()
 	return t.Wait(waiting, revision) != nil
 }

@@ -14,7 +14,7 @@ func (t *Tail) Wait(ctx context.Context, revision int64) error {
 	if t.seen.Load() >= revision {
 		return nil
 	}
-	return t.waitIn(ctx, t.store.Replacements(), revision)
+	return t.waitIn(ctx, t.config.Store.Replacements(), revision)
 }
 
 // waitIn is Wait for a revision of the history with that number of replacements.
@@ -44,7 +44,7 @@ func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error
 func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.store.Replacements() != history { // a later replacement wakes the waiter
+	if t.config.Store.Replacements() != history { // a later replacement wakes the waiter
 		return nil, fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
 	}
 	if t.seen.Load() >= revision {
