@@ -15,19 +15,15 @@ const storedOverhead = 144
 // requested. The bytes come and go inside the cell.
 type cells struct {
 	head atomic.Pointer[cell]
-	// state has the bits below, and those of hashBits.
+	// state has the bit retired, and those of hashBits.
 	state atomic.Uint32
 	// extra is for the owner: room that would be padding otherwise.
 	extra uint32
 }
 
-const (
-	// retired is set when the owner leaves the cache: from then on bytes are made for
-	// callers that still hold it, but not kept.
-	retired = 1 << iota
-	// plain says that [Object.NotePlain] was called.
-	plain
-)
+// retired is set when the owner leaves the cache: from then on bytes are made for
+// callers that still hold it, but not kept.
+const retired = 1
 
 type cell struct {
 	number uint32
@@ -87,13 +83,6 @@ func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 
 // Kept returns a secondary encoding if it is kept.
 func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id), o.schema.budget) }
-
-// NotePlain records that no part of the body must be escaped in other encodings. The code that makes
-// these encodings checks once and then calls Plain.
-func (o *Object) NotePlain() { o.cells.state.Or(plain) }
-
-// Plain reports whether NotePlain was called.
-func (o *Object) Plain() bool { return o.cells.state.Load()&plain != 0 }
 
 // cell finds or adds the cell of a number.
 func (cs *cells) cell(number uint32) *cell {

@@ -184,12 +184,8 @@ func (e *Encoder) planned(dst []byte, o *cache.Object) (_ []byte, cheap, ok bool
 		}
 		body = part
 	}
-	known := o.Plain()
-	out, how, err := plan.Append(dst, body, known)
-	if how.Plain && !known && e.projection == Full {
-		o.NotePlain() // then all parts are
-	}
-	return out, how.Copied, err == nil
+	out, cheap, err := plan.Append(dst, body)
+	return out, cheap, err == nil
 }
 
 // decoded makes the item of o by decoding the object, or only the metadata of a custom resource.

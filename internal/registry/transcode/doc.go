@@ -7,14 +7,10 @@
 // each message the fields by number, and the same fields in the order of encoding/json. [Plan.Append]
 // notes where each field of a message lies, then writes the fields in the order of the JSON.
 //
-// Looking for characters to escape is nearly half of that work (L1). [Result.Plain] reports that there are none in a
-// message. Append does not look for them again if the caller says so.
-//
 // Objects of one workload differ mostly in names, addresses and times. Append keeps a few messages with their JSON,
 // called templates. If a message differs from a template only within strings and times, its JSON is a copy of the
 // template's JSON with these replaced (L21). A template learns which strings and times differ at all, and compares the
-// other bytes in large blocks. If templates are not used, few messages become templates. [Result.Copied] reports that
-// a template was used.
+// other bytes in large blocks. If templates are not used, few messages become templates.
 //
 // # Guarantees
 //
@@ -22,8 +18,7 @@
 // the message. It accepts messages as upstream's generated code writes them: fields ordered by number,
 // all but lists and maps once, keys of maps sorted. For any other message, and if json.Marshal would
 // fail, it either returns [ErrUnusual] or still appends what json.Marshal would write. Like Unmarshal, it
-// skips fields that the type does not have. If the caller says that a message is plain and it is not, the output may
-// not be JSON.
+// skips fields that the type does not have.
 //
 // A plan supports certain types with a MarshalJSON method, such as times and quantities. For any other type
 // with such a method, [Planner.Plan] fails with [ErrUnsupported].

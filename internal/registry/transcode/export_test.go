@@ -7,8 +7,8 @@ type Writer struct{ w walker }
 func NewWriter() *Writer { return &Writer{walker{templates: templates{trust: maxTrust}}} }
 
 // Append is [Plan.Append] by this walker.
-func (w *Writer) Append(p *Plan, dst, msg []byte, plain bool) (out []byte, how Result, err error) {
-	return w.w.append(p, dst, msg, plain)
+func (w *Writer) Append(p *Plan, dst, msg []byte) (out []byte, copied bool, err error) {
+	return w.w.append(p, dst, msg)
 }
 
 // Templates is how many there are.

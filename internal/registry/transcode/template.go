@@ -12,12 +12,11 @@ import (
 // template is a message, its JSON, and the gaps: the parts of the message that may differ. A message of the
 // same length that differs only in gaps has the same tags and lengths. So its JSON differs only in gaps, too.
 type template struct {
-	root    *message
-	used    bool // since the last call of free
-	escaped bool // see walker
-	src     []byte
-	out     []byte
-	gaps    []gap // in the order of src
+	root *message
+	used bool // since the last call of free
+	src  []byte
+	out  []byte
+	gaps []gap // in the order of src
 	// varying are the gaps in which some message has differed, in order. Only they are replaced: fits compares the
 	// bytes between them in one go.
 	varying []int32
@@ -116,10 +115,9 @@ func (c *template) fits(msg []byte) bool {
 func (w *walker) fill(c *template) bool {
 	start := len(w.dst)
 	w.dst = append(w.dst, c.out...)
-	w.escaped = c.escaped
 	for _, i := range c.varying {
 		if !w.fillGap(&c.gaps[i], start) {
-			w.dst, w.escaped = w.dst[:start], false
+			w.dst = w.dst[:start]
 			return false
 		}
 	}
@@ -132,11 +130,11 @@ func (w *walker) fillGap(g *gap, start int) (ok bool) {
 	text, stop := w.src[g.from:g.to], len(w.dst)
 	switch g.kind {
 	case gapText:
-		ok = w.plain || jsontext.IsPlain(w.src, int(g.from), int(g.to))
+		ok = jsontext.IsPlain(w.src, int(g.from), int(g.to))
 	case gapJSON:
-		ok = w.plain || plainObjects(text)
+		ok = plainObjects(text)
 	case gapQuantity:
-		ok = w.plain || canonicalQuantity(text)
+		ok = canonicalQuantity(text)
 	case gapEscaped:
 		w.dst, ok = jsontext.AppendString(w.dst, text), true
 		text = w.dst[stop:]
@@ -218,13 +216,13 @@ func (s *templates) wants(msg []byte) bool {
 }
 
 // add makes a template of a message and its JSON. It keeps gaps and returns a slice for reuse.
-func (s *templates) add(root *message, msg, out []byte, escaped bool, gaps []gap) []gap {
+func (s *templates) add(root *message, msg, out []byte, gaps []gap) []gap {
 	if len(out) > 2*maxTemplateSize {
 		return gaps
 	}
 	slices.SortFunc(gaps, func(a, b gap) int { return int(a.from - b.from) })
 	c := s.free()
-	c.root, c.used, c.escaped = root, false, escaped
+	c.root, c.used = root, false
 	c.src, c.out = append(c.src[:0], msg...), append(c.out[:0], out...)
 	c.gaps, gaps, c.varying = gaps, c.gaps[:0], c.varying[:0]
 	return gaps

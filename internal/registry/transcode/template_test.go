@@ -83,25 +83,19 @@ func TestNeighbours(t *testing.T) {
 // testNeighbour writes a message after others, and reports whether a template was of use.
 func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ reflect.Type, body []byte) bool {
 	t.Helper()
-	got, how, err := w.Append(plan, []byte("head"), body, false)
+	got, copied, err := w.Append(plan, []byte("head"), body)
 	if err != nil {
 		return false // upstream's output is never refused: TestEveryKindIsWrittenAsUpstreamWritesIt
 	}
 	obj := reflect.New(typ).Interface().(message)
 	if err := obj.Unmarshal(body); err != nil {
-		t.Fatalf("%s, by a template: %t: %q of what is refused: %v", typ, how.Copied, got, err)
+		t.Fatalf("%s, by a template: %t: %q of what is refused: %v", typ, copied, got, err)
 	}
 	want, err := json.Marshal(obj)
 	if err != nil || !bytes.Equal(got, append([]byte("head"), want...)) {
-		t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", typ, how.Copied, err, got[4:], want)
+		t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", typ, copied, err, got[4:], want)
 	}
-	if how.Plain {
-		again, as, err := w.Append(plan, nil, body, true)
-		if err != nil || !bytes.Equal(again, want) {
-			t.Fatalf("%s, plain, by a template: %t, %v\n got %q\nwant %q", typ, as.Copied, err, again, want)
-		}
-	}
-	return how.Copied
+	return copied
 }
 
 // TestNeighboursOfQuantities checks that a quantity that upstream would write differently is not copied.
@@ -168,17 +162,15 @@ func TestSimilarPodsShareTemplates(t *testing.T) {
 	for _, c := range []struct {
 		what        string
 		bodies      [][]byte
-		plain       bool
 		least, most int
 	}{
-		{"alike", pods(t, 300, true), true, 200, 300},
-		{"not alike", pods(t, 300, false), true, 0, 0},
-		{"alike again", pods(t, 1200, true), true, 500, 1200},
-		{"alike, not known to be plain", pods(t, 300, true), false, 290, 300},
+		{"alike", pods(t, 300, true), 200, 300},
+		{"not alike", pods(t, 300, false), 0, 0},
+		{"alike again", pods(t, 1200, true), 500, 1200},
 	} {
 		used := 0
 		for _, body := range c.bodies {
-			got, how, err := w.Append(plan, nil, body, c.plain)
+			got, copied, err := w.Append(plan, nil, body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,12 +179,12 @@ func TestSimilarPodsShareTemplates(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want, err := json.Marshal(&pod); err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", c.what, how.Copied, err, got, want)
+				t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", c.what, copied, err, got, want)
 			}
 			if templates := w.Templates(); templates > transcode.MaxTemplates {
 				t.Fatalf("%d templates", templates)
 			}
-			if how.Copied {
+			if copied {
 				used++
 			}
 		}
@@ -214,8 +206,8 @@ func TestLargeMessagesBecomeNoTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, how, err := w.Append(plan, nil, body, true); err != nil || how.Copied || w.Templates() > 0 {
-			t.Errorf("by a template: %t, %v, %d templates", how.Copied, err, w.Templates())
+		if _, copied, err := w.Append(plan, nil, body); err != nil || copied || w.Templates() > 0 {
+			t.Errorf("by a template: %t, %v, %d templates", copied, err, w.Templates())
 		}
 	}
 }

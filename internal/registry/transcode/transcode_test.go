@@ -132,7 +132,7 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		t.Fatal(err)
 	}
 	kept := bytes.Clone(body)
-	got, how, err := plan.Append([]byte("head"), body, false)
+	got, _, err := plan.Append([]byte("head"), body)
 	if err != nil {
 		t.Fatalf("%s: %v: %.500s", typ, err, want)
 	}
@@ -143,12 +143,6 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		}
 		from := max(0, at-80)
 		t.Fatalf("%s differs at byte %d\n got %q\nwant %q", typ, at, got[from:min(len(got), at+80)], want[from:min(len(want), at+80)])
-	}
-	if how.Plain {
-		again, _, err := plan.Append(nil, body, true)
-		if err != nil || !bytes.Equal(again, want) {
-			t.Fatalf("%s: as plain %q, %v\nwant %q", typ, again, err, want)
-		}
 	}
 	if !bytes.Equal(body, kept) {
 		t.Fatalf("%s: the message was written to", typ)
@@ -226,41 +220,9 @@ func TestBuffersOfAnySize(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size := range len(want) + 200 {
-		got, how, err := plan.Append(make([]byte, 0, size), body, false)
-		if err != nil || how.Plain || !bytes.Equal(got, want) {
-			t.Fatalf("with room for %d bytes: %v, plain: %t\n got %q\nwant %q", size, err, how.Plain, got, want)
-		}
-	}
-}
-
-// TestPlainMessages checks that only messages whose strings need no escapes count as plain.
-func TestPlainMessages(t *testing.T) {
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		edit  func(*corev1.Pod)
-		plain bool
-	}{
-		"nothing":    {func(*corev1.Pod) {}, true},
-		"quantity":   {func(p *corev1.Pod) { p.Spec.Overhead = corev1.ResourceList{"cpu": resource.MustParse("1234567")} }, true},
-		"short text": {func(p *corev1.Pod) { p.Labels["a"] = "<" }, false},
-		"long text":  {func(p *corev1.Pod) { p.Labels["a"] = "plain for eight bytes, then &" }, false},
-		"key":        {func(p *corev1.Pod) { p.Labels["\n"] = "a" }, false},
-		"fields":     {func(p *corev1.Pod) { p.ManagedFields[0].FieldsV1.SetRawBytes([]byte(`{ }`)) }, false},
-		"port": {func(p *corev1.Pod) {
-			p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("\\")}}}
-		}, false},
-	} {
-		pod := realPod(t)
-		c.edit(pod)
-		body, err := pod.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, how, err := plan.Append(nil, body, false); err != nil || how.Plain != c.plain {
-			t.Errorf("%s: plain: %t, %v", name, how.Plain, err)
+		got, _, err := plan.Append(make([]byte, 0, size), body)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("with room for %d bytes: %v\n got %q\nwant %q", size, err, got, want)
 		}
 	}
 }
@@ -321,17 +283,15 @@ func BenchmarkPod(b *testing.B) {
 		{"strangers", 1000, false},
 	} {
 		bodies := pods(b, c.n, c.alike)
-		for name, plain := range map[string]bool{"unknown": false, "plain": true} {
-			b.Run(name+" among "+c.among, func(b *testing.B) {
-				b.ReportAllocs()
-				for i := 0; b.Loop(); i++ {
-					if dst, _, err = plan.Append(dst[:0], bodies[i%len(bodies)], plain); err != nil {
-						b.Fatal(err)
-					}
+		b.Run("among "+c.among, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if dst, _, err = plan.Append(dst[:0], bodies[i%len(bodies)]); err != nil {
+					b.Fatal(err)
 				}
-				b.SetBytes(int64(len(dst)))
-			})
-		}
+			}
+			b.SetBytes(int64(len(dst)))
+		})
 	}
 	b.Run("objects", func(b *testing.B) {
 		b.ReportAllocs()

@@ -1,7 +1,6 @@
 package transcode
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"strconv"
@@ -90,7 +89,7 @@ func (w *walker) quantity(from, to int) bool {
 		return false
 	}
 	text := w.src[from:to]
-	if w.plain || canonicalQuantity(text) {
+	if canonicalQuantity(text) {
 		w.quoted(from, to, gapQuantity)
 		return true
 	}
@@ -101,9 +100,6 @@ func (w *walker) quantity(from, to int) bool {
 	data, err := q.MarshalJSON()
 	if err != nil || jsontext.Plain(data[1:len(data)-1]) != len(data)-2 {
 		return false
-	}
-	if string(data[1:len(data)-1]) != string(text) {
-		w.escaped = true
 	}
 	w.dst = append(w.dst, data...)
 	return true
@@ -186,7 +182,7 @@ func (w *walker) embedded(from, to int) bool {
 	if !ok || from == to || w.src[from] >= utf8.RuneSelf { // CBOR begins so
 		return false
 	}
-	if text := w.src[from:to]; !w.plain && !plainObjects(text) {
+	if text := w.src[from:to]; !plainObjects(text) {
 		return w.json(text)
 	}
 	w.dst = append(w.dst, w.src[from:to]...)
@@ -197,16 +193,9 @@ func (w *walker) embedded(from, to int) bool {
 // json writes JSON as encoding/json writes the result of a MarshalJSON: without spaces, and
 // with some characters escaped.
 func (w *walker) json(text []byte) bool {
-	if w.plain {
-		w.dst = append(w.dst, text...)
-		return true
-	}
 	data, err := json.Marshal(json.RawMessage(text))
 	if err != nil {
 		return false
-	}
-	if !bytes.Equal(data, text) {
-		w.escaped = true
 	}
 	w.dst = append(w.dst, data...)
 	return true

@@ -17,10 +17,6 @@ import (
 type walker struct {
 	src []byte
 	dst []byte // the output
-	// plain says that no string needs to be escaped.
-	plain bool
-	// escaped says that a string was escaped, or that JSON or a quantity was changed.
-	escaped bool
 	// slots are the fields of the messages that are being written: the value of a number, or the
 	// beginning and the end of another field in the halves of one number.
 	slots []uint64
@@ -37,39 +33,27 @@ var walkers = sync.Pool{New: func() any {
 	return &walker{slots: make([]uint64, 0, 256), templates: templates{trust: maxTrust}}
 }}
 
-// Result describes how a message was written.
-type Result struct {
-	// Plain says that the message is plain: encoding/json would escape nothing in its strings, and change nothing in
-	// its JSON and its quantities.
-	Plain bool
-	// Copied says that the message was written by a template. Doing that again costs little more than
-	// copying the result.
-	Copied bool
-}
-
-// Append appends the JSON of msg. If plain is set, the message must be known to be plain: Append then does not look for
-// characters to escape, which is half of the work. For a message that must be decoded it returns dst unchanged and
-// [ErrUnusual].
-func (p *Plan) Append(dst, msg []byte, plain bool) (out []byte, how Result, err error) {
+// Append appends the JSON of msg. copied says that it was written by a template: doing that again costs little more
+// than copying the result. For a message that must be decoded Append returns dst unchanged and [ErrUnusual].
+func (p *Plan) Append(dst, msg []byte) (out []byte, copied bool, err error) {
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
-	return w.append(p, dst, msg, plain)
+	return w.append(p, dst, msg)
 }
 
-func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Result, err error) {
+func (w *walker) append(p *Plan, dst, msg []byte) (_ []byte, copied bool, err error) {
 	if uint64(len(msg)) > math.MaxInt32 {
-		return dst, Result{}, ErrUnusual
+		return dst, false, ErrUnusual
 	}
-	w.src, w.dst, w.plain, w.escaped, w.slots = msg, dst, plain, false, w.slots[:0]
-	how.Copied = w.byTemplate(p.root)
-	ok := how.Copied || w.walk(p.root)
+	w.src, w.dst, w.slots = msg, dst, w.slots[:0]
+	copied = w.byTemplate(p.root)
+	ok := copied || w.walk(p.root)
 	out := w.dst
-	how.Plain = ok && !w.escaped
 	w.src, w.dst = nil, nil
 	if !ok {
-		return dst, Result{}, ErrUnusual
+		return dst, false, ErrUnusual
 	}
-	return out, how, nil
+	return out, copied, nil
 }
 
 // walk writes the whole message, and makes a template of it if that may help.
@@ -77,7 +61,7 @@ func (w *walker) walk(root *message) bool {
 	w.start, w.noting = len(w.dst), w.templates.wants(w.src)
 	ok := w.message(root, 0, len(w.src))
 	if w.noting && ok {
-		w.gaps = w.templates.add(root, w.src, w.dst[w.start:], w.escaped, w.gaps)
+		w.gaps = w.templates.add(root, w.src, w.dst[w.start:], w.gaps)
 	}
 	w.noting, w.gaps = false, w.gaps[:0]
 	return ok
@@ -354,9 +338,8 @@ func (w *walker) value(f *field, slot uint64) bool {
 
 // text writes the string between from and to.
 func (w *walker) text(from, to int) {
-	if !w.plain && !jsontext.IsPlain(w.src, from, to) {
+	if !jsontext.IsPlain(w.src, from, to) {
 		at := len(w.dst)
-		w.escaped = true
 		w.dst = jsontext.AppendString(w.dst, w.src[from:to])
 		w.gap(from, to, at, gapEscaped)
 		return
