@@ -67,11 +67,9 @@ func (s *serving) build() (*backend, error) {
 	}
 	if !mayWait(crd) {
 		if _, err := g.built(); err != nil {
+			g.custom.Retire()
 			return nil, err
 		}
-	}
-	if err := g.custom.Finish(); err != nil {
-		return nil, err
 	}
 	g.ending, g.end = context.WithCancel(context.Background())
 	g.running, g.stop = context.WithCancel(context.Background())

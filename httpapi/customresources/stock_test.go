@@ -69,7 +69,6 @@ func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefini
 	must(t, err)
 	_, err = handler.GetCustomResourceListerCollectionDeleter(crd) // makes the storages
 	must(t, err)
-	must(t, custom.Finish())
 	back.Start(t)
 	run(t, custom.Run)
 	must(t, custom.WaitReady(t.Context()))

@@ -122,9 +122,6 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 	if err != nil {
 		return nil, err
 	}
-	if err := custom.Finish(); err != nil {
-		return nil, err
-	}
 	if f.custom, err = customresources.ReadsOf(custom, &r.monitors, crd, v); err != nil {
 		custom.Retire()
 		return nil, err

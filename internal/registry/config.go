@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -111,6 +112,11 @@ func (c *Config) tails() []*kv.Tail {
 		}
 	}
 	return all
+}
+
+// cache returns the configuration of a cache that replays no events before since.
+func (c *Config) cache(since int64) *storage.CacheConfig {
+	return &storage.CacheConfig{Since: since, History: c.History, Logger: c.Logger}
 }
 
 // fresh reports whether all reads of a resource are linearizable.

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -40,7 +39,6 @@ type CustomResource struct {
 	*storage.Resource
 
 	registry *Registry
-	since    int64 // the past before it is not replayed
 	codec    *encoding.Custom
 }
 
@@ -66,7 +64,7 @@ type CustomKind struct {
 
 var _ generic.RESTOptionsGetter = (*CustomResource)(nil)
 
-// NewCustomResource returns a CustomResource without a cache, which Finish builds. It does no I/O.
+// NewCustomResource returns a CustomResource. It does no I/O. The caller calls Run or Retire.
 func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResource, error) {
 	if t := r.config.Transformers; t != nil {
 		config.Transformer = t.TransformerForResource(config.GroupResource)
@@ -80,14 +78,14 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		}
 	}
 	var err error
-	in := config.In
+	in, since := config.In, int64(0)
 	if in.Store == nil {
 		in = r.config.of(config.GroupResource)
-		c.since = r.since(in, config.Revision)
+		since = r.since(in, config.Revision)
 	}
 	c.Resource, err = storage.New(storage.Config{
 		Store: in.Store, Tail: in.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
-		Reads: r.options.reads, Fresh: r.config.fresh(config.GroupResource),
+		Reads: r.options.reads, Fresh: r.config.fresh(config.GroupResource), Cache: r.config.cache(since),
 	})
 	return c, err
 }
@@ -131,14 +129,6 @@ func (c *CustomResource) decorate(
 		return nil, nil, err
 	}
 	return c.StorageOf(codec), func() {}, nil
-}
-
-// Finish builds the cache.
-func (c *CustomResource) Finish() error {
-	if c.codec.Empty() {
-		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
-	}
-	return c.AddCache(storage.CacheConfig{Since: c.since, Log: cache.LogConfig{KeepFor: c.registry.config.History}, Logger: c.registry.config.Logger})
 }
 
 // View returns the view of a version that is served or stored.

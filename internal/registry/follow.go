@@ -5,7 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -15,12 +14,9 @@ func (r *Registry) Follow(e *Endpoint, in Override) (*Endpoint, error) {
 	of := e.View.Resource
 	res, err := storage.New(storage.Config{
 		Store: in.Store, Tail: in.Tail, Prefix: r.config.Prefix, ResourcePrefix: r.options.keyPrefix(of.GroupResource),
-		Codec: of.Codec(), Reads: r.options.reads,
+		Codec: of.Codec(), Reads: r.options.reads, Cache: r.config.cache(0),
 	})
 	if err != nil {
-		return nil, err
-	}
-	if err := res.AddCache(storage.CacheConfig{Log: cache.LogConfig{KeepFor: r.config.History}, Logger: r.config.Logger}); err != nil {
 		return nil, err
 	}
 	followed, view := *e, *e.View

@@ -106,10 +106,7 @@ func (o *options) decorate(
 		if err != nil {
 			return nil, nil, err
 		}
-		if res, err = o.newResource(config, prefix, codec); err != nil {
-			return nil, nil, err
-		}
-		if err := res.AddCache(storage.CacheConfig{Log: cache.LogConfig{KeepFor: o.config.History}, Logger: o.config.Logger}); err != nil {
+		if res, err = o.newResource(config, prefix, codec, o.config.cache(0)); err != nil {
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
@@ -132,14 +129,15 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 
 // newResource returns a Resource whose keys begin with prefix, after the common prefix. of is upstream's
 // storage configuration, which names the store.
-func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec) (*storage.Resource, error) {
+func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec, cached *storage.CacheConfig) (*storage.Resource, error) {
 	config := o.config
 	in := config.in(of.Transport.ServerList)
 	if len(of.Transport.ServerList) == 0 {
 		in = config.of(of.GroupResource)
 	}
 	return storage.New(storage.Config{
-		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Reads: o.reads, Fresh: config.fresh(of.GroupResource),
+		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec,
+		Reads: o.reads, Fresh: config.fresh(of.GroupResource), Cache: cached,
 	})
 }
 
@@ -159,7 +157,7 @@ func (o *options) records(config *storagebackend.ConfigForResource, prefix strin
 	if err != nil {
 		return nil, err
 	}
-	res, err := o.newResource(config, prefix, codec)
+	res, err := o.newResource(config, prefix, codec, nil)
 	if err != nil {
 		return nil, err
 	}

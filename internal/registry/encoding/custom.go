@@ -184,9 +184,6 @@ func (c *Custom) allAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 // Version returns the Codec of a version, nil if it was not added.
 func (c *Custom) Version(version string) *Codec { return c.versions[version] }
 
-// Empty reports whether there is no version.
-func (c *Custom) Empty() bool { return len(c.versions) == 0 }
-
 // customCodec is the part of a [Codec] that only custom resources have. Their objects have
 // no Go type: the canonical encoding is JSON, in the version that is stored, and is decoded
 // by the same code as a stored value.

@@ -58,9 +58,21 @@ type Config struct {
 
 	// Fresh makes all reads linearizable, regardless of their resourceVersion.
 	Fresh bool
+	// Cache is the configuration of the cache, which Run updates. If it is nil, the Resource is read from the store.
+	Cache *CacheConfig
 }
 
-// New returns a Resource without a cache: it is read from the store. It does no I/O.
+// CacheConfig is the configuration of the cache of a [Resource].
+type CacheConfig struct {
+	// Since is the revision before which no events are replayed.
+	Since int64
+	// History is how long events are kept at least; 0 means the default of cache.LogConfig.
+	History time.Duration
+
+	Logger *slog.Logger
+}
+
+// New returns a Resource. It does no I/O.
 func New(config Config) (*Resource, error) {
 	layout, err := newLayout(config.Prefix, config.ResourcePrefix)
 	if err != nil {
@@ -74,21 +86,13 @@ func New(config Config) (*Resource, error) {
 		reads:         cmp.Or(config.Reads, NewReadMetrics()),
 	}
 	r.await = awaiter{stored: &r.stored, waited: r.reads.waits(r.GroupResource), fresh: config.Fresh, made: time.Now()}
-	return r, nil
+	if config.Cache == nil {
+		return r, nil
+	}
+	return r, r.addCache(*config.Cache)
 }
 
-// CacheConfig is the configuration of the cache of a [Resource].
-type CacheConfig struct {
-	// Since is the revision before which no events are replayed.
-	Since int64
-	// Log limits the past events.
-	Log cache.LogConfig
-
-	Logger *slog.Logger
-}
-
-// AddCache adds a cache to r, which Run updates. It is called before r is used.
-func (r *Resource) AddCache(config CacheConfig) error {
+func (r *Resource) addCache(config CacheConfig) error {
 	parts := mirror.Config{
 		Store:  r.store,
 		Tail:   r.tail,
@@ -100,7 +104,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		// Decryption may read a value after its caller has left.
 		Copies: !r.codec.Encrypted,
 		Since:  config.Since,
-		Log:    config.Log,
+		Log:    cache.LogConfig{KeepFor: config.History},
 		Closed: r.issued.issue,
 		Logger: config.Logger,
 	}

@@ -161,10 +161,10 @@ func (c fixtureConfig) newResource(t *testing.T) *Resource {
 	if c.Codec, err = encoding.New(c.codec); err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(c.Config)
-	if err == nil && !c.uncached {
-		err = r.AddCache(CacheConfig{})
+	if !c.uncached {
+		c.Cache = &CacheConfig{}
 	}
+	r, err := New(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
