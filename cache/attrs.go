@@ -40,7 +40,6 @@ func cutText(packed string) (text, rest string) {
 	return packed[width:end], packed[end:]
 }
 
-// lookupLabel finds key in packed labels.
 func lookupLabel(packed, key string) (value string, found bool) {
 	for len(packed) > 0 {
 		k, rest := cutText(packed)

@@ -149,7 +149,6 @@ func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.appended()
 }
 
-// becomeReady marks the cache as ready.
 func (c *Cache) becomeReady() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -91,11 +91,4 @@
 // A Cache starts none. [Reflector.Run] starts two and waits for them: one loads and applies; the other
 // builds indexes, drops old events and retries corrupt objects. During a replay a third waits to make the
 // cache ready. Workers run while many values are decoded.
-//
-// # Reading the source
-//
-// Start with object.go and cache.go. Then read state.go (what a batch does to the trees), ring.go
-// and log.go (the past), checkpoints.go (exact old revisions), list.go (queries), learn.go (learnt
-// indexes), encoding.go (shared bytes), budget.go (how many of them are kept) and reflector.go (how
-// objects are loaded).
 package cache

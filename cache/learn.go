@@ -112,7 +112,6 @@ func (l *learner) refuse(key string, s *state) {
 	l.candidates[key] = -scansPerIndex * l.threshold(s)
 }
 
-// halveScores halves all scores and deletes those that become 0.
 func (l *learner) halveScores() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -66,7 +66,6 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	return l.page, nil
 }
 
-// lister is the state of one List.
 type lister struct {
 	query Query
 	state *state
@@ -181,7 +180,6 @@ func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
 	}
 }
 
-// count counts the objects in range, up to most.
 func (p pinnedIndex) count(start *Object, prefix string, most int) (n int) {
 	p.index.tree.AscendGreaterOrEqual(entry{p.value, start}, func(e entry) bool {
 		if e.value != p.value || !strings.HasPrefix(e.object.Key(), prefix) {

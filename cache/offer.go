@@ -153,7 +153,6 @@ func (f *offers) applied(revision int64) {
 	})
 }
 
-// clear drops all offers.
 func (f *offers) clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

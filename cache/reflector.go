@@ -384,7 +384,6 @@ func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
 	}
 }
 
-// changes returns the changes that the events make.
 func (r *Reflector) changes(ctx context.Context, events []kv.Event) []Change {
 	changes := make([]Change, 0, len(events))
 	for i := range events {

@@ -105,7 +105,6 @@ func (k ShardKey) Prefix(o *Object) uint8 {
 	return uint8(k.hash(o) >> 56)
 }
 
-// hash returns the 64-bit hash of o.
 func (k ShardKey) hash(o *Object) uint64 {
 	switch {
 	case k == ByNamespace:

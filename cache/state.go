@@ -107,7 +107,6 @@ func newState(schema *Schema) *state {
 	return s
 }
 
-// addIndex adds an empty index.
 func (s *state) addIndex(ix Index, learnt *learnt) {
 	s.indexes = append(s.indexes, index{Index: ix, tree: btree.NewG(degree, lessEntry), learnt: learnt})
 }
@@ -203,7 +202,6 @@ func (s *state) reindex(prev, next *Object) {
 	s.stored -= prev.Stored()
 }
 
-// corruptCount counts the corrupt objects.
 func (s *state) corruptCount() int {
 	if s.corrupt == nil {
 		return 0
@@ -315,7 +313,6 @@ func (s *state) check() {
 	}
 }
 
-// countLabelled counts the objects with a label.
 func (s *state) countLabelled(key string) (n int) {
 	s.objects.Ascend(func(o *Object) bool {
 		if _, ok := o.label(key); ok {

@@ -78,7 +78,6 @@ func (e *Etcd) runCompactor(ctx context.Context) error {
 	}
 }
 
-// compact takes one step of the protocol.
 func (e *Etcd) compact(ctx context.Context) error {
 	c := &e.compaction
 	ctx, cancel := context.WithTimeout(ctx, c.interval)
@@ -186,7 +185,6 @@ func (e *Etcd) learnCompaction(history uint64, value []byte) {
 	}
 }
 
-// sleep waits for d or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

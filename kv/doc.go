@@ -50,27 +50,20 @@
 //     Fresh is the revision seen, or that of the last batch if it is higher. Otherwise it is the
 //     revision before the first batch that is not applied.
 //
-// So Fresh never goes back. When the owner loses its place, Fresh keeps its value until the owner has
-// loaded again; it becomes 0 only if the store was replaced. Fresh reads a
-// generation before and after these steps. The generation is odd while the owner must load. If it has
-// changed, the revisions may be of two histories, and Fresh does not combine them.
+// So Fresh never goes back in one history of the store.
 //
 // A reader that combines Fresh with a snapshot that the owner published reads the snapshot before
 // and after Fresh. If the two snapshots are of different loads, Fresh belongs to the first. An
 // owner that reloads notes Fresh before it calls Begin, and loads nothing older than that.
 //
-// Once the store is known to have been replaced, Fresh is 0, even before the Tail has acted on the
-// replacement. So data loaded from the old store is no longer served as current.
-//
 // A Tail may begin in the past ([TailConfig.Replay], [Clock]), as far back as the store can still be read.
 // The owners load the state of that revision and then receive the events since, so a
 // restart keeps the history of the previous process. An owner that subscribes later reads
-// its past from the store, unless the Tail knows that nothing has changed below its prefix. That
-// saves up to 100 ms, which etcd takes to answer a watch that begins in the past. If the store compacted
-// events that the Tail had not seen, the Tail begins in the past again, after that gap. In a
-// replaced store it begins at the present, because the owners do not know that store's
-// past. A Tail cannot detect that the store was restored from a backup while no Tail ran: restore
-// with a raised revision, and mark the older ones as compacted, as etcd recommends.
+// its past from the store, unless the Tail knows that nothing has changed below its prefix. If the store compacted
+// events that the Tail had not seen, the Tail begins in the past again, after that gap. In a replaced store it
+// begins at the present, because the owners do not know that store's past. A Tail cannot detect that the store was
+// restored from a backup while no Tail ran: restore with a raised revision, and mark the older ones as compacted,
+// as etcd recommends.
 //
 // # Server in this process
 //

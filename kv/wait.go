@@ -55,7 +55,6 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	return w, nil
 }
 
-// waiter waits until a revision has been seen.
 type waiter struct {
 	revision int64
 	done     chan struct{}
@@ -67,7 +66,6 @@ func (t *Tail) waitersUntilLocked(revision int64) int {
 	return sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
 }
 
-// wakeWaitersLocked wakes the first n waiters.
 func (t *Tail) wakeWaitersLocked(n int, err error) {
 	for _, w := range t.waiters[:n] {
 		w.err = err

@@ -101,21 +101,18 @@ func (w *watches) lastHung(member string) bool {
 	return member != "" && w.hung == member
 }
 
-// list returns the open watches.
 func (w *watches) list() []*watch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.open))
 }
 
-// end ends all watches with an error.
 func (w *watches) end(cause error) {
 	for _, watch := range w.list() {
 		watch.cancel(cause)
 	}
 }
 
-// close ends all watches and waits for them.
 func (w *watches) close() {
 	w.mu.Lock()
 	w.closed = true
@@ -390,7 +387,6 @@ func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
 	return events[:last]
 }
 
-// underPrefix returns the events under the prefix.
 func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 	if !f.wide {
 		return events

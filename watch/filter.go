@@ -26,7 +26,6 @@ type identity struct {
 	noLabel, noField bool
 }
 
-// newFilter returns the filter of the options.
 func newFilter(options Options) (filter, identity) {
 	label, field := options.Label, options.Field
 	if label == nil {

@@ -347,7 +347,6 @@ func (h *Hub) enterEpochLocked() {
 	h.donePosition.Store(uint64(h.next))
 }
 
-// endLocked ends and removes all groups.
 func (h *Hub) endLocked() {
 	for _, g := range h.groups {
 		g.end()

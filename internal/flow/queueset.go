@@ -268,7 +268,6 @@ func (c *counted) enqueueLocked() {
 	}
 }
 
-// queued is a request in upstream's queues.
 type queued struct {
 	fairqueuing.Request
 	queueSet *queueSet

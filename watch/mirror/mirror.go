@@ -93,7 +93,6 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// assemble makes the parts.
 func (m *Mirror) assemble(config Config) (err error) {
 	m.Cache, err = cache.New(cache.Config{
 		Schema:   config.Schema,

@@ -319,7 +319,6 @@ func (s *kubernetesService) ensureService(context.Context) error {
 		serviceName, s.controller.ServiceIP, []corev1.ServicePort{port}, kind, false)
 }
 
-// stop withdraws the endpoints.
 func (s *kubernetesService) stop() {
 	s.stopOnce()
 	s.controller.Stop()

@@ -271,7 +271,6 @@ type lazyCodec struct {
 
 var _ runtime.Codec = (*lazyCodec)(nil)
 
-// made returns the codec.
 func (l *lazyCodec) made() (runtime.Codec, error) {
 	if err := l.ready(); err != nil {
 		return nil, err

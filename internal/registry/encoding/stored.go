@@ -66,7 +66,6 @@ func (c *Codec) Lossless(data []byte) bool {
 	return bytes.HasPrefix(data, []byte(wire.Magic))
 }
 
-// prebuildDecoded sets f from obj.
 func (c *Codec) prebuildDecoded(_ *Stored, obj runtime.Object, f *Prebuilt) bool {
 	var err error
 	if f.config.Labels, f.config.Fields, err = c.Attrs(obj); err != nil {

@@ -45,7 +45,6 @@ func (c *Codec) checkRule(data []byte, made *cache.ObjectConfig) {
 	}
 }
 
-// corrupt makes a corrupt object.
 func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.Schema)
 }
@@ -96,7 +95,6 @@ func (c *Codec) readDocument(data []byte, config *cache.ObjectConfig) (known boo
 	return true, err
 }
 
-// setDocument makes a document with a revision the body of config.
 func setDocument(config *cache.ObjectConfig, d *servedjson.Document) {
 	config.Body = d.AppendRevision(make([]byte, 0, d.Len()+wire.MaxRevision+len(`"resourceVersion":"",`)), config.Revision)
 	config.Head = wire.HeadJSON(config.Body)

@@ -168,7 +168,6 @@ func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPo
 // errRows says that a printer made no row, or several, of one object.
 var errRows = errors.New("registry: a printer made not one row of one object")
 
-// printRow prints a list of one object.
 func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow, error) {
 	// Printers do not use the context.
 	table, err := printer.ConvertToTable(context.Background(), list, &metav1.TableOptions{NoHeaders: true})

@@ -90,7 +90,6 @@ func partial(gv schema.GroupVersion) encoding.Projection {
 	return encoding.Partial
 }
 
-// add adds the row of o.
 func (t *Rows) add(p *Printer, o *cache.Object) error {
 	row, err := p.row(o)
 	if err != nil {

@@ -212,7 +212,6 @@ func (c *Conn) endIfIdleLocked() {
 	}
 }
 
-// failLocked ends the connection and all calls.
 func (c *Conn) failLocked(err error) {
 	if c.err != nil {
 		return

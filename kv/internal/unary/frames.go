@@ -117,7 +117,6 @@ func (c *Conn) headersLocked(part []byte, ended bool) error {
 	return nil
 }
 
-// fieldLocked records one header field.
 func (c *Conn) fieldLocked(f hpack.HeaderField) {
 	k := c.underWay[c.headers.stream]
 	if k == nil {

@@ -64,7 +64,6 @@ func (c *Conn) InvokeInline(ctx context.Context, method string, request, answer 
 	return c.finish(k, answer)
 }
 
-// start makes a call.
 func (c *Conn) start(ctx context.Context, method string, request proto.Message, inline bool) (*call, uint32, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, status.FromContextError(err).Err()
