@@ -102,9 +102,8 @@
 //
 // # Locks
 //
-//	Hub.stepMu        held by the goroutine that publishes; Notify uses TryLock
-//		Hub.mu
-//			group.mu
+//	Hub.mu
+//		group.mu
 //
 // No lock is held during a call out of the package, except for calls of selectors, of the Cache's
 // lock-free readers and of [Options].Wake. A Watcher has no lock: one goroutine at a time calls its
@@ -112,8 +111,7 @@
 //
 // # Goroutines
 //
-// [Hub.Run] starts none. While Run runs and publishing costs little, the goroutine that calls
-// [Hub.Notify] publishes the events and wakes the watchers itself. A Watcher runs on its caller's
+// [Hub.Run] starts none: it publishes the events and wakes the watchers. A Watcher runs on its caller's
 // goroutine.
 //
 // # Bytes

@@ -28,5 +28,8 @@ func (h *Hub) Published() cache.Position { return cache.Position(h.donePosition.
 // Publish publishes events that were read from the Log, like Step.
 func (h *Hub) Publish(events []*cache.Event) { h.publish(events) }
 
-// Effort returns the number of groups and watchers that the last step considered.
-func (h *Hub) Effort() int { return h.effort }
+// Examined returns the number of groups that the Hub examines for an event.
+func (h *Hub) Examined(e *cache.Event) (groups int) {
+	h.router.concerned(e, func(*group) { groups++ })
+	return groups
+}

@@ -138,17 +138,14 @@ func (g *group) each(visit func(*Watcher)) {
 }
 
 // wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds
-// everything published before. now is the time of the publication. wake returns how many watchers it has
-// visited.
-func (g *group) wake(all bool, now int64) (watchers int) {
+// everything published before. now is the time of the publication.
+func (g *group) wake(all bool, now int64) {
 	g.each(func(w *Watcher) {
-		watchers++
 		if w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
 			w.since.Store(now)
 			w.signal()
 		}
 	})
-	return watchers
 }
 
 // lag adds to behind the watchers that were signalled and have not read everything since, and raises

@@ -30,9 +30,6 @@ const (
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
 	readLimit = 64
-	// maxInlineEffort is how many groups and watchers the last step may have examined for Notify to take the next
-	// step itself.
-	maxInlineEffort = 256
 )
 
 // Config configures a Hub.
@@ -73,11 +70,7 @@ type Hub struct {
 	router  *router
 	closed  bool
 
-	// stepMu is held during a step. It comes before mu.
-	stepMu  sync.Mutex
-	running bool           // Run has begun and not ended
-	effort  int            // groups and watchers that the last step examined
-	events  []*cache.Event // scratch of step
+	events []*cache.Event // scratch of step
 	// touched are the groups with deliveries in their open nodes, concerned those
 	// to wake. Empty between steps.
 	touched, concerned []*group
@@ -153,17 +146,8 @@ func New(config Config) (*Hub, error) {
 	}, nil
 }
 
-// Notify says that the Log has new events or was restarted. It never waits. While Run runs and there is
-// little to do, Notify publishes the events itself, because waking Run's goroutine would cost more. The
-// caller must not hold a lock that readers of the Cache take.
+// Notify says that the Log has new events or was restarted. It never waits.
 func (h *Hub) Notify() {
-	if h.stepMu.TryLock() {
-		done := h.running && h.effort <= maxInlineEffort && !h.stepLocked()
-		h.stepMu.Unlock()
-		if done {
-			return
-		}
-	}
 	select {
 	case h.notify <- struct{}{}:
 	default:
@@ -195,9 +179,7 @@ func (h *Hub) Lag() (behind int, slowest time.Duration) {
 // Run publishes events to the watchers until ctx is done, then ends all watchers. It
 // returns ctx's error. It may be called once.
 func (h *Hub) Run(ctx context.Context) error {
-	h.setRunning(true)
 	defer h.close()
-	defer h.setRunning(false)
 	for {
 		if h.step() && ctx.Err() == nil {
 			continue
@@ -212,24 +194,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-func (h *Hub) setRunning(running bool) {
-	h.stepMu.Lock()
-	defer h.stepMu.Unlock()
-	h.running = running
-}
-
-// step takes one step and reports whether there may be more to do without another
+// step publishes the events of one read of the Log. It reports true when there may be more to do without another
 // Notify.
 func (h *Hub) step() bool {
-	h.stepMu.Lock()
-	defer h.stepMu.Unlock()
-	return h.stepLocked()
-}
-
-// stepLocked publishes the events of one read of the Log. It reports true when there may be
-// more. stepMu is held.
-func (h *Hub) stepLocked() bool {
-	h.effort = 0
 	from := h.position()
 	events, _, err := h.log.Read(from, h.events[:0])
 	more := len(events) >= readLimit
@@ -245,7 +212,7 @@ func (h *Hub) stepLocked() bool {
 	if len(h.concerned) > 0 {
 		now := time.Now().UnixNano()
 		for _, g := range h.concerned {
-			h.effort += g.wake(false, now)
+			g.wake(false, now)
 		}
 	}
 	clear(h.concerned)
@@ -287,7 +254,6 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	}
 	for _, e := range events {
 		passed := h.router.concerned(e, func(g *group) {
-			h.effort++
 			if g.shard != nil {
 				h.counts.outside.Add(g.outside(e) * uint64(len(g.watchers)))
 			}
