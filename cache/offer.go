@@ -2,7 +2,6 @@ package cache
 
 import (
 	"bytes"
-	"container/list"
 	"slices"
 	"sync"
 )
@@ -26,10 +25,8 @@ type Offer struct {
 	madeAt int64
 
 	// The fields below are guarded by offers.mu.
-
-	value    []byte        // nil once it was taken or dropped
-	revision int64         // of the write, once it is known to have succeeded
-	at       *list.Element // in offers.order; nil once it was dropped
+	value    []byte // nil once it was taken or dropped
+	revision int64  // of the write, once it is known to have succeeded
 }
 
 // Object returns the Object of o's write at revision, which the cache holds once it has taken the offer.
@@ -47,10 +44,9 @@ func (o *Offer) Object(revision int64) *Object {
 type offers struct {
 	mu sync.Mutex // guards all below, and the offers' own fields
 
-	keys  map[string][]*Offer
-	order list.List // of *Offer, oldest first
-	bytes int       // of the offers in order
-	taken []*Offer  // by events that are not applied yet; some may be dropped
+	order []*Offer // oldest first; few, because an event soon follows its write
+	bytes int      // of the offers in order
+	taken []*Offer // by events that are not applied yet; some may be dropped
 }
 
 // Offer announces that value is about to be written to key. object returns the Object that Decode would make of
@@ -101,14 +97,10 @@ func (o *Offer) Withdraw() {
 func (f *offers) put(o *Offer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.keys == nil {
-		f.keys = make(map[string][]*Offer)
-	}
-	f.keys[o.key] = append(f.keys[o.key], o)
-	o.at = f.order.PushBack(o)
+	f.order = append(f.order, o)
 	f.bytes += o.size
-	for f.order.Len() > maxOffers || f.bytes > maxOfferBytes {
-		f.dropLocked(f.order.Front().Value.(*Offer))
+	for len(f.order) > maxOffers || f.bytes > maxOfferBytes {
+		f.dropLocked(f.order[0])
 	}
 }
 
@@ -117,8 +109,8 @@ func (f *offers) put(o *Offer) {
 func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, o := range f.keys[key] {
-		if o.revision > revision {
+	for _, o := range f.order {
+		if o.key == key && o.revision > revision {
 			newest, revision = o, o.revision
 		}
 	}
@@ -130,8 +122,8 @@ func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 func (f *offers) take(key string, value []byte, revision int64) *Offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, o := range f.keys[key] {
-		if o.value != nil && bytes.Equal(o.value, value) {
+	for _, o := range f.order {
+		if o.key == key && o.value != nil && bytes.Equal(o.value, value) {
 			o.value, o.revision = nil, revision
 			f.taken = append(f.taken, o)
 			return o
@@ -156,22 +148,15 @@ func (f *offers) applied(revision int64) {
 func (f *offers) clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for f.order.Len() > 0 {
-		f.dropLocked(f.order.Front().Value.(*Offer))
-	}
-	f.taken = nil
+	f.order, f.taken, f.bytes = nil, nil, 0
 }
 
 func (f *offers) dropLocked(o *Offer) {
-	if o.at == nil {
+	at := slices.Index(f.order, o)
+	if at < 0 {
 		return
 	}
-	f.order.Remove(o.at)
+	f.order = slices.Delete(f.order, at, at+1)
 	f.bytes -= o.size
-	if rest := slices.DeleteFunc(f.keys[o.key], func(other *Offer) bool { return other == o }); len(rest) > 0 {
-		f.keys[o.key] = rest
-	} else {
-		delete(f.keys, o.key)
-	}
-	o.at, o.value = nil, nil
+	o.value = nil
 }
