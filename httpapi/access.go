@@ -24,7 +24,6 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/statuspage"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -61,7 +60,7 @@ func (i *authentication) authenticate(x *apiCall) bool {
 func closeAnonymous(x *apiCall) {
 	known := x.User != nil && x.User.GetName() != user.Anonymous && !slices.Contains(x.User.GetGroups(), user.AllUnauthenticated)
 	if !known && x.Carrier.Major() == 2 && utilfeature.DefaultFeatureGate.Enabled(features.UnauthenticatedHTTP2DOSMitigation) {
-		x.LeaveAfter()
+		x.Set("Connection", "close")
 	}
 }
 
@@ -127,8 +126,7 @@ func lineUser(u user.Info) string {
 // authorization asks the authorizer about each request.
 type authorization struct {
 	authorizer authorizer.Authorizer // nil allows everything
-	rights     *revocation.Rights
-	access     *apimetrics.Access // counts decisions
+	access     *apimetrics.Access    // counts decisions
 	auditor    *auditor
 	relayed    bool // the upstream of a relay decides
 	shell      bool // the HTML of the status page, which has no data, needs no authorization
@@ -171,9 +169,6 @@ func unsynced() error {
 
 // ask asks the authorizer, and records and counts its answer.
 func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request.Attributes) (authorizer.Decision, string, error) {
-	if x.Verb == "watch" {
-		x.basis = g.rights.Basis(&x.Exchange)
-	}
 	asked := time.Now()
 	decision, reason, err := g.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)

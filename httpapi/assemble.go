@@ -22,7 +22,6 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/discovery"
-	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/nethttp"
@@ -60,10 +59,10 @@ func newServer(config Config) *Server {
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
-	s.handlers = nethttp.New(nethttp.Config{Streams: s.streams, Flow: config.Flow, Join: func(x *exchange.Exchange) streams.Right { return s.rights.Join(x, revocation.Basis{}) }, Credential: credential.Has})
+	s.handlers = nethttp.New(nethttp.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.Join, Credential: credential.Has})
 	auditor := &auditor{policy: config.AuditPolicy, sink: config.Audit}
 	s.chain = &chain{
-		handlers: s.handlers, deadlines: exchange.NewDeadlines(s.base, config.RequestTimeout),
+		handlers: s.handlers, base: s.base,
 		parser:   parser{hsts: config.HSTS, credentials: credential},
 		auditor:  auditor,
 		timeouts: timeoutFilter{timeout: config.RequestTimeout, auditor: auditor},
@@ -78,7 +77,7 @@ func (s *Server) assemble() {
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
 		freeUndecided:       semaphore.NewWeighted(maxFreeUndecided),
-		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, relayed: config.Relay != nil, shell: config.StatusPage},
+		authorization:       authorization{authorizer: config.Authorizer, access: s.access, auditor: auditor, relayed: config.Relay != nil, shell: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
 		storageVersions:     newStorageVersionFilter(config.StorageVersions),
 		ledger:              s.ledger,

@@ -29,7 +29,7 @@ func asSent(x *apiCall) *http.Request {
 // begin begins the audit record, if there is a policy.
 func (a *auditor) begin(x *apiCall) {
 	if a.policy != nil {
-		x.Audit = exchange.NewAuditRecord(x.Base(), x.AuditID, &x.Request)
+		x.Audit = exchange.NewAuditRecord(x.Server, x.AuditID, &x.Request)
 	}
 }
 

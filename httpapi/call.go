@@ -10,7 +10,6 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/httpapi/revocation"
 )
 
 // apiCall is one exchange in the chain.
@@ -23,7 +22,6 @@ type apiCall struct {
 	foreign      bool // the request may have credentials outside the Authorization header
 	uncached     bool // the request goes through to the upstream of a relay, which authorizes it
 	attrs        request.Attributes
-	basis        revocation.Basis // what the authorizer's decision about a watch depends on
 	reading      reads.Read
 	span         trace.Span // nil: the request is not traced
 
@@ -41,14 +39,20 @@ func (c *chain) findAccount(x *apiCall) {
 	if x.Account != nil {
 		return
 	}
-	caller := costs.Caller{Agent: x.Peek("User-Agent"), Group: x.Group, Resource: x.Resource, Subresource: x.Subresource, Verb: x.Verb}
+	key := costs.Key{UserAgent: string(x.Peek("User-Agent")), Resource: x.Resource, Verb: x.Verb}
 	if x.User != nil {
-		caller.User = x.User.GetName()
+		key.User = x.User.GetName()
+	}
+	if x.Group != "" {
+		key.Resource += "." + x.Group
+	}
+	if x.Subresource != "" {
+		key.Resource += "/" + x.Subresource
 	}
 	if !x.IsResourceRequest {
-		caller.Group, caller.Subresource, caller.Resource = "", "", firstPart(x.Path)
+		key.Resource = firstPart(x.Path)
 	}
-	x.Account = c.ledger.Account(caller)
+	x.Account = c.ledger.Account(key)
 }
 
 // firstPart returns a path up to the second slash.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -19,8 +20,8 @@ import (
 // chain takes requests through authentication, audit, impersonation, flow control and
 // authorization to the router. Each part answers the requests that it refuses.
 type chain struct {
-	handlers  *nethttp.Handlers
-	deadlines *exchange.Deadlines
+	handlers *nethttp.Handlers
+	base     context.Context // ends with the server
 
 	parser              parser
 	shutdown            shutdownFilter
@@ -44,7 +45,7 @@ type chain struct {
 // send. It recovers from panics.
 func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(apiCall)
-	c.handlers.Init(&x.Call, carrier, received, c.deadlines)
+	c.handlers.Init(&x.Call, carrier, received, c.base)
 	c.run(x)
 	return &x.Exchange
 }
@@ -60,6 +61,7 @@ func (c *chain) run(x *apiCall) {
 	defer logLine(x)
 	defer recoverPanic(x)
 	if parsed = c.parser.parse(x); parsed && c.shutdown.check(x) {
+		defer c.shutdown.count(x)()
 		c.pass(x)
 	}
 }

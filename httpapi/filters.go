@@ -24,26 +24,36 @@ type timeoutFilter struct {
 // set limits the request to the server's timeout, or to the client's ?timeout= if that is
 // shorter.
 func (b *timeoutFilter) set(x *apiCall) bool {
+	x.PrepareBy = x.Received.Add(b.timeout)
 	if x.LongRunning() {
 		return true
 	}
-	timeout := b.timeout
 	if asked := x.Query.Get("timeout"); asked != "" {
 		d, err := time.ParseDuration(asked)
 		if err != nil {
 			return b.auditor.reject(x, apierrors.NewBadRequest("invalid timeout specified in the request URL - "+err.Error()))
 		}
-		if d > 0 && d < timeout {
-			timeout, x.ClientDeadline = d, true
+		if d > 0 && d < b.timeout {
+			x.PrepareBy = x.Received.Add(d)
 		}
 	}
-	x.Deadline = x.Received.Add(timeout)
+	x.Deadline = x.PrepareBy
 	return true
 }
 
 // shutdownFilter refuses new requests during shutdown.
 type shutdownFilter struct {
-	refused atomic.Bool // new requests are answered with 429
+	refused atomic.Bool  // new requests are answered with 429
+	serving atomic.Int64 // requests that are not long-running and not of this process
+}
+
+// count counts a request as being served, until the result is called.
+func (l *shutdownFilter) count(x *apiCall) (done func()) {
+	if x.LongRunning() || x.Carrier.Internal() {
+		return func() {}
+	}
+	l.serving.Add(1)
+	return func() { l.serving.Add(-1) }
 }
 
 // check rejects the request while the server shuts down. It never rejects health probes and scrapes of /metrics.

@@ -75,10 +75,3 @@ type pieces struct {
 }
 
 func (c *pieces) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min(len(p), c.most)]) }
-
-func TestAuditIDsAreRandomUUIDs(t *testing.T) {
-	a, b := newAuditID(), newAuditID()
-	if a == b || len(a) != 36 || a[14] != '4' || !strings.ContainsRune("89ab", rune(a[19])) || strings.Count(a, "-") != 4 {
-		t.Errorf("%s %s", a, b)
-	}
-}

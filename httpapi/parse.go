@@ -1,10 +1,8 @@
 package httpapi
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 
 	"github.com/google/uuid"
@@ -23,7 +21,7 @@ type parser struct {
 func (p *parser) parse(x *apiCall) bool {
 	x.AuditID = string(x.Peek("Audit-Id"))
 	if x.AuditID == "" {
-		x.AuditID = newAuditID()
+		x.AuditID = uuid.NewString()
 	}
 	x.HSTS = p.hsts
 	x.CommonHeaders()
@@ -35,7 +33,7 @@ func (p *parser) parse(x *apiCall) bool {
 	}
 	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign
 	x.foreign = x.foreign || p.credentials.HasProxyFields(x.Carrier)
-	err := x.Parse(methodString(x.Carrier.Method()), string(x.Carrier.Target()))
+	err := x.Parse(string(x.Carrier.Method()), string(x.Carrier.Target()))
 	if errors.Is(err, request.ErrTarget) {
 		x.Text(http.StatusBadRequest, "400 Bad Request")
 		x.Closing = true
@@ -47,22 +45,4 @@ func (p *parser) parse(x *apiCall) bool {
 		return false
 	}
 	return true
-}
-
-// methodString copies a method. It does not allocate for the usual methods.
-func methodString(b []byte) string {
-	for _, m := range [...]string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} {
-		if string(b) == m {
-			return m
-		}
-	}
-	return string(b)
-}
-
-// newAuditID returns a random UUID. It identifies requests in logs and is not secret.
-func newAuditID() string {
-	var id uuid.UUID
-	binary.BigEndian.PutUint64(id[:8], rand.Uint64()&^0xf000|0x4000) // version 4
-	binary.BigEndian.PutUint64(id[8:], rand.Uint64()&^(3<<62)|1<<63) // variant 10
-	return id.String()
 }

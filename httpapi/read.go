@@ -50,7 +50,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 		return false // upstream's handler serves websockets
 	}
 	r.streams.Watch(streams.WatchRequest{
-		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
+		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange) },
 		MinRequestTimeout: r.minRequestTimeout, RequestTimeout: r.timeout,
 	}, i)
 	return true

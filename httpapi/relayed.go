@@ -52,9 +52,7 @@ func (r *router) serveRelayed(x *apiCall) {
 		r.relay.Forward(&x.Call)
 		return
 	}
-	ctx, cancel := x.Bounded()
-	defer cancel()
-	resource, age, done := r.relay.Acquire(ctx, &x.Request, x.Peek("Accept"), r.builtIn(x))
+	resource, age, done := r.relay.Acquire(x.Base(), &x.Request, x.Peek("Accept"), r.builtIn(x))
 	if resource == nil {
 		r.relay.Forward(&x.Call)
 		return

@@ -112,9 +112,9 @@ func TestReadsAllocateNothingPerItem(t *testing.T) {
 	}
 }
 
-// maxGetAllocations is the number of allocations that a GET may make: the exchange, its target, the audit id and the
-// key of the object.
-const maxGetAllocations = 5
+// maxGetAllocations is the number of allocations that a GET may make: the exchange, its context with a timer, its
+// method, target and audit ID, the name of its client, and the key of the object.
+const maxGetAllocations = 16
 
 // TestAnswersLeaveInOneWrite checks that header and body of a small response are one TLS record.
 func TestAnswersLeaveInOneWrite(t *testing.T) {

@@ -156,9 +156,7 @@ func (r *router) awaitCustom(x *apiCall) bool {
 	} else if _, below := t.NonResource(x.Path); below {
 		return false
 	}
-	ctx, cancel := x.Bounded()
-	defer cancel()
-	return r.extensions.Await(ctx, &x.Request)
+	return r.extensions.Await(x.Base(), &x.Request)
 }
 
 // isCustom reports whether the request is for a custom resource.

@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
@@ -120,7 +122,10 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.http1.StopAccepting()
 	<-accepted
 	s.http1.Network.Close()
-	watches := s.endWatches()
+	var watches sync.WaitGroup
+	if !s.endWatches(&watches) {
+		s.streams.End()
+	}
 	err := s.http1.Network.Drain(grace)
 	watches.Wait()
 	s.streams.End()
@@ -140,26 +145,27 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	return nil
 }
 
-// endWatches ends watches over WatchGrace, or all streams at once without a grace. The result waits until
-// every watch was notified.
-func (s *Server) endWatches() *sync.WaitGroup {
-	var ending sync.WaitGroup
+// endWatches begins to end watches over WatchGrace, and reports whether there is such a grace. ending waits until every
+// watch was notified.
+func (s *Server) endWatches(ending *sync.WaitGroup) bool {
 	if s.config.WatchGrace <= 0 {
-		s.streams.End()
-		return &ending
+		return false
 	}
 	ending.Go(func() { s.streams.EndWatches(s.config.WatchGrace) })
-	return &ending
+	return true
 }
+
+// servingPoll is how often refuseWhileDraining counts the requests that are being served.
+const servingPoll = 10 * time.Millisecond
 
 // refuseWhileDraining refuses new requests until the others have been answered, as apiserver
 // pkg/server/genericapiserver.go does for ShutdownSendRetryAfter. It waits for watches only if they have a grace.
 func (s *Server) refuseWhileDraining(grace context.Context) {
 	s.chain.shutdown.refused.Store(true)
 	var watches sync.WaitGroup
-	if s.config.WatchGrace > 0 {
-		watches.Go(func() { s.streams.EndWatches(s.config.WatchGrace) })
-	}
-	s.http1.Network.Settle(grace)
+	s.endWatches(&watches)
+	_ = wait.PollUntilContextCancel(grace, servingPoll, true, func(context.Context) (bool, error) {
+		return s.chain.shutdown.serving.Load() == 0, nil
+	})
 	watches.Wait()
 }

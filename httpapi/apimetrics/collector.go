@@ -1,7 +1,6 @@
 package apimetrics
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,12 +52,7 @@ func (c *collector) collectAll(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
 		for _, m := range ms.reads {
-			c.collectRead(ch, m, own)
-		}
-		for i := range ms.writes {
-			if m := ms.writes[i].Load(); m != nil {
-				c.collect(ch, m, strconv.Itoa(writeKinds[i].code), true, own)
-			}
+			c.collect(ch, m, own)
 		}
 	}
 	for labels, n := range own {
@@ -68,32 +62,22 @@ func (c *collector) collectAll(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectRead reports a read.
-func (c *collector) collectRead(ch chan<- prometheus.Metric, m *Monitor, own map[[4]string]int64) {
-	gvr := m.of.gvr
-	labels := c.collect(ch, m, "200", m.verb != "watch", own)
+// collect reports the reads that m counts, which were all answered with 200. It adds those that this process has
+// sent to own, whose labels all versions of a resource share.
+func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor, own map[[4]string]int64) {
+	gvr, verb := m.of.gvr, strings.ToUpper(m.verb)
+	own[[4]string{verb, gvr.Group, gvr.Resource, m.of.subresource}] += m.own.Load()
+	labels := []string{verb, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, m.scope, metrics.APIServerComponent}
+	dry := append([]string{""}, labels...)
+	if total := m.durations.report(ch, c.durations, durationBounds, 0, dry...); total > 0 {
+		ch <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(total), append([]string{"200"}, dry...)...)
+	}
+	if m.verb != "watch" {
+		m.durations.report(ch, c.indicators, durationBounds[2:], 0, labels...)
+	}
 	m.sizes.report(ch, c.sizes, sizeBounds, 0, labels...)
 	m.initial.report(ch, c.initial, initialBounds, 0, gvr.Group, gvr.Version, gvr.Resource, m.scope)
 	if m.opened.Load() {
 		ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(m.open.Load()), labels...)
 	}
-}
-
-// collect reports the requests that m counts, which were answered with one code, and returns their labels. It adds those
-// that this process has sent to own, whose labels all versions of a resource share. indicators says that the metric for
-// service level indicators counts the durations, too.
-func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor, code string, indicators bool, own map[[4]string]int64) []string {
-	gvr, verb := m.of.gvr, strings.ToUpper(m.verb)
-	own[[4]string{verb, gvr.Group, gvr.Resource, m.of.subresource}] += m.own.Load()
-	labels := []string{verb, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, m.scope, metrics.APIServerComponent}
-	dry := append([]string{""}, labels...)
-	total := m.durations.report(ch, c.durations, durationBounds, 0, dry...)
-	if total == 0 {
-		return labels
-	}
-	ch <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(total), append([]string{code}, dry...)...)
-	if indicators {
-		m.durations.report(ch, c.indicators, durationBounds[2:], 0, labels...)
-	}
-	return labels
 }

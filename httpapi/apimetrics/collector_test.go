@@ -89,8 +89,8 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 			}
 			a.Life = Lifecycle{Deprecated: key[1] == "namespace", Removed: "1.99"}
 			version := rapid.SampledFrom([]string{"v1", "v1", "v2"}).Draw(t, "version")
-			all.Of(named("ours", version), "", true).Of(key[0], key[1]).Observe(a)
-			tell(all.Of(named("theirs", version), "", true).Of(key[0], key[1]), a)
+			all.Of(named("ours", version), "").Of(key[0], key[1]).Observe(a)
+			tell(all.Of(named("theirs", version), "").Of(key[0], key[1]), a)
 		}
 		got, want := reports(t, all, "ours"), reports(t, all, "theirs")
 		for name := range maps.All(got) {
@@ -129,7 +129,7 @@ func tell(m *Monitor, a Answer) {
 // BenchmarkObserve measures the cost of counting a request.
 func BenchmarkObserve(b *testing.B) {
 	metrics.Register()
-	all := newMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "", true)
+	all := newMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "")
 	b.ReportAllocs()
 	for b.Loop() {
 		all.Of("get", "resource").Observe(Answer{Code: http.StatusOK, Size: 5000, Took: time.Millisecond})

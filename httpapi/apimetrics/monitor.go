@@ -29,27 +29,22 @@ type Lifecycle struct {
 	Removed    string
 }
 
-// Monitors counts the reads and writes of one resource or subresource in one version. A nil Monitors counts
-// nothing.
+// Monitors counts the reads of one resource or subresource in one version. A nil Monitors counts nothing.
 type Monitors struct {
 	gvr         schema.GroupVersionResource
 	subresource string
-	removed     atomic.Pointer[string]                   // the release that removes the version; nil before its first read, and unless it is deprecated
-	eventSizes  *histogram                               // of all watches
-	reads       []*Monitor                               // one for each of readKinds, or none
-	writes      [len(writeKinds)]atomic.Pointer[Monitor] // nil before the first write of the kind
+	removed     atomic.Pointer[string] // the release that removes the version; nil before its first read, and unless it is deprecated
+	eventSizes  *histogram             // of all watches
+	reads       [len(readKinds)]*Monitor
 }
 
-func newMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
+func newMonitors(gvr schema.GroupVersionResource, subresource string) *Monitors {
 	ms := &Monitors{gvr: gvr, subresource: subresource, eventSizes: newSizes(frameBounds)}
-	if !reads {
-		return ms
-	}
-	for _, kind := range readKinds {
-		ms.reads = append(ms.reads, &Monitor{
+	for i, kind := range readKinds {
+		ms.reads[i] = &Monitor{
 			of: ms, verb: kind.verb, scope: kind.scope,
 			durations: newDurations(durationBounds), sizes: newSizes(sizeBounds), initial: newDurations(initialBounds),
-		})
+		}
 	}
 	return ms
 }
@@ -66,18 +61,16 @@ func (ms *Monitors) Of(verb, scope string) *Monitor {
 	return nil
 }
 
-// Monitor counts the requests of one verb and scope that are served without net/http. A nil Monitor counts nothing.
+// Monitor counts the reads of one verb and scope that are served without net/http. A nil Monitor counts nothing.
 type Monitor struct {
 	of          *Monitors
 	verb, scope string
 	durations   *histogram
 	own         atomic.Int64 // requests that this process has sent
-
-	// These are of reads alone.
-	sizes   *histogram   // of responses
-	open    atomic.Int64 // watches
-	opened  atomic.Bool  // there was a watch
-	initial *histogram   // durations until the bookmark after the initial events was sent
+	sizes       *histogram   // of responses
+	open        atomic.Int64 // watches
+	opened      atomic.Bool  // there was a watch
+	initial     *histogram   // durations until the bookmark after the initial events was sent
 }
 
 // request returns a request from which upstream's metrics read the labels.
@@ -198,9 +191,8 @@ type resourceKey struct {
 	subresource string
 }
 
-// Of returns the Monitors of a resource or subresource, which it creates at the first call. reads says whether they
-// count reads. Otherwise upstream's handlers serve the reads, and upstream's metrics count them.
-func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
+// Of returns the Monitors of a resource or subresource, which it creates at the first call.
+func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string) *Monitors {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.all == nil {
@@ -208,7 +200,7 @@ func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string, rea
 	}
 	key := resourceKey{gvr, subresource}
 	if rs.all[key] == nil {
-		rs.all[key] = newMonitors(gvr, subresource, reads)
+		rs.all[key] = newMonitors(gvr, subresource)
 	}
 	return rs.all[key]
 }
@@ -223,65 +215,10 @@ func monitors(of []*Resources) (list []*Monitors) {
 	return list
 }
 
-// writeKinds lists the writes that Monitors count: their verb, scope and status code, and upstream's label for
-// the verb.
-var writeKinds = [...]struct {
-	verb, scope, reported string
-	code                  int
-}{
-	{"create", "resource", "POST", 201},
-	{"update", "resource", "PUT", 200},
-	{"patch", "resource", "PATCH", 200},
-	{"apply", "resource", "APPLY", 200},
-	{"delete", "resource", "DELETE", 200},
-	{"deletecollection", "namespace", "DELETE", 200},
-	{"deletecollection", "cluster", "DELETE", 200},
-}
-
-// Write describes the answer to a write.
-type Write struct {
-	Verb, Scope string // the verb of an apply is "apply"
-	Code        int
-	Took        time.Duration
-	Own         bool // this process sent the request
-}
-
-// ObserveWrite counts a write that has succeeded. It returns false if the code is another one: then the caller
-// reports the write to upstream's metrics. The write must not have waited for flow control or a webhook, nor have a
-// parameter that is a label of upstream's metrics.
-func (ms *Monitors) ObserveWrite(w Write) bool {
-	if ms == nil {
-		return false
-	}
-	for i := range writeKinds {
-		kind := &writeKinds[i]
-		if kind.verb != w.Verb || kind.scope != w.Scope || kind.code != w.Code {
-			continue
-		}
-		counts := ms.writes[i].Load()
-		if counts == nil {
-			ms.writes[i].CompareAndSwap(nil, &Monitor{of: ms, verb: kind.reported, scope: kind.scope, durations: newDurations(durationBounds)})
-			counts = ms.writes[i].Load()
-		}
-		counts.durations.add(int64(w.Took))
-		if w.Own {
-			counts.own.Add(1)
-		}
-		return true
-	}
-	return false
-}
-
 // reset sets all counts to zero, except the number of open watches.
 func (ms *Monitors) reset() {
 	ms.removed.Store(nil)
 	ms.eventSizes.reset()
-	for i := range ms.writes {
-		if m := ms.writes[i].Load(); m != nil {
-			m.own.Store(0)
-			m.durations.reset()
-		}
-	}
 	for _, m := range ms.reads {
 		m.own.Store(0)
 		m.durations.reset()

@@ -36,13 +36,13 @@ type Ledger struct {
 	all    *period       // guarded by mu
 
 	lookup   sync.RWMutex
-	accounts map[callerKey]*Account // guarded by lookup; only changed with mu held, too
+	accounts map[Key]*Account // guarded by lookup; only changed with mu held, too
 }
 
 // New returns an empty Ledger, whose time begins now. cpu returns the CPU time that the process has used.
 func New(cpu func() time.Duration) *Ledger {
 	now := time.Now()
-	l := &Ledger{cpu: cpu, swept: now, used: cpu(), all: &period{from: now}, accounts: make(map[callerKey]*Account)}
+	l := &Ledger{cpu: cpu, swept: now, used: cpu(), all: &period{from: now}, accounts: make(map[Key]*Account)}
 	l.short = series{length: interval, most: 6, current: &period{from: now}}
 	l.long = series{length: time.Minute, most: 5, current: &period{from: now}}
 	return l
@@ -53,38 +53,36 @@ func (l *Ledger) Run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) { l.Sweep() }, interval)
 }
 
-// Account returns c's account. It does not keep c's strings.
-func (l *Ledger) Account(c Caller) *Account {
-	c.cut()
+// Account returns k's account. It does not keep k's strings.
+func (l *Ledger) Account(k Key) *Account {
+	k.cut()
 	l.lookup.RLock()
-	a := l.accounts[callerKey{c.User, string(c.Agent), c.Group, c.Resource, c.Subresource, c.Verb}] // does not allocate
+	a := l.accounts[k]
 	l.lookup.RUnlock()
 	if a != nil {
 		return a
 	}
-	return l.open(callerKey{
-		strings.Clone(c.User), string(c.Agent), strings.Clone(c.Group), strings.Clone(c.Resource), strings.Clone(c.Subresource), strings.Clone(c.Verb),
-	})
+	return l.open(Key{strings.Clone(k.User), strings.Clone(k.UserAgent), strings.Clone(k.Resource), strings.Clone(k.Verb)})
 }
 
-// open returns the account of caller, and creates it if necessary. If there are too many accounts, it first
+// open returns the account of key, and creates it if necessary. If there are too many accounts, it first
 // removes all of them; they are created again when they are used.
-func (l *Ledger) open(caller callerKey) *Account {
+func (l *Ledger) open(key Key) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.accounts[caller]; a != nil {
+	if a := l.accounts[key]; a != nil {
 		return a
 	}
 	if len(l.accounts) == maxAccounts {
 		l.sweepLocked(time.Now(), func(*Account) bool { return false })
 	}
-	a, key := &Account{ledger: l, caller: caller, fresh: true}, caller.key()
+	a := &Account{ledger: l, fresh: true}
 	for d := range dimensions {
 		a.keys[d] = unique.Make(key.project(d))
 	}
 	l.lookup.Lock()
 	defer l.lookup.Unlock()
-	l.accounts[caller] = a
+	l.accounts[key] = a
 	return a
 }
 
@@ -118,11 +116,11 @@ type charge struct {
 func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum time.Duration) {
 	l.lookup.Lock()
 	defer l.lookup.Unlock()
-	for caller, a := range l.accounts {
+	for key, a := range l.accounts {
 		u := a.take()
 		a.fresh = a.fresh || u != Usage{}
 		if !stays(a) {
-			delete(l.accounts, caller)
+			delete(l.accounts, key)
 			a.retired.Store(true)
 			rest := a.take()
 			u.add(&rest)
@@ -169,47 +167,21 @@ func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
 const (
 	maxUser     = 192
 	maxAgent    = 128
-	maxResource = 64 // of each part
+	maxResource = 192
 	maxVerb     = 32
 )
 
-// Caller identifies the account of a request. It has the parts of a [Key], so that a request need not build
-// one. Resource is the path of a request that is not for a resource.
-type Caller struct {
-	User                         string
-	Agent                        []byte
-	Group, Resource, Subresource string
-	Verb                         string
-}
-
 // cut truncates all names to their maximum lengths.
-func (c *Caller) cut() {
-	c.User = c.User[:min(len(c.User), maxUser)]
-	c.Agent = c.Agent[:min(len(c.Agent), maxAgent)]
-	c.Group = c.Group[:min(len(c.Group), maxResource)]
-	c.Resource = c.Resource[:min(len(c.Resource), maxResource)]
-	c.Subresource = c.Subresource[:min(len(c.Subresource), maxResource)]
-	c.Verb = c.Verb[:min(len(c.Verb), maxVerb)]
+func (k *Key) cut() {
+	k.User = k.User[:min(len(k.User), maxUser)]
+	k.UserAgent = k.UserAgent[:min(len(k.UserAgent), maxAgent)]
+	k.Resource = k.Resource[:min(len(k.Resource), maxResource)]
+	k.Verb = k.Verb[:min(len(k.Verb), maxVerb)]
 }
 
-// callerKey is a Caller that can be a key of a map.
-type callerKey struct{ user, agent, group, resource, subresource, verb string }
-
-func (c callerKey) key() Key {
-	k := Key{User: c.user, UserAgent: c.agent, Resource: c.resource, Verb: c.verb}
-	if c.group != "" {
-		k.Resource += "." + c.group
-	}
-	if c.subresource != "" {
-		k.Resource += "/" + c.subresource
-	}
-	return k
-}
-
-// Account is the cost of one caller since the ledger's last sweep.
+// Account is the cost of one [Key] since the ledger's last sweep.
 type Account struct {
 	ledger *Ledger
-	caller callerKey
 	keys   [dimensions]unique.Handle[Key]
 
 	used    [kinds]atomic.Int64
@@ -236,7 +208,7 @@ func (a *Account) Add(u Usage) *Account {
 		return a
 	}
 	// The ledger reads a after setting retired, so every cost added before is taken either by the ledger or here.
-	return a.ledger.open(a.caller).Add(a.take())
+	return a.ledger.open(a.Key()).Add(a.take())
 }
 
 // take empties the account.

@@ -16,23 +16,23 @@ func boundless() func() time.Duration {
 }
 
 // streams are patterns of load. Each returns the caller of the i-th request.
-func streams(random *rand.Rand) map[string]func(i int) Caller {
+func streams(random *rand.Rand) map[string]func(i int) Key {
 	zipf := rand.NewZipf(random, 1.1, 1, 1<<20)
-	caller := func(agent string) Caller {
-		return Caller{User: "u" + agent[:1], Agent: []byte(agent), Resource: "pods", Verb: "list"}
+	caller := func(agent string) Key {
+		return Key{User: "u" + agent[:1], UserAgent: agent, Resource: "pods", Verb: "list"}
 	}
-	return map[string]func(i int) Caller{
-		"zipf":    func(int) Caller { return caller(fmt.Sprint(zipf.Uint64())) },
-		"uniform": func(int) Caller { return caller(fmt.Sprint(random.IntN(5000))) },
-		"few":     func(int) Caller { return caller(fmt.Sprint(random.IntN(maxEntries))) },
-		"unique beside heavy": func(i int) Caller {
+	return map[string]func(i int) Key{
+		"zipf":    func(int) Key { return caller(fmt.Sprint(zipf.Uint64())) },
+		"uniform": func(int) Key { return caller(fmt.Sprint(random.IntN(5000))) },
+		"few":     func(int) Key { return caller(fmt.Sprint(random.IntN(maxEntries))) },
+		"unique beside heavy": func(i int) Key {
 			if i%20 == 0 {
 				return caller(fmt.Sprint("heavy", i/20%10))
 			}
 			return caller(fmt.Sprint(i))
 		},
 		// Each comes back when it has just been dropped.
-		"rounds": func(i int) Caller { return caller(fmt.Sprint(i % (maxEntries + 1))) },
+		"rounds": func(i int) Key { return caller(fmt.Sprint(i % (maxEntries + 1))) },
 	}
 }
 
@@ -134,7 +134,7 @@ func TestHeavyAreFound(t *testing.T) {
 			if i%50 == 0 {
 				agent = "heavy"
 			}
-			l.Account(Caller{Agent: []byte(agent), Resource: "pods", Verb: "get"}).Add(Usage{Requests: 1})
+			l.Account(Key{UserAgent: agent, Resource: "pods", Verb: "get"}).Add(Usage{Requests: 1})
 		}
 		for _, by := range []Dimension{ByClient, ByAgent} {
 			first := l.Report(Query{By: by, Sort: Requests}).Rows[0]

@@ -183,7 +183,7 @@ func ReadsOf(custom *registry.CustomResource, monitors *apimetrics.Resources, cr
 	for _, f := range v.SelectableFields {
 		selectable = append(selectable, strings.TrimPrefix(f.JSONPath, "."))
 	}
-	return reads.NewCustom(e, selectable, printed.Table, apimetrics.Lifecycle{Deprecated: v.Deprecated}, warnings(crd, v), monitors.Of(e.GVR, "", true)), nil
+	return reads.NewCustom(e, selectable, printed.Table, apimetrics.Lifecycle{Deprecated: v.Deprecated}, warnings(crd, v), monitors.Of(e.GVR, "")), nil
 }
 
 // warnings returns the warnings in responses for a deprecated version.

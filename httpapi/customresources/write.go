@@ -72,11 +72,10 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 				continue
 			}
 			own, view := admit, func() *registry.View { return g.readable[v.Name].View }
-			var monitors *apimetrics.Monitors
 			manager := set.Versions[v.Name].Updates
 			switch subresource {
 			case "":
-				own, monitors = creates{admit, s}, s.extensions.monitors.Of(scope.Resource, "", true)
+				own = creates{admit, s}
 			case "status":
 				manager = set.Versions[v.Name].StatusUpdates
 			case "scale":
@@ -88,7 +87,7 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
 				},
 				View: view, Scope: scope, Admission: own, Unrouted: true,
-				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Monitors: monitors, Manager: manager,
+				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Manager: manager,
 			})
 		}
 	}
@@ -119,10 +118,7 @@ func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.K
 			return served // ServeHTTP answers with the error
 		}
 		// The CRD has changed since, or this server is shutting down.
-		ctx, cancel := x.Bounded()
-		replaced := e.awaitReplaced(ctx, gr, s)
-		cancel()
-		if !replaced {
+		if !e.awaitReplaced(x.Base(), gr, s) {
 			x.Fail(errChanging())
 			return true
 		}
@@ -158,9 +154,7 @@ func (e *Extensions) write(x *exchange.Exchange, s *serving, attributes func() [
 			return false, errRetired
 		}
 		if x.Verb == "create" && !e.config.Alone {
-			ctx, cancel := x.Bounded()
-			awaitOthers(ctx, s.crd.Load())
-			cancel()
+			awaitOthers(x.Base(), s.crd.Load())
 		}
 	}
 	b.endpoints[t].Serve(x, attributes)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"runtime"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-io/larder/httpapi/request"
@@ -36,20 +35,26 @@ func TestContextsOfAuditedRequestsStartNoGoroutines(t *testing.T) {
 // carrier has no client that leaves.
 type carrier struct{ Carrier }
 
-func (carrier) Until(ctx context.Context) context.Context { return ctx }
+func (carrier) OnEnd(func()) {}
 
-// TestWritesEndAtTheDeadlineOfTheirRequest checks that a request that has waited has less time to write.
-func TestWritesEndAtTheDeadlineOfTheirRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for waited, most := range map[time.Duration]time.Duration{0: maxWriteTime, 45 * time.Second: 15 * time.Second} {
-			x := &Exchange{Carrier: carrier{}, Deadlines: NewDeadlines(t.Context(), time.Minute), Received: time.Now().Add(-waited)}
-			x.Deadline = x.Received.Add(time.Minute)
-			ctx, cancel := x.BoundedWrite()
-			until, _ := ctx.Deadline()
-			cancel()
-			if late := until.Sub(x.Received.Add(waited + most)); late < 0 || late > 2*deadlineStep {
-				t.Errorf("after %v the write ends %v later than %v", waited, late, most)
-			}
+func (carrier) Fields() []Field { return nil }
+
+// TestContextsOfRequests checks the deadlines of a request's contexts, and that the contexts have the values of Carry.
+func TestContextsOfRequests(t *testing.T) {
+	received := time.Now()
+	by := received.Add(time.Minute)
+	for name, deadline := range map[string]time.Time{"short": by, "long-running": {}} {
+		x := new(Exchange)
+		x.Init(carrier{}, received, t.Context())
+		x.PrepareBy, x.Deadline = by, deadline
+		x.Carry(func(ctx context.Context) context.Context { return context.WithValue(ctx, carrier{}, 1) })
+		prepared, release := x.Prepared()
+		defer release()
+		if until, _ := prepared.Deadline(); !until.Equal(by) || prepared.Value(carrier{}) == nil {
+			t.Errorf("%s: prepared until %v", name, until)
 		}
-	})
+		if until, _ := x.Base().Deadline(); !until.Equal(deadline) || x.Base().Value(carrier{}) == nil {
+			t.Errorf("%s: served until %v", name, until)
+		}
+	}
 }

@@ -9,8 +9,7 @@
 //
 // # What an exchange holds
 //
-// An [AuditRecord] records the request. A [Seat] counts it as being served. [Deadlines] give
-// requests that begin at about the same time one context. All of them move with the request to the
+// An [AuditRecord] records the request. A [Seat] counts it as being served. Both move with the request to the
 // goroutine that serves it after the exchange has ended.
 //
 // # Bytes

@@ -11,6 +11,7 @@ import (
 	"net/textproto"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -49,15 +50,14 @@ type Carrier interface {
 	// TLS is nil for requests of this process, which are Internal.
 	TLS() *tls.ConnectionState
 	Internal() bool
-	// Slot stores the handler's data about the client between requests; it may be nil. Concurrent requests
-	// have different slots.
-	Slot() *any
+	// Slot stores the handler's data about the client, which all requests of a connection share; it may be nil.
+	Slot() *atomic.Value
 
 	// Major is the version of HTTP: 1 or 2. Requests of 2 share their connection with others.
 	Major() int
-	// Until returns a context that ends with ctx, when the client leaves, over HTTP/1.1 up to a second
-	// later, or when the exchange ends.
-	Until(ctx context.Context) context.Context
+	// OnEnd registers a function that is called when the client leaves, over HTTP/1.1 up to a second later, or when
+	// the exchange ends.
+	OnEnd(f func())
 
 	// StartStream begins a response whose body the caller writes piece by piece, and may write at
 	// once. The server adds Date and the fields that frame the body to header, which is valid until
@@ -134,22 +134,23 @@ type Exchange struct {
 
 	Carrier  Carrier
 	Received time.Time
-	Deadline time.Time // zero for long-running requests
-	AuditID  string
-	HSTS     string    // the Strict-Transport-Security field of the response; "" for none
-	User     user.Info // nil before the request is authenticated
-
-	ClientDeadline bool // Deadline is the client's, which is earlier than the server's
+	Server   context.Context // ends with the server
+	Deadline time.Time       // zero for long-running requests
+	// PrepareBy limits the work before the request is served, such as authentication. It is Deadline unless the
+	// request is long-running.
+	PrepareBy time.Time
+	AuditID   string
+	HSTS      string    // the Strict-Transport-Security field of the response; "" for none
+	User      user.Info // nil before the request is authenticated
 
 	// Account is charged for the request; nil before the client is known. Waited is the part of
 	// the time since Received that the request is known to have waited.
 	Account *costs.Account
 	Waited  time.Duration
 
-	Audit     *AuditRecord // nil records nothing
-	Seat      Seat
-	InQueue   time.Duration // time in a queue for Seat
-	Deadlines *Deadlines
+	Audit   *AuditRecord // nil records nothing
+	Seat    Seat
+	InQueue time.Duration // time in a queue for Seat
 
 	LogValues []any     // of the serving chain, for the line of the log; nil if requests are not logged
 	Seated    time.Time // when the request got its seat; zero if requests are not logged
@@ -159,18 +160,16 @@ type Exchange struct {
 	encoding time.Time // when encoding the answer began; zero if that is not recorded
 	ready    time.Time // when sending it began; zero if that is not recorded
 
-	base         context.Context // nil before the first call of Base
-	carries      bool            // base has values of x alone
-	withDeadline context.Context // has the server's deadline; nil before the first call of atDeadline
-	*spans                       // nil: x is not traced
+	base   context.Context // nil before the first call of Base
+	*spans                 // nil: x is not traced
 
 	Response            // the answer
 	object   objectBody // is its body, if it is one object
 }
 
-// Init makes x the exchange that c carries.
-func (x *Exchange) Init(c Carrier, received time.Time, deadlines *Deadlines) {
-	x.Carrier, x.Received, x.Deadlines = c, received, deadlines
+// Init makes x the exchange that c carries. Its contexts end with server.
+func (x *Exchange) Init(c Carrier, received time.Time, server context.Context) {
+	x.Carrier, x.Received, x.Server = c, received, server
 	x.Header = c.Fields()
 }
 
@@ -267,63 +266,33 @@ func (x *Exchange) ReleaseSeat() {
 	}
 }
 
-// Base returns a context that ends with the server, or when the client leaves.
+// Base returns the context of the request. It ends at Deadline, with the server, when the client leaves, and with the
+// exchange.
 func (x *Exchange) Base() context.Context {
 	if x.base == nil {
-		x.base = x.Carrier.Until(x.Deadlines.base)
+		var cancel context.CancelFunc
+		if x.Deadline.IsZero() {
+			x.base, cancel = context.WithCancel(x.Server)
+		} else {
+			x.base, cancel = context.WithDeadline(x.Server, x.Deadline)
+		}
+		x.Carrier.OnEnd(cancel)
 	}
 	return x.base
 }
 
-// Carry replaces the context of Base, and of the contexts derived from it, by with(context).
+// Carry replaces the context of Base by with(context).
 func (x *Exchange) Carry(with func(context.Context) context.Context) {
-	x.base, x.carries = with(x.Base()), true
+	x.base = with(x.Base())
 }
 
-// shares reports whether x may use a context shared with other requests.
-func (x *Exchange) shares() bool { return !x.ClientDeadline && !x.Traced() && !x.carries }
-
-// atDeadline is Base with the server's deadline.
-func (x *Exchange) atDeadline() context.Context {
-	if x.withDeadline == nil {
-		x.withDeadline = x.Carrier.Until(x.Deadlines.At(x.Received))
-	}
-	return x.withDeadline
-}
-
-// Prepared returns a context for the work before a request is served, and a function to call after that. The context
-// of a long-running request lasts as long as the context of other requests.
+// Prepared returns a context for the work before a request is served, and a function that releases it. The context of
+// a long-running request lasts as long as the context of other requests.
 func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
-	if x.Deadline.IsZero() {
-		return x.atDeadline(), func() {}
-	}
-	return x.Bounded()
-}
-
-// Bounded returns a context that ends at the request's deadline, and a function that releases it.
-func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
-	switch {
-	case x.Deadline.IsZero():
+	if !x.Deadline.IsZero() {
 		return x.Base(), func() {}
-	case !x.shares():
-		return context.WithDeadline(x.Base(), x.Deadline)
-	default:
-		return x.atDeadline(), func() {}
 	}
-}
-
-// BoundedWrite is Bounded for a write that begins now: upstream limits writes to 34 s.
-func (x *Exchange) BoundedWrite() (context.Context, context.CancelFunc) {
-	now := time.Now()
-	until := now.Add(maxWriteTime)
-	late := x.Deadline.Before(until) // the request has waited, or its client wants an answer soon
-	if late {
-		until = x.Deadline
-	}
-	if late || !x.shares() {
-		return context.WithDeadline(x.Base(), until)
-	}
-	return x.Carrier.Until(x.Deadlines.writes.At(now)), func() {}
+	return context.WithDeadline(x.Base(), x.PrepareBy)
 }
 
 // CopyHeaders copies the header fields that keep accepts, under their canonical names.

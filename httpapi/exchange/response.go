@@ -83,9 +83,6 @@ type HijackedBody interface {
 	Proceed(w io.Writer) error
 }
 
-// LeaveAfter makes the client send its next request on another connection.
-func (r *Response) LeaveAfter() { r.Set("Connection", "close") }
-
 // Set sets a field of the header.
 func (r *Response) Set(name, value string) {
 	for i := range r.Header {

@@ -2,13 +2,13 @@ package http1
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"iter"
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -77,31 +77,26 @@ func (ss *Session) Internal() bool {
 // Major implements exchange.Carrier.
 func (ss *Session) Major() int { return 1 }
 
-// Until implements exchange.Carrier. EndLeft notices when the client leaves.
-func (ss *Session) Until(ctx context.Context) context.Context {
-	if socket.Below(ss.conn) == nil { // a client in this process
-		return ctx
-	}
-	ctx, cancel := context.WithCancel(ctx)
+// OnEnd implements exchange.Carrier. EndLeft notices when the client leaves.
+func (ss *Session) OnEnd(f func()) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.cancels = append(ss.cancels, cancel)
-	return ctx
+	ss.onEnd = append(ss.onEnd, f)
 }
 
-// cancel ends the contexts that Until has returned.
-func (ss *Session) cancel() {
+// end calls the functions that OnEnd has registered.
+func (ss *Session) end() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	for _, cancel := range ss.cancels {
-		cancel()
+	for _, f := range ss.onEnd {
+		f()
 	}
-	clear(ss.cancels)
-	ss.cancels = ss.cancels[:0]
+	clear(ss.onEnd)
+	ss.onEnd = ss.onEnd[:0]
 }
 
-// Slot implements exchange.Carrier: the requests of a connection come one after the other.
-func (ss *Session) Slot() *any { return &ss.slot }
+// Slot implements exchange.Carrier.
+func (ss *Session) Slot() *atomic.Value { return &ss.slot }
 
 // StartStream implements exchange.Carrier.
 func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyStream {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -77,10 +78,10 @@ func (c *fastCarrier) Chunks() bool             { return c.ctx.Request.Header.Is
 func (c *fastCarrier) BodyLength() int64        { return int64(c.ctx.Request.Header.ContentLength()) }
 func (c *fastCarrier) RemoteAddr() net.Addr     { return c.ctx.RemoteAddr() }
 func (c *fastCarrier) Internal() bool           { return false }
-func (c *fastCarrier) Slot() *any               { return nil }
+func (c *fastCarrier) Slot() *atomic.Value      { return nil }
 func (c *fastCarrier) Major() int               { return 1 }
 
-func (c *fastCarrier) Until(ctx context.Context) context.Context { return ctx }
+func (c *fastCarrier) OnEnd(func()) {}
 
 func (c *fastCarrier) Lines() iter.Seq2[[]byte, []byte] {
 	return headerLines(c.ctx.Request.Header.RawHeaders())
@@ -174,10 +175,10 @@ func (c *stdCarrier) Chunks() bool              { return c.req.ProtoAtLeast(1, 1
 func (c *stdCarrier) BodyLength() int64         { return c.req.ContentLength }
 func (c *stdCarrier) TLS() *tls.ConnectionState { return c.req.TLS }
 func (c *stdCarrier) Internal() bool            { return false }
-func (c *stdCarrier) Slot() *any                { return nil }
+func (c *stdCarrier) Slot() *atomic.Value       { return nil }
 func (c *stdCarrier) Major() int                { return c.req.ProtoMajor }
 
-func (c *stdCarrier) Until(ctx context.Context) context.Context { return ctx }
+func (c *stdCarrier) OnEnd(func()) {}
 
 func (c *stdCarrier) RemoteAddr() net.Addr {
 	addr, _ := net.ResolveTCPAddr("tcp", c.req.RemoteAddr)

@@ -94,18 +94,6 @@ func (c *connection) answers() bool {
 	return h == nil || h.Answers()
 }
 
-// underWay returns a function that reports whether the requests that are being served now have
-// been answered. It returns nil if there are none.
-func (c *connection) underWay() (answered func() bool) {
-	if h := c.http2.Load(); h != nil {
-		return h.UnderWay()
-	}
-	if c.state.Load() != stateActive {
-		return nil
-	}
-	return func() bool { return c.state.Load() != stateActive }
-}
-
 // close closes c without waiting for the client: it sends TLS's close_notify only if no other
 // bytes wait to be sent.
 func (c *connection) close() {

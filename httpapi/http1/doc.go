@@ -38,6 +38,6 @@
 //
 // # Locks
 //
-// A listener's lock guards its set of open connections, a session's the contexts of its request. Both are leaves:
+// A listener's lock guards its set of open connections, a session's the functions to call at the end of its request. Both are leaves:
 // while one is held, nothing is written and no other lock of this package is taken.
 package http1

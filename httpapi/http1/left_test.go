@@ -18,9 +18,9 @@ func TestContextsEndWhenTheClientLeaves(t *testing.T) {
 	contexts, answer := make(chan context.Context, 2), make(chan struct{})
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
-		x.Init(c, received, exchange.NewDeadlines(context.Background(), time.Minute))
+		x.Init(c, received, context.Background())
 		x.Deadline = received.Add(time.Minute)
-		bounded, release := x.BoundedWrite()
+		bounded, release := x.Prepared()
 		defer release()
 		contexts <- x.Base()
 		contexts <- bounded

@@ -205,7 +205,7 @@ func (l *Listener) EndLeft(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		for _, c := range l.list(false) {
 			if ss := c.http1.Load(); ss != nil && c.state.Load() == stateActive && socket.Closed(c.conn) {
-				ss.cancel()
+				ss.end()
 			}
 		}
 	}, leftInterval)

@@ -3,12 +3,12 @@ package http1
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -29,11 +29,10 @@ const (
 	slack = 5 * time.Second
 )
 
-// Sizes of the buffer for a header, which grows up to the server's limit. Buffers of rare sizes are not kept.
+// Sizes of the buffer for a header, which grows up to the server's limit.
 const (
 	headerStart  = 4 << 10
 	headerGrowth = 4
-	headerKept   = 64 << 10
 	// headerExtra is the slack that net/http's server allows beyond its bound.
 	headerExtra = 4 << 10
 )
@@ -56,14 +55,14 @@ type Session struct {
 	reads int      // calls of conn.Read since the first byte of the request
 	body  incoming // of the request
 
-	*message     // the request and its response; nil while idle
-	slot     any // kept for the handler between requests
+	*message // the request and its response; nil while idle
+	slot     atomic.Value
 
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
 
-	mu      sync.Mutex
-	cancels []context.CancelFunc // guarded by mu: of the contexts of the current request
+	mu    sync.Mutex
+	onEnd []func() // guarded by mu: are called at the end of the current request
 }
 
 // Serve serves requests until the connection ends.
@@ -166,7 +165,7 @@ func (ss *Session) requests() (take func(), again bool) {
 	ss.message = m
 	ss.openReader()
 	defer func() {
-		if take == nil && ss.size <= headerKept { // the buffer of a large header is not kept
+		if take == nil && ss.size == headerStart { // the buffer of a large header is not kept
 			m.reset()
 			messages.Put(m)
 		}
@@ -236,7 +235,7 @@ func (ss *Session) request() (take func(), again bool) {
 		}
 		return nil, ss.answer(x, closing || x.Closing)
 	}
-	defer ss.cancel()
+	defer ss.end()
 	x := ss.s.config.Handler(ss, received)
 	defer x.Close()
 	ss.sent = 0
@@ -327,24 +326,16 @@ func (ss *Session) readAhead() []byte {
 // readers holds buffers of headerStart bytes, which nearly all headers fit into.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart) }}
 
-// largeReaders holds buffers of the next sizes.
-var largeReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart*headerGrowth) }}
-
 func (ss *Session) openReader() {
-	pool := &readers
-	if ss.size > headerStart {
-		pool = &largeReaders
-	}
-	ss.in = pool.Get().(*bufio.Reader)
-	if ss.in.Size() < ss.size {
+	if ss.size == headerStart {
+		ss.in = readers.Get().(*bufio.Reader)
+	} else {
 		ss.in = bufio.NewReaderSize(nil, ss.size)
 	}
-	ss.size = ss.in.Size()
 	ss.in.Reset(ss)
 }
 
-// closeReader returns the buffer to its pool. The next one has the same size, up to headerKept: a
-// connection that needed it once needs it again.
+// closeReader returns the buffer to the pool, unless it is larger.
 func (ss *Session) closeReader() {
 	if ss.in == nil {
 		return
@@ -353,15 +344,10 @@ func (ss *Session) closeReader() {
 		invariants.OverwriteReader(ss.in)
 	}
 	ss.in.Reset(nil)
-	switch size := ss.in.Size(); {
-	case size <= headerStart:
+	if ss.size == headerStart {
 		readers.Put(ss.in)
-	case size <= headerKept:
-		largeReaders.Put(ss.in)
-	default:
-		ss.size = headerStart
 	}
-	ss.in = nil
+	ss.in, ss.size = nil, headerStart
 }
 
 // refuse answers a request that could not be read because of err, unless the client has disconnected, and the

@@ -2,7 +2,6 @@ package http1
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -81,20 +80,6 @@ func (l *Listener) abort() {
 		socket.CloseSocket(c.conn)
 	}
 	l.running.Wait()
-}
-
-// Settle waits until the requests that are being served now have been answered, or ctx ends.
-func (l *Listener) Settle(ctx context.Context) {
-	var busy []func() bool
-	for _, c := range l.list(false) {
-		if answered := c.underWay(); answered != nil {
-			busy = append(busy, answered)
-		}
-	}
-	_ = poll(ctx, func() bool {
-		busy = slices.DeleteFunc(busy, func(answered func() bool) bool { return answered() })
-		return len(busy) == 0
-	})
 }
 
 // Drain waits until the requests in flight have been answered, or ctx ends. It leaves idle connections open for

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -72,36 +73,8 @@ func (r *request) TLS() *tls.ConnectionState { return r.c.tls }
 
 func (r *request) Internal() bool { return false }
 
-// keptSlots limits the unused slots that a connection keeps.
-const keptSlots = 4
-
-// Slot implements exchange.Carrier. Concurrent requests have different slots, and later requests reuse them.
-func (r *request) Slot() *any {
-	if r.slot != nil {
-		return r.slot
-	}
-	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
-	if last := len(r.c.slots) - 1; last >= 0 {
-		r.slot, r.c.slots = r.c.slots[last], r.c.slots[:last]
-	} else {
-		r.slot = new(any)
-	}
-	return r.slot
-}
-
-// leaveSlot makes the slot available to other requests.
-func (r *request) leaveSlot() {
-	if r.slot == nil {
-		return
-	}
-	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
-	if len(r.c.slots) < keptSlots && *r.slot != nil {
-		r.c.slots = append(r.c.slots, r.slot)
-	}
-	r.slot = nil
-}
+// Slot implements exchange.Carrier.
+func (r *request) Slot() *atomic.Value { return &r.c.slot }
 
 // StartStream implements exchange.Carrier. The head is sent at once.
 func (r *request) StartStream(code int, header []exchange.Field) exchange.BodyStream {

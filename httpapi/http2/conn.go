@@ -81,7 +81,8 @@ type Conn struct {
 	waiter  *socket.Waiter // guarded by writeMu: is notified when the write waits; may be nil
 	unsent  *[]byte        // guarded by writeMu: frames that leave with the next ones; nil if there are none
 
-	pending atomic.Bool // control is not empty
+	pending atomic.Bool  // control is not empty
+	slot    atomic.Value // of exchange.Carrier
 
 	mu            sync.Mutex
 	last          uint32               // guarded by mu: the latest stream
@@ -89,7 +90,6 @@ type Conn struct {
 	serving       int                  // guarded by mu: goroutines of streams
 	answering     int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the answer
 	ending        int                  // guarded by mu: ends of streams that are being written
-	slots         []*any               // guarded by mu: slots that no request uses; see Slot
 	window        int64                // guarded by mu: bytes that may be sent
 	waiting       int                  // guarded by mu: writers that wait for a window
 	initial       int64                // guarded by mu: the window of a new stream
@@ -97,7 +97,6 @@ type Conn struct {
 	memory        memoryUsage          // guarded by mu
 	memoryHolders map[*stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
 	control       []byte               // guarded by mu: frames that wait for writeMu
-	spare         []byte               // guarded by mu: an empty buffer, which becomes control while control is written
 	over          error                // guarded by mu: why nothing is served any more
 	goingAway     goAwayState          // guarded by mu
 	idleSince     time.Time            // guarded by mu
@@ -361,28 +360,6 @@ func (c *Conn) Answers() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.serving > 0 || c.ending > 0 || c.over == nil && len(c.streams) == 0
-}
-
-// UnderWay returns a function that reports whether the current requests have been answered or hijacked; nil
-// if there are none.
-func (c *Conn) UnderWay() (answered func() bool) {
-	c.mu.Lock()
-	before := c.last
-	c.mu.Unlock()
-	answered = func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for id, st := range c.streams {
-			if id <= before && st.serving {
-				return false
-			}
-		}
-		return true
-	}
-	if answered() {
-		return nil
-	}
-	return answered
 }
 
 const (

@@ -34,7 +34,6 @@ type request struct {
 	facts          exchange.Facts
 	streamed       int64 // bytes that were written before the handler took the stream
 
-	slot *any
 	room [16]exchange.Field // for the header of the response; few responses have more fields
 }
 

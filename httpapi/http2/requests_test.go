@@ -164,7 +164,7 @@ func TestBodyBeyondItsWindowIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(exchange.Exchange)
-			x.Init(c, received, exchange.NewDeadlines(t.Context(), time.Hour))
+			x.Init(c, received, t.Context())
 			<-x.Base().Done() // without reading
 			return x
 		})
@@ -191,7 +191,8 @@ func TestClientsThatLeave(t *testing.T) {
 				began, ended := make(chan struct{}, 2), make(chan error, 2)
 				p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 					x := new(exchange.Exchange)
-					x.Init(c, received, exchange.NewDeadlines(t.Context(), time.Hour))
+					x.Init(c, received, t.Context())
+					x.PrepareBy = received.Add(time.Hour)
 					ctx, cancel := x.Prepared()
 					defer cancel()
 					began <- struct{}{}

@@ -1,13 +1,11 @@
 package http2
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -88,7 +86,6 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 
 // serve serves a request.
 func (c *Conn) serve(r *request) {
-	reserveStack()
 	st := r.stream
 	defer func() {
 		c.mu.Lock()
@@ -98,18 +95,6 @@ func (c *Conn) serve(r *request) {
 		c.noteIdleLocked()
 	}()
 	r.serve()
-}
-
-// stackOfRequest is a little more than the stack that a GET needs.
-const stackOfRequest = 10 << 10
-
-// reserveStack makes the goroutine's stack large enough for a GET, at once: it would grow three
-// times, and each growth copies all of it.
-//
-//go:noinline
-func reserveStack() {
-	var room [stackOfRequest]byte
-	runtime.KeepAlive(&room)
 }
 
 // serve serves one request and recovers from its panic.
@@ -133,7 +118,6 @@ func (r *request) serve() {
 	if take := x.Hijack; take != nil {
 		x.Charge(st.written, st.TakeWaited())
 		x.Close()
-		r.leaveSlot()
 		st.answered()
 		t := r.hijacked()
 		r.release()
@@ -152,7 +136,6 @@ func (r *request) serve() {
 		x.Charge(st.written, st.TakeWaited())
 	}
 	x.Close()
-	r.leaveSlot()
 	st.answered()
 	if !x.Streamed {
 		st.runCallbacks()
@@ -176,7 +159,7 @@ func (st *stream) answered() {
 	st.serving = false
 }
 
-// runCallbacks removes and calls the functions that onLeave has registered.
+// runCallbacks removes and calls the functions that OnEnd has registered.
 func (st *stream) runCallbacks() {
 	st.c.mu.Lock()
 	gone := st.callbacks
@@ -261,16 +244,9 @@ func (st *stream) endAnswerLocked() {
 	}
 }
 
-// Until returns a context that ends with ctx, or when the client leaves. It ends with the
-// exchange.
-func (st *stream) Until(ctx context.Context) context.Context {
-	bound, cancel := context.WithCancel(ctx)
-	st.onLeave(cancel)
-	return bound
-}
-
-// onLeave registers f to be called when the client leaves. If it has left, f is called at once.
-func (st *stream) onLeave(f func()) {
+// OnEnd registers f to be called when the client leaves or the exchange ends. If the client has left, f is called at
+// once.
+func (st *stream) OnEnd(f func()) {
 	st.c.mu.Lock()
 	left := st.over != nil
 	if !left {
@@ -285,7 +261,7 @@ func (st *stream) onLeave(f func()) {
 // Left calls the functions registered so far, and registers f to be called when the client leaves.
 func (st *stream) Left(f func()) {
 	st.runCallbacks()
-	st.onLeave(f)
+	st.OnEnd(f)
 }
 
 func (st *stream) Read(p []byte) (int, error) {

@@ -44,7 +44,7 @@ func (c *Conn) unlockWrites() {
 			}
 			c.mu.Lock()
 			control := c.control
-			c.control, c.spare = c.spare[:0], nil
+			c.control = nil
 			c.pending.Store(false)
 			c.mu.Unlock()
 			if c.out(control) != nil {
@@ -53,11 +53,6 @@ func (c *Conn) unlockWrites() {
 			if c.tcp != nil {
 				c.tcp.TakeWaited() // for bytes that no stream has requested
 			}
-			c.mu.Lock()
-			if cap(control) <= keptControl {
-				c.spare = control[:0]
-			}
-			c.mu.Unlock()
 		}
 		c.waiter = nil
 		c.writeMu.Unlock()
@@ -74,11 +69,8 @@ func (c *Conn) closed() bool {
 	return c.over != nil
 }
 
-// Queued control frames are limited: a client that causes more of them does not read.
-const (
-	maxControl  = 64 << 10
-	keptControl = 4 << 10
-)
+// maxControl limits the queued control frames: a client that causes more of them does not read.
+const maxControl = 64 << 10
 
 // controlWriter queues the control frames that Conn.framer writes.
 type controlWriter Conn

@@ -135,11 +135,10 @@ func (w *warner) AddWarning(agent, text string) {
 const CacheTTL = time.Second
 
 // credentials are those by which a connection was last authenticated, and the answer. They keep a digest of
-// the secret, under a key of this process.
+// the secret, under a key of this process. They are immutable.
 type credentials struct {
 	by       *Authentication // a connection may have requests for several clusters
 	digest   [sha256.Size]byte
-	current  [sha256.Size]byte // room for the digest of the current request's secret
 	response *authenticator.Response
 	until    time.Time
 
@@ -156,12 +155,12 @@ func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 	if slot == nil {
 		return nil
 	}
-	known, _ := (*slot).(*credentials)
+	known, _ := slot.Load().(*credentials)
 	if known == nil || known.by != a || !x.Received.Before(known.until) || known.generation != a.Generation() {
 		return nil
 	}
-	digest := &known.current
-	a.Digester.Digest(digest, x.Peek("Authorization"))
+	var digest [sha256.Size]byte
+	a.Digester.Digest(&digest, x.Peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
 	}
@@ -191,7 +190,7 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 		}
 		known.token = known.token && name != leaf.Subject.CommonName
 	}
-	*slot = known
+	slot.Store(known)
 }
 
 // Digester makes digests of credentials under a key of its own.

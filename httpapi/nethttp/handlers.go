@@ -1,6 +1,7 @@
 package nethttp
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -92,10 +93,10 @@ type Call struct {
 	body     *body // of detached; nil if it has none
 }
 
-// Init makes x the call that c carries.
-func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlines *exchange.Deadlines) {
+// Init makes x the call that c carries. Its contexts end with server.
+func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, server context.Context) {
 	x.handlers = h
-	x.Exchange.Init(c, received, deadlines)
+	x.Exchange.Init(c, received, server)
 }
 
 // HTTP returns the request for net/http code. It refers to no memory of the connection. Its context is that of Base.

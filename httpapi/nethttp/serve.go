@@ -28,7 +28,7 @@ func (x *Call) Serve(h http.Handler) {
 // and the handler sees the headers that are already set.
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	h = x.withLogLine(h)
-	ctx, cancel := context.WithDeadline(x.Audit.Context(x.Base()), x.Deadline)
+	ctx, cancel := context.WithCancel(x.Audit.Context(x.Base()))
 	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
 	w := &buffered{
 		flushes: prompt, audit: x.TakeAudit(), asked: x.body, seat: x.TakeSeat(), cancel: cancel,
@@ -137,7 +137,7 @@ func (x *Call) serveStream(h http.Handler, deadline time.Time) {
 		Log:     x.logged(),
 	}
 	x.HeaderTo(handed.Header)
-	to, lasting := x.handlers.config.Streams, x.Deadlines.Base()
+	to, lasting := x.handlers.config.Streams, x.Server
 	x.Hijack = func(t exchange.Hijacked) { to.Serve(lasting, t, handed) }
 }
 

@@ -192,7 +192,7 @@ func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
 	} {
 		for status, want := range want {
 			x := new(Call)
-			new(Handlers).Init(x, carrier{}, time.Now(), exchange.NewDeadlines(t.Context(), time.Minute))
+			new(Handlers).Init(x, carrier{}, time.Now(), t.Context())
 			if err := x.Parse(http.MethodGet, "/x"); err != nil {
 				t.Fatal(err)
 			}
@@ -212,15 +212,15 @@ func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
 // carrier is a request without header and body.
 type carrier struct{ exchange.Carrier }
 
-func (carrier) Fields() []exchange.Field                  { return nil }
-func (carrier) Host() []byte                              { return nil }
-func (carrier) Peek(string) []byte                        { return nil }
-func (carrier) Lines() iter.Seq2[[]byte, []byte]          { return func(func(_, _ []byte) bool) {} }
-func (carrier) BodyLength() int64                         { return 0 }
-func (carrier) RemoteAddr() net.Addr                      { return new(net.TCPAddr) }
-func (carrier) TLS() *tls.ConnectionState                 { return nil }
-func (carrier) Major() int                                { return 1 }
-func (carrier) Until(ctx context.Context) context.Context { return ctx }
+func (carrier) Fields() []exchange.Field         { return nil }
+func (carrier) Host() []byte                     { return nil }
+func (carrier) Peek(string) []byte               { return nil }
+func (carrier) Lines() iter.Seq2[[]byte, []byte] { return func(func(_, _ []byte) bool) {} }
+func (carrier) BodyLength() int64                { return 0 }
+func (carrier) RemoteAddr() net.Addr             { return new(net.TCPAddr) }
+func (carrier) TLS() *tls.ConnectionState        { return nil }
+func (carrier) Major() int                       { return 1 }
+func (carrier) OnEnd(func())                     {}
 
 func TestStreamsAreHeardAtOnce(t *testing.T) {
 	next, gone := make(chan struct{}), make(chan struct{})

@@ -51,12 +51,12 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 		Credential: func(name string) bool { return name == "Authorization" },
 	})
 	base, cancel := context.WithCancel(context.Background())
-	deadlines, draining := exchange.NewDeadlines(base, time.Minute), make(chan struct{})
+	draining := make(chan struct{})
 	listening := http1.New(http1.Config{
 		Listener: l, TLS: &tls.Config{Certificates: []tls.Certificate{cert}},
 		Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(Call)
-			h.Init(x, c, received, deadlines)
+			h.Init(x, c, received, base)
 			x.CommonHeaders()
 			x.AuditID = "audit-id"
 			if err := x.Parse(string(c.Method()), string(c.Target())); err != nil {

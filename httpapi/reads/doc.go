@@ -8,7 +8,7 @@
 //
 // An answer decodes no object whose encoding in the same media type and version is still kept.
 // Tables are the exception: those of single objects, and the few rows that cannot be kept, are
-// printed. A GET allocates only the key of its object. A list allocates nothing for each item.
+// printed. A list allocates nothing for each item.
 //
 // # Bytes
 //

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -67,11 +66,9 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	}
 	past := x.pastOf(i, o)
 	x.EnterCache("cacher.GetList")
-	ctx, cancel := x.Bounded()
-	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
-	listing, err := i.View.Resource.List(x.Audit.Context(ctx), storage.ListRequest{
+	listing, err := i.View.Resource.List(x.Audit.Context(x.Base()), storage.ListRequest{
 		Scope: x.ScopeOf(i, o), ResourceVersion: o.ResourceVersion, Match: o.ResourceVersionMatch,
 		Label: o.LabelSelector, Field: o.FieldSelector, Shard: shard, Limit: o.Limit, Continue: o.Continue,
 		Past: past, Waited: &x.Waited,
@@ -92,7 +89,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 			return size, err
 		}
 	}
-	size, taken, err := x.sendList(ctx, i, f, listing, room)
+	size, taken, err := x.sendList(x.Base(), i, f, listing, room)
 	if !taken {
 		room.Close()
 	}
@@ -106,9 +103,7 @@ func (x *Read) Past(i *Resource, resourceVersion string) int64 {
 		return 0
 	}
 	if x.Faults.Seeded() {
-		ctx, cancel := x.Bounded()
-		defer cancel()
-		_ = i.View.Resource.CatchUp(ctx) // the read may have the same error
+		_ = i.View.Resource.CatchUp(x.Base()) // the read may have the same error
 	}
 	return x.Faults.Past(i.View.Resource.Cache, resourceVersion)
 }
@@ -275,13 +270,13 @@ type listBody struct {
 	size    int    // of the body, or UnknownSize
 	room    []byte // for one item that is unpacked
 
-	// write writes the items. fill sets it to writeHeld, writeKept or writeMade.
+	// write writes the items. fill sets it to writeKept or writeMade.
 	write func(*listBody, *exchange.ChunkWriter) error
-	items [][]byte // of all objects for writeHeld, the next few for writeKept
 
 	// converts says that a webhook may have to make an item. It may fail, or answer otherwise the next time, so
-	// fill makes all items and writeHeld writes them.
+	// fill makes all items.
 	converts bool
+	items    [][]byte // of all objects; nil without converts
 
 	sent func(size int) // is called with the size at the end, if it was not known before
 }
@@ -289,11 +284,9 @@ type listBody struct {
 var lists = sync.Pool{New: func() any { return new(listBody) }}
 
 const (
-	// keepItems and keepRoom bound the buffers of a listBody in the pool.
-	keepItems = 1 << 15
-	keepRoom  = 1 << 20
-	// itemsAhead is the number of items that writeKept gets before it writes them.
-	itemsAhead = 32
+	// keepObjects and keepRoom bound the buffers of a listBody in the pool.
+	keepObjects = 1 << 15
+	keepRoom    = 1 << 20
 	// streamFrom is the size of canonical encodings from which a list is sent while it is encoded. A
 	// list of that size is certainly compressed.
 	streamFrom = 4 * exchange.CompressFrom
@@ -307,12 +300,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		b.write, b.size = (*listBody).writeMade, exchange.UnknownSize
 		return b.readable()
 	}
-	b.write, b.items = (*listBody).writeKept, b.items[:0]
-	held := encoder.Sliced() || b.converts
-	if held {
-		b.write = (*listBody).writeHeld
-		b.items = slices.Grow(b.items, len(b.objects)) // growing in steps would cost four times as much
-	}
+	b.write = (*listBody).writeKept
 	for _, o := range b.objects {
 		if size, ok := encoder.PackedSize(o); ok && !b.converts {
 			b.write = (*listBody).writeMade
@@ -326,10 +314,8 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		if err != nil {
 			return err
 		}
-		if held {
-			b.items = append(b.items, item)
-		}
 		if b.converts {
+			b.items = append(b.items, item)
 			if _, shared := b.source.Kept(o); !shared {
 				b.own += len(item)
 			}
@@ -375,35 +361,21 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-// writeHeld writes items that are parts of the objects' bytes, or that a webhook has converted.
-func (b *listBody) writeHeld(out *exchange.ChunkWriter) error {
-	b.writeItems(out, 0)
-	return nil
-}
-
-// writeKept gets the items from the cache again, instead of keeping them: otherwise clients that read slowly would
-// keep items in memory that the cache has dropped. It gets a few at a time, for the processor's cache.
+// writeKept writes the items that fill made for converts. It gets others from the cache again, instead of keeping them:
+// otherwise clients that read slowly would keep items in memory that the cache has dropped.
 func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
-	for i := 0; i < len(b.objects); i += itemsAhead {
-		b.items = b.items[:0]
-		for _, o := range b.objects[i:min(i+itemsAhead, len(b.objects))] {
-			item, err := b.source.Item(context.Background(), o)
-			if err != nil {
-				return err
-			}
-			b.items = append(b.items, item)
+	for i, o := range b.objects {
+		var item []byte
+		var err error
+		if b.converts {
+			item = b.items[i]
+		} else if item, err = b.source.Item(context.Background(), o); err != nil {
+			return err
 		}
-		b.writeItems(out, i)
-	}
-	return nil
-}
-
-// writeItems writes b.items, which begin with the item of the i-th object.
-func (b *listBody) writeItems(out *exchange.ChunkWriter, i int) {
-	for n, item := range b.items {
-		out.Buf = b.encoder.AppendItemHeader(out.Buf, i+n, item)
+		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, item)
 		out.Add(item)
 	}
+	return nil
 }
 
 // writeMade writes items that are kept, and encodes or unpacks the others into the chunk that is sent.
@@ -446,9 +418,8 @@ func (b *listBody) Close() error {
 		b.sent(b.sum)
 	}
 	clear(b.objects[:cap(b.objects)])
-	clear(b.items[:cap(b.items)])
-	if cap(b.objects) > keepItems || cap(b.items) > keepItems {
-		b.objects, b.items = nil, nil
+	if cap(b.objects) > keepObjects {
+		b.objects = nil
 	}
 	if cap(b.room) > keepRoom {
 		b.room = nil
@@ -456,7 +427,7 @@ func (b *listBody) Close() error {
 	if invariants.Enabled {
 		invariants.Overwrite(b.room)
 	}
-	*b = listBody{objects: b.objects[:0], items: b.items[:0], room: b.room[:0]}
+	*b = listBody{objects: b.objects[:0], room: b.room[:0]}
 	lists.Put(b)
 	return nil
 }

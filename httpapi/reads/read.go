@@ -291,13 +291,11 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 			return nil, storeerrors.InterpretGetError(err, x.groupResource(), x.Name)
 		} // otherwise the log has just lost the revision, or the object is corrupt
 	}
-	ctx, cancel := x.Bounded()
-	defer cancel()
 	if version != "0" {
 		began := time.Now()
 		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once
 	}
-	o, err := i.View.Resource.Get(x.Audit.Context(ctx), scope, version)
+	o, err := i.View.Resource.Get(x.Audit.Context(x.Base()), scope, version)
 	if version != "" && (err == nil || apistorage.IsNotFound(err)) {
 		x.Event("watchCache fresh enough")
 	}
@@ -340,8 +338,7 @@ func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 // sendObject answers with o.
 func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
 	x.Answering(f.MediaType, x.VersionOf(f))
-	ctx, cancel := x.Bounded()
-	defer cancel()
+	ctx := x.Base()
 	if f.IsTable() {
 		options, err := f.TableOptions(x.Query)
 		if err != nil {

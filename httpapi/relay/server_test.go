@@ -112,7 +112,7 @@ func serve(t *testing.T, config *rest.Config) *server {
 	})
 	base, cancel := context.WithCancel(context.Background())
 	chain := &chain{
-		server: s, handlers: handlers, deadlines: exchange.NewDeadlines(base, time.Minute), impersonation: identity.NewImpersonation(authorizerfactory.NewAlwaysAllowAuthorizer()),
+		server: s, handlers: handlers, base: base, impersonation: identity.NewImpersonation(authorizerfactory.NewAlwaysAllowAuthorizer()),
 		identity: &identity.Authentication{Authenticator: s.rights.Authenticator, Generation: s.rights.Generation, Digester: identity.NewDigester(), Access: apimetrics.NewAccess()},
 	}
 	draining := make(chan struct{})
@@ -176,14 +176,14 @@ func (s *server) loadRights(t *testing.T) {
 type chain struct {
 	server        *server
 	handlers      *nethttp.Handlers
-	deadlines     *exchange.Deadlines
+	base          context.Context
 	identity      *identity.Authentication
 	impersonation *identity.Impersonation
 }
 
 func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(nethttp.Call)
-	c.handlers.Init(x, carrier, received, c.deadlines)
+	c.handlers.Init(x, carrier, received, c.base)
 	x.AuditID = cmp.Or(string(x.Peek("Audit-Id")), "made-by-the-relay")
 	x.CommonHeaders()
 	facts := carrier.Inspect()
@@ -196,9 +196,9 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 		x.Text(http.StatusBadRequest, "400 Bad Request")
 		return &x.Exchange
 	}
-	if !x.LongRunning() {
-		asked, _ := time.ParseDuration(x.Query.Get("timeout"))
-		x.Deadline = received.Add(cmp.Or(asked, time.Minute))
+	asked, _ := time.ParseDuration(x.Query.Get("timeout"))
+	if x.PrepareBy = received.Add(cmp.Or(asked, time.Minute)); !x.LongRunning() {
+		x.Deadline = x.PrepareBy
 	}
 	if c.identity.Authenticate(x, facts.Foreign) != nil {
 		x.Fail(apierrors.NewUnauthorized("Unauthorized"))

@@ -9,6 +9,5 @@
 //
 // A Request holds strings of the target that it was parsed from, and no bytes of a connection's
 // buffers. It does not change after it was parsed, except that the goroutine that serves it decodes
-// the list options on first use. Parsing takes work and memory in proportion to the length of the
-// target, and allocates nothing for the usual ones.
+// the list options on first use. Parsing takes work and memory in proportion to the length of the target.
 package request

@@ -85,24 +85,12 @@ func (r *Request) Parse(method, target string) error {
 		return err
 	}
 	r.Query = parseQuery(r.params[:0], r.RawQuery)
-	r.Verb = lowerMethod(method)
+	r.Verb = strings.ToLower(method)
 	return r.parsePath()
-}
-
-// lowerMethod lowers a method, the usual one without allocating.
-func lowerMethod(method string) string {
-	if method == http.MethodGet {
-		return "get"
-	}
-	return strings.ToLower(method)
 }
 
 // parseTarget splits the target as net/http's server does.
 func (r *Request) parseTarget() error {
-	if plainTarget(r.Target) {
-		r.Path, r.RawQuery, _ = strings.Cut(r.Target, "?")
-		return nil
-	}
 	u, err := r.SentURL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrTarget, err)
@@ -127,25 +115,6 @@ func (r *Request) URL() *url.URL {
 		return &url.URL{Path: r.Path, RawQuery: sentQuery(r.RawQuery)}
 	}
 	return &url.URL{Path: r.Path, RawQuery: r.Query.Encode()}
-}
-
-// plainTarget reports whether target is a path without anything to decode.
-func plainTarget(target string) bool {
-	if target == "" || target[0] != '/' {
-		return false
-	}
-	inPath := true
-	for i := range len(target) {
-		switch c := target[i]; {
-		case c < ' ' || c == 0x7f:
-			return false
-		case c == '?':
-			inPath = false
-		case c == '%' && inPath:
-			return false
-		}
-	}
-	return true
 }
 
 // parsePath derives everything but Method, Target and the query from Path.

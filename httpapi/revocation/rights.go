@@ -92,35 +92,14 @@ func New(config Config) *Rights {
 	return r
 }
 
-// Basis has the counters on which an authorizer's decision about a request depends. With the zero value the
-// authorizer is asked again.
-type Basis struct {
-	known       bool
-	all, losses uint64 // see right
-}
-
-// Basis reads the counters on which the authorizer's answer about x will depend, so that a round sees later
-// changes. The caller calls it before it asks the authorizer, and only for watches.
-func (r *Rights) Basis(x *exchange.Exchange) Basis {
-	if r.config.Revocation == nil || r.config.Revocation.Remote() {
-		return Basis{}
-	}
-	b := Basis{known: true}
-	b.all, _ = r.config.Revocation.AuthorizerChanges()
-	if single(x) {
-		b.losses = r.config.Revocation.NodeChanges(x.User)
-	}
-	return b
-}
-
 // single reports whether x is a node that watches one object: see right.
 func single(x *exchange.Exchange) bool {
 	return x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 }
 
 // Join returns the right of x, a watch that is about to begin. It returns nil if x is neither a watch nor the
-// stream of the status page, or if the right is never checked again. The authorizer has allowed x on that basis.
-func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
+// stream of the status page, or if the right is never checked again.
+func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 	stream := x.Path == request.StatusPath && x.LongRunning()
 	if r.config.Revocation == nil || x.Verb != "watch" && !stream || x.Carrier.Internal() {
 		return nil
@@ -135,10 +114,7 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 		}
 		return c
 	}, func() *right {
-		return &right{
-			attributes: request.Attributes{User: x.User, Request: x.Clone()}, single: single(x),
-			asked: on.known && len(req.Header["Impersonate-User"]) == 0, all: on.all, losses: on.losses,
-		}
+		return &right{attributes: request.Attributes{User: x.User, Request: x.Clone()}, single: single(x)}
 	})
 }
 

@@ -412,7 +412,7 @@ func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 		if err := x.Parse("GET", "/api/v1/namespaces/a/secrets?watch=1&fieldSelector=metadata.name%3Db"); err != nil {
 			t.Fatal(err)
 		}
-		return r.Join(x, Basis{}), weak.Make(x)
+		return r.Join(x), weak.Make(x)
 	}
 	held, x := opening()
 	for range 2 {
@@ -428,72 +428,5 @@ func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("kept\n%+v, want\n%+v", got, want)
-	}
-}
-
-// TestWhatWasJustAllowedIsNotAskedAgain checks that a round skips a watch that the authorizer has just allowed, which
-// walks a graph. A round must ask again only if the decision may have changed since the authorizer began, if it was
-// about another user, or if other authorizers decide.
-func TestWhatWasJustAllowedIsNotAskedAgain(t *testing.T) {
-	const single = "/api/v1/namespaces/a/secrets?watch=1&fieldSelector=metadata.name%3Db"
-	type world struct {
-		all, lost atomic.Uint64
-		remote    bool
-	}
-	nothing := func(*world) {}
-	for name, test := range map[string]struct {
-		target, header     string
-		before, meanwhile  func(*world)
-		questions, further int64 // of the authorizer, and after the node has lost something
-	}{
-		"nothing has changed":          {target: single, before: nothing, meanwhile: nothing, further: 1},
-		"something had changed":        {target: single, before: func(w *world) { w.all.Add(1); w.lost.Add(1) }, meanwhile: nothing, further: 1},
-		"the authorizer changes":       {target: single, before: nothing, meanwhile: func(w *world) { w.all.Add(1) }, questions: 1, further: 1},
-		"the node loses something":     {target: single, before: nothing, meanwhile: func(w *world) { w.lost.Add(1) }, questions: 1, further: 1},
-		"many objects are watched":     {target: "/api/v1/services?watch=1", before: nothing, meanwhile: func(w *world) { w.lost.Add(1) }},
-		"a webhook decides, too":       {target: single, before: func(w *world) { w.remote = true }, meanwhile: nothing, questions: 1, further: 1},
-		"a webhook decides from now":   {target: single, before: nothing, meanwhile: func(w *world) { w.remote = true }, questions: 1, further: 1},
-		"somebody acts as the watcher": {target: single, header: "Impersonate-User", before: nothing, meanwhile: nothing, questions: 1, further: 1},
-	} {
-		w := new(world)
-		who := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
-		var asked atomic.Int64
-		r := newRights(new(fakeAccess))
-		r.config.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-			asked.Add(1)
-			return authorizer.DecisionAllow, "", nil
-		})
-		r.config.Revocation = &auth.Revocation{
-			Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-				return &authenticator.Response{User: who}, true, nil
-			}),
-			Dependencies: func(*http.Request) auth.Dependencies { return auth.Dependencies{} }, Generation: func() uint64 { return 0 },
-			AuthorizerChanges: func() (uint64, uint64) { return w.all.Load(), w.lost.Load() }, NodeChanges: func(user.Info) uint64 { return w.lost.Load() },
-			Remote: func() bool { return w.remote },
-		}
-		test.before(w)
-		x := &exchange.Exchange{Carrier: bearer{further: test.header}, Received: time.Now(), User: who}
-		if err := x.Parse("GET", test.target); err != nil {
-			t.Fatal(err)
-		}
-		basis := r.Basis(x)
-		test.meanwhile(w)
-		r.Join(x, basis)
-		now := time.Now()
-		questions := func() int64 {
-			before := asked.Load()
-			for range 4 {
-				r.look(t.Context(), now)
-				r.running.Wait()
-			}
-			return asked.Load() - before
-		}
-		if n := questions(); n < test.questions || test.header == "" && n > test.questions {
-			t.Errorf("%s: the authorizer was asked %d times, want %d", name, n, test.questions)
-		}
-		w.lost.Add(1)
-		if n := questions(); n < test.further || test.header == "" && n > test.further {
-			t.Errorf("%s: then it was asked %d times, want %d", name, n, test.further)
-		}
 	}
 }

@@ -85,12 +85,15 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 		return nil, err
 	}
 	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
-	monitors := in.Monitors.Of(e.GVR, e.Subresource, e.View != nil)
+	var monitors *apimetrics.Monitors
+	if e.View != nil { // otherwise upstream's handlers serve and count the reads
+		monitors = in.Monitors.Of(e.GVR, e.Subresource)
+	}
 	return &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
 		Writes: writes.New(writes.Config{
 			Endpoint: e, Scope: scope, Admission: in.Admission, ManagedFields: managed,
-			Life: life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
+			Life: life.Lifecycle, Warnings: life.warnings,
 		}),
 		http:    b.readers(),
 		connect: b.connects(),

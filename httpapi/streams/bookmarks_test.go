@@ -32,7 +32,7 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 	for _, bookmarks := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			ss, c := New(), &timed{}
-			m := new(apimetrics.Resources).Of(configmaps, "", true).Of("watch", "cluster")
+			m := new(apimetrics.Resources).Of(configmaps, "").Of("watch", "cluster")
 			ws := &watchStream{encoder: encoder, bookmarks: bookmarks, observer: observer{sent: m, open: m, began: time.Now()}}
 			ws.ends = ws.observer.began.Add(5 * time.Minute)
 			ws.watcher = idleWatcher(t, watch.Options{Bookmarks: bookmarks, Wake: ws.wake})

@@ -27,7 +27,7 @@ func newWatch(t *testing.T, encoder *encoding.Encoder, to net.Conn, injected *in
 	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	objects := cache.NewSchema("configmaps", nil)
 	kept, hub := runningHub(t, objects, noSource{})
-	m := new(apimetrics.Resources).Of(configmaps, "", true).Of("watch", "cluster")
+	m := new(apimetrics.Resources).Of(configmaps, "").Of("watch", "cluster")
 	ws := &watchStream{encoder: encoder, bookmarks: true, streams: New(), observer: observer{sent: m, open: m, began: time.Now()}, ends: time.Now().Add(time.Hour)}
 	ws.Conn = to
 	ws.faults = injected.Plan(inject.RequestOf("u", "a", "watch", "", "configmaps", "", "", "")).Watch(ws.wake)

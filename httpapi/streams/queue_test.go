@@ -100,9 +100,9 @@ func TestQueueStaysSmall(t *testing.T) {
 				ws, _ := q.pop(nil)
 				q.push(ws)
 			}
-			room := cap(q.entries.list)
-			for _, cq := range q.conns {
-				room += cap(cq.waiting.list)
+			room := 0
+			for e := q.order.Front(); e != nil; e = e.Next() {
+				room += 1 + cap(e.Value.(*connQueue).waiting)
 			}
 			if room > 16*waiting {
 				t.Errorf("%d waiting watches take %d places after %d turns", waiting, room, turns)

@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"container/list"
 	"runtime"
 	"sync"
 	"time"
@@ -142,21 +143,14 @@ func (p *scheduler) GoesOn() {
 // connection run one after the other, so that their frames leave in one write.
 type queue struct {
 	waiting int
-	entries fifo[entry]
+	order   list.List // of *connQueue
 	conns   map[socket.Group]*connQueue
-	spare   *connQueue // one that is not in use, or nil
 }
 
-// entry is one place in the queue: of a watch, or of a connQueue.
-type entry struct {
-	ws   *watchStream
-	conn *connQueue
-}
-
-// connQueue has the waiting watches of one connection.
+// connQueue has the waiting watches of one connection, or one watch that does not share its connection.
 type connQueue struct {
-	group   socket.Group
-	waiting fifo[*watchStream]
+	group   socket.Group // nil for a connection that is not shared
+	waiting []*watchStream
 	served  int // watches that ran one after the other
 }
 
@@ -166,20 +160,15 @@ const maxInSuccession = 64
 // push adds ws.
 func (q *queue) push(ws *watchStream) {
 	q.waiting++
-	if ws.group == nil {
-		q.entries.push(entry{ws: ws})
-		return
-	}
 	cq := q.conns[ws.group]
 	if cq == nil {
-		if cq, q.spare = q.spare, nil; cq == nil {
-			cq = &connQueue{}
+		cq = &connQueue{group: ws.group}
+		q.order.PushBack(cq)
+		if ws.group != nil {
+			q.conns[ws.group] = cq
 		}
-		cq.group = ws.group
-		q.conns[ws.group] = cq
-		q.entries.push(entry{conn: cq})
 	}
-	cq.waiting.push(ws)
+	cq.waiting = append(cq.waiting, ws)
 }
 
 // pop takes the next watch. more means that the one after it shares its connection. If kept is not nil and
@@ -188,60 +177,24 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 	if q.waiting == 0 {
 		return nil, false
 	}
-	e := q.entries.first()
-	if kept != nil && (e.conn == nil || e.conn.group != kept) {
+	first := q.order.Front()
+	cq := first.Value.(*connQueue)
+	if kept != nil && cq.group != kept {
 		return nil, false
 	}
 	q.waiting--
-	if e.conn == nil {
-		q.entries.pop()
-		return e.ws, false
-	}
-	cq := e.conn
-	ws = cq.waiting.pop()
+	ws, cq.waiting[0] = cq.waiting[0], nil
+	cq.waiting = cq.waiting[1:]
 	cq.served++
 	switch {
-	case cq.waiting.empty():
-		q.entries.pop()
+	case len(cq.waiting) == 0:
+		q.order.Remove(first)
 		delete(q.conns, cq.group)
-		*cq = connQueue{waiting: cq.waiting}
-		q.spare = cq
 	case cq.served == maxInSuccession:
 		cq.served = 0
-		q.entries.push(q.entries.pop())
+		q.order.MoveToBack(first)
 	default:
 		more = true
 	}
 	return ws, more
-}
-
-// fifo is a first-in-first-out queue.
-type fifo[T any] struct {
-	list []T // from head on; those before it are zero
-	head int
-}
-
-func (f *fifo[T]) empty() bool { return len(f.list) == 0 }
-
-func (f *fifo[T]) first() T { return f.list[f.head] }
-
-// push adds x. If the list is full and at least half of it is unused, push moves the rest to the front: otherwise
-// a list that is never empty would grow.
-func (f *fifo[T]) push(x T) {
-	if len(f.list) == cap(f.list) && f.head >= len(f.list)-f.head {
-		used := copy(f.list, f.list[f.head:])
-		clear(f.list[used:])
-		f.list, f.head = f.list[:used], 0
-	}
-	f.list = append(f.list, x)
-}
-
-// pop removes the first.
-func (f *fifo[T]) pop() T {
-	x, zero := f.list[f.head], *new(T)
-	f.list[f.head] = zero
-	if f.head++; f.head == len(f.list) {
-		f.list, f.head = f.list[:0], 0
-	}
-	return x
 }

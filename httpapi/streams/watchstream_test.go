@@ -140,7 +140,7 @@ func TestPanicsEndOneWatch(t *testing.T) {
 // TestEndsAreCountedFirst checks that the metrics count the end of a watch before the client can see it.
 func TestEndsAreCountedFirst(t *testing.T) {
 	book := new(apimetrics.Resources)
-	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}, "", true).Of("watch", "cluster")
+	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}, "").Of("watch", "cluster")
 	c := &witness{seen: func() string {
 		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
 	}}
@@ -195,7 +195,7 @@ func (w *witness) Close() error {
 // which begins with the bytes read during the watch. In all other cases the connection is closed. Every watch leaves
 // its right and flow control.
 func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
-	m := new(apimetrics.Resources).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "", true).Of("watch", "cluster")
+	m := new(apimetrics.Resources).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "").Of("watch", "cluster")
 	for name, c := range map[string]struct {
 		change func(ws *watchStream)
 		err    error

@@ -46,9 +46,6 @@ type Config struct {
 	Life     apimetrics.Lifecycle
 	Warnings []string
 
-	// Monitors count the common writes; if it is nil, upstream's metrics count all of them.
-	Monitors *apimetrics.Monitors
-
 	// Unrouted means that upstream serves the endpoint without go-restful, as it serves custom resources. Then the
 	// endpoint itself rejects unsupported media types, and its messages differ from go-restful's.
 	Unrouted bool

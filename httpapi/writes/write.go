@@ -21,9 +21,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -31,7 +29,6 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/patches"
@@ -106,13 +103,15 @@ func (w *Write) routed() bool {
 	return true
 }
 
+// maxTime limits the time of a write (apiserver pkg/endpoints/handlers/rest.go, requestTimeoutUpperBound).
+const maxTime = 34 * time.Second
+
 // begin sets ctx and returns a function that ends it.
 func (w *Write) begin() func() {
-	bound := w.BoundedWrite
-	if w.Verb == "deletecollection" { // which may take as long as a list
-		bound = w.Bounded
+	ctx, cancel := w.Base(), func() {}
+	if w.Verb != "deletecollection" { // which may take as long as a list
+		ctx, cancel = context.WithTimeout(ctx, maxTime)
 	}
-	ctx, cancel := bound()
 	ctx = exchange.Context(w.Audit.Context(ctx), w.RequestInfo(), w.User, w.Received)
 	if w.Verb != "deletecollection" { // which may delete any number of objects
 		ctx, w.stored = storage.Track(ctx)
@@ -177,31 +176,8 @@ func (w *Write) fail(err error) {
 // observe counts the write in the metrics.
 func (w *Write) observe() {
 	gvr, life := w.endpoint.Scope.Resource, w.endpoint.Life
-	if w.isUsual() && w.endpoint.Monitors.ObserveWrite(apimetrics.Write{
-		Verb: w.reportedVerb(), Scope: w.scope(), Code: w.StatusCode(), Took: time.Since(w.Received),
-		Own: w.User != nil && w.User.GetName() == user.APIServerUser,
-	}) {
-		return
-	}
 	metrics.MonitorRequest(w.standIn(), w.Method, gvr.Group, gvr.Version, gvr.Resource, w.endpoint.Scope.Subresource, w.scope(),
 		metrics.APIServerComponent, life.Deprecated, life.Removed, w.StatusCode(), w.Length(), time.Since(w.Received))
-}
-
-// isUsual reports whether the write has no label or duration that only upstream's metrics keep.
-func (w *Write) isUsual() bool {
-	if w.InQueue > 0 || w.endpoint.Life.Deprecated || strings.Contains(w.RawQuery, "dryRun") || strings.Contains(w.RawQuery, "fieldValidation") {
-		return false
-	}
-	t, ok := apirequest.LatencyTrackersFrom(w.ctx)
-	return ok && t.MutatingWebhookTracker.GetLatency()+t.ValidatingWebhookTracker.GetLatency() == 0
-}
-
-// reportedVerb returns the verb of the request, or "apply".
-func (w *Write) reportedVerb() string {
-	if w.Verb == "patch" && string(w.Peek("Content-Type")) == string(types.ApplyYAMLPatchType) {
-		return "apply"
-	}
-	return w.Verb
 }
 
 // scope returns the scope label of the write in upstream's metrics.
