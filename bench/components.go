@@ -96,7 +96,6 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 
 const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 
-// path returns the path of a collection of the core group.
 func (c *ComponentsConfig) path(resource string) string {
 	return "/api/v1/namespaces/" + c.Namespace + "/" + resource
 }

@@ -49,7 +49,6 @@ type conn struct {
 	late      atomic.Bool      // whether a request has timed out
 }
 
-// conn returns a conn that closes when ctx ends.
 func (t *Target) conn(ctx context.Context) *conn { return &conn{t: t, ctx: ctx} }
 
 // close ends the current request and the connection.
@@ -63,7 +62,6 @@ func (c *conn) close() {
 	c.transport, c.shared = nil, nil
 }
 
-// connect sets the transport.
 func (c *conn) connect() (err error) {
 	var plain http.RoundTripper
 	if c.shared = c.t.shared.acquire(c.t); c.shared != nil {
@@ -98,7 +96,6 @@ func (c *conn) limit(d time.Duration) {
 	}
 }
 
-// unlimit removes the limit.
 func (c *conn) unlimit() {
 	if c.timer != nil && !c.timer.Stop() {
 		c.late.Store(true)
@@ -225,7 +222,6 @@ func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error
 	return o.bytes, err
 }
 
-// once sends one request and discards the body of the response.
 func (t *Target) once(ctx context.Context, r Request) error {
 	_, err := t.Once(ctx, r, io.Discard)
 	return err

@@ -14,16 +14,6 @@
 //   - [Flood]: reads of one user, alone and while another user sends as many requests as the server answers
 //   - [Seed]: creates the pods that other workloads read and change
 //
-// The subpackages:
-//
-//   - compare measures Larder, kube-apiserver and the baseline server in turn
-//   - cluster simulates the components of a cluster, rollout runs the real ones
-//   - crds measures CRDs; starts measures starts on stored objects, and many servers at once
-//   - scenario runs several workloads at the same time
-//   - testservers starts servers; baseline is a server that sends bytes from memory, the lower bound of costs
-//   - stages plans how load changes over time; thresholds compares results with limits
-//   - report writes results
-//
 // A workload has no flags, no globals and no output. The caller, such as cmd/larder-bench or a test, decides what to
 // run and how to show the results.
 //

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -57,8 +56,6 @@ type FloodConfig struct {
 	By           *Target
 	Path, Accept string
 	Clients      int
-	// Repeats is how often Quiet runs alone and then during the flood.
-	Repeats int
 }
 
 // Values of a Result of Flood.
@@ -69,12 +66,10 @@ const (
 
 // Flood runs the workload. It returns the Result of Quiet during the flood.
 func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
-	if c.Repeats < 1 || c.Clients < 1 {
-		return nil, fmt.Errorf("bench: want at least one repeat and one client, got %d and %d", c.Repeats, c.Clients)
-	}
+	const repeats = 2 // of both parts
 	var alone, beside []*Result
 	flood := &recorder{result: NewResult("flood", "request")}
-	for range c.Repeats {
+	for range repeats {
 		r, err := Read(ctx, t, c.Quiet)
 		if err != nil {
 			return nil, err

@@ -84,7 +84,6 @@ func (l Load) total() int {
 // open reports whether each operation has a due time.
 func (l Load) open() bool { return l.Rate > 0 || l.Plan.Open }
 
-// kind returns OpenLoop or ClosedLoop.
 func (l Load) kind() string {
 	if l.open() {
 		return OpenLoop
@@ -166,14 +165,12 @@ func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, o
 	})
 }
 
-// send returns an operation that sends one request.
 func send(request func(i int) Request) operation {
 	return func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		return own.do(request(i))
 	}
 }
 
-// running is a running loop.
 type running struct {
 	loop
 	rec   *recorder

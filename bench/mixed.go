@@ -12,7 +12,6 @@ import (
 // MixedConfig is a workload of the requests that a cluster sends to its API server: mostly small reads, some lists,
 // some writes, in fixed proportions.
 type MixedConfig struct {
-	// Seed describes the pods to read.
 	Seed SeedConfig
 	Load
 }

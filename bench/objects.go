@@ -134,7 +134,6 @@ func nodeConditions(now metav1.Time) []corev1.NodeCondition {
 	return conditions
 }
 
-// seededPod returns the i-th pod, in its namespace and on its node.
 func seededPod(i int, c SeedConfig) *corev1.Pod {
 	app := appName(i)
 	return &corev1.Pod{

@@ -4,11 +4,8 @@ import "context"
 
 // ReadConfig is a workload of GET requests for one object, collection or selection.
 type ReadConfig struct {
-	// Name is the name of the result.
-	Name string
-	// Path is the request's path and query.
-	Path string
-	// Accept is the requested media type.
+	Name   string
+	Path   string
 	Accept string
 	// Encoding is the Accept-Encoding header, "" for none.
 	Encoding string

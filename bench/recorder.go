@@ -50,7 +50,6 @@ func (t *Target) recorded(name, unit string, total int, work func(*recorder) err
 	return rec.finish(), nil
 }
 
-// set calls change with the lock held.
 func (r *recorder) set(change func(*Result)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +89,6 @@ func (r *recorder) read() (reading, error) {
 	return now, nil
 }
 
-// resume begins a measured part.
 func (r *recorder) resume() error {
 	if r.target.BeforeMeasuring != nil {
 		r.target.BeforeMeasuring()
@@ -102,7 +100,6 @@ func (r *recorder) resume() error {
 	return err
 }
 
-// pause ends a measured part.
 func (r *recorder) pause() error {
 	end, err := r.read()
 	if err != nil { // keep the results so far
@@ -130,7 +127,6 @@ func (r *recorder) pause() error {
 	return nil
 }
 
-// measured runs work as a measured part.
 func (r *recorder) measured(work func() error) error {
 	if err := r.resume(); err != nil {
 		return err
@@ -175,7 +171,6 @@ func (r *recorder) secondLocked(at time.Duration) *Counts {
 	return &r.result.Series[n]
 }
 
-// record counts one operation.
 func (r *recorder) record(took time.Duration, o outcome, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,7 +185,6 @@ func (r *recorder) record(took time.Duration, o outcome, err error) {
 	}
 }
 
-// fail counts an operation that failed.
 func (r *recorder) fail(err error) { r.record(0, outcome{}, err) }
 
 func (r *recorder) progress() string {

@@ -16,7 +16,6 @@ import (
 
 // Result is the result of one run of a workload.
 type Result struct {
-	// Name names the workload.
 	Name string `json:"name"`
 	// Unit is the unit of Ops and of costs: request, delivery, event, watch, list, start.
 	Unit string `json:"unit"`
@@ -26,23 +25,20 @@ type Result struct {
 	Round int `json:"round,omitempty"`
 	// Loop is OpenLoop or ClosedLoop, or "" without a loop. Late counts the operations of an open loop that began
 	// late because no client was free. Their latency includes the wait.
-	Loop string `json:"loop,omitempty"`
-	Late int    `json:"late,omitempty"`
-	// Protocol is the protocol between client and server.
+	Loop     string `json:"loop,omitempty"`
+	Late     int    `json:"late,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 	// Interrupted means that the workload was stopped before its end.
 	Interrupted bool `json:"interrupted,omitempty"`
 	Counts
 	// Retries counts responses of 429 that caused a retry. They are not failures.
-	Retries int `json:"retries,omitempty"`
-	// Statuses counts responses by status.
+	Retries  int         `json:"retries,omitempty"`
 	Statuses map[int]int `json:"statuses,omitempty"`
 	// FirstError is the text of the first failure, "" without failures.
 	FirstError string `json:"firstError,omitempty"`
 	// Bytes is the size of the bodies as transferred, possibly compressed.
-	Bytes int64 `json:"bytes"`
-	// Wall is the duration of the measured part.
-	Wall time.Duration `json:"wallNanoseconds"`
+	Bytes int64         `json:"bytes"`
+	Wall  time.Duration `json:"wallNanoseconds"`
 	// ServerCPU is the CPU time of the server during the run; 0 without a Process.
 	ServerCPU time.Duration `json:"serverCPUNanoseconds"`
 	// ClientCPU is the CPU time of this process. On a shared machine it must be small compared with the
@@ -55,8 +51,7 @@ type Result struct {
 	Reads  int64 `json:"serverReadCalls"`
 	Writes int64 `json:"serverWriteCalls"`
 	// Beside is the CPU time that the target's other processes used.
-	Beside []Cost `json:"beside,omitempty"`
-	// Values are figures that are specific to the workload.
+	Beside []Cost  `json:"beside,omitempty"`
 	Values []Value `json:"values,omitempty"`
 	// Series has the counts of each second of the measured time, if Target.Series is set. An operation counts in
 	// the second in which it ended.
@@ -273,7 +268,6 @@ func (r *Result) bare() *Result {
 	}
 }
 
-// include adds the counts and latencies of another run.
 func (r *Result) include(other *Result) {
 	r.Counts.merge(&other.Counts)
 	r.Retries += other.Retries
@@ -315,7 +309,6 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// digits prints three digits of v.
 func digits(v float64) string {
 	switch {
 	case v >= 100 || v <= -100:
@@ -366,7 +359,6 @@ func (c *Counts) record(took time.Duration, status int, err error) {
 	}
 }
 
-// merge adds the counts of other.
 func (c *Counts) merge(other *Counts) {
 	c.Ops += other.Ops
 	c.Errors += other.Errors

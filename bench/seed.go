@@ -18,8 +18,7 @@ import (
 // SeedConfig is the number of pods to create and their distribution. Without nodes the pods are not scheduled.
 type SeedConfig struct {
 	Pods, Namespaces, Nodes int
-	// Clients is the number of concurrent requests.
-	Clients int
+	Clients                 int
 }
 
 // namespaceFormat makes the names of the namespaces of the pods that Seed creates.
@@ -76,7 +75,6 @@ func (c SeedConfig) NodeSelection(i int) string {
 	return "/api/v1/pods?fieldSelector=spec.nodeName%3D" + c.nodeName(i)
 }
 
-// nodeName returns the name of the i-th pod's node.
 func (c SeedConfig) nodeName(i int) string {
 	if c.Nodes == 0 {
 		return ""
@@ -112,7 +110,6 @@ func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// ensure creates an object in a collection unless it exists.
 func (t *Target) ensure(ctx context.Context, collection string, object any) error {
 	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, ContentType: JSON, Body: EncodeJSON(object)})
 	if StatusOf(err) == http.StatusConflict {
@@ -139,7 +136,6 @@ func (t *Target) ensureNamespace(ctx context.Context, name string) error {
 	return t.ensure(ctx, "/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 }
 
-// list requests the metadata of a collection.
 func (t *Target) list(ctx context.Context, path string) (*metav1.PartialObjectMetadataList, error) {
 	body, err := t.Capture(ctx, path, PartialJSON, "")
 	if err != nil {
@@ -152,7 +148,6 @@ func (t *Target) list(ctx context.Context, path string) (*metav1.PartialObjectMe
 	return found, nil
 }
 
-// revision returns the resourceVersion of a collection.
 func (t *Target) revision(ctx context.Context, path string) (string, error) {
 	found, err := t.list(ctx, WithQuery(path, "limit=1"))
 	if err != nil {
@@ -177,7 +172,6 @@ func (t *Target) revisions(ctx context.Context, path string) (map[string]string,
 	return revisions, nil
 }
 
-// seedPod creates a pod and then writes its status.
 func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outcome, error) {
 	collection := path[:strings.LastIndexByte(path, '/')]
 	o, err := own.do(Post(collection+"?fieldManager=kube-controller-manager", pod))

@@ -13,16 +13,13 @@ import (
 // SlowConfig is a workload of clients that request large responses at the same time and read them slowly.
 // Meanwhile watches must receive changes. Result.Server.PeakRSS is the memory that the server needs.
 type SlowConfig struct {
-	// Name is the name of the result.
 	Name string
-	// Path is the path and query of all requests.
 	Path string
 	// Accepts are the media types, which the clients use in turn.
 	Accepts []string
 	// Clients is the number of clients. Each reads at most BytesPerSecond.
 	Clients, BytesPerSecond int
-	// Watch configures the watches and the changes.
-	Watch WatchConfig
+	Watch                   WatchConfig
 }
 
 func (c *SlowConfig) check() error {
@@ -78,7 +75,6 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	return []*Result{lists, delivered}, nil
 }
 
-// read sends one request and records its outcome.
 func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept string) error {
 	start := time.Now()
 	n, err := c.readSlowly(ctx, t, Request{Path: c.Path, Accept: accept})

@@ -19,7 +19,6 @@ var errStream = errors.New("malformed watch stream")
 // longestFrame limits the size of an event.
 const longestFrame = 64 << 20
 
-// stream reads the events of an open watch.
 type stream struct {
 	conn  *conn
 	lines *bufio.Reader // for JSON; nil for protobuf
@@ -77,7 +76,6 @@ func (f *Frames) Next() ([]byte, error) {
 	return f.frame[:n], nil
 }
 
-// line returns the next line of JSON.
 func (s *stream) line() ([]byte, error) {
 	s.buf = s.buf[:0]
 	for {

@@ -32,8 +32,7 @@ type Target struct {
 	// RetryAfter makes workloads retry a request that is answered 429 (Too Many Requests), after the time in
 	// its Retry-After header. The latency includes the wait.
 	RetryAfter bool
-	// Series fills Result.Series.
-	Series bool
+	Series     bool
 	// BeforeMeasuring, unless nil, is called before each measured part, which begins when it returns. Concurrent
 	// workloads use it to begin together.
 	BeforeMeasuring func()

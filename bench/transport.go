@@ -148,7 +148,6 @@ func Send(ctx context.Context, transport http.RoundTripper, origin, agent string
 	return resp, &statusError{resp.StatusCode, fmt.Sprintf("bench: %s %s: %d %s: %s", req.Method, r.Path, resp.StatusCode, http.StatusText(resp.StatusCode), message(body))}
 }
 
-// statusError is a response other than 2xx.
 type statusError struct {
 	status int
 	text   string

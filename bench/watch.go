@@ -9,14 +9,12 @@ import (
 
 // WatchConfig is a workload of changes whose events go to watchers.
 type WatchConfig struct {
-	// Name is the name of the result.
 	Name string
 	// Path is the collection. The watches begin at its current revision.
 	Path string
 	// Selections are the paths to watch, with queries, which the watchers use in turn. Nil means Path.
 	Selections []string
-	// Accept is the media type of the events.
-	Accept string
+	Accept     string
 	// Watchers is the number of watchers that read. Stuck is the number of additional watchers that never read.
 	Watchers, Stuck int
 	// Objects are the paths of the objects that Watch changes in turn. Each change is a merge patch of an annotation.
@@ -170,7 +168,6 @@ func markPatch(path string, run int64, i int) Request {
 	}
 }
 
-// account adds the figures of watches, and makes changes the operations if PerChange is set.
 func (c *WatchConfig) account(r *Result) {
 	deliveries := r.Succeeded()
 	r.Add("changes per second", r.Value("changes")/r.Wall.Seconds(), "/s")

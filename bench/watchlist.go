@@ -13,14 +13,11 @@ import (
 
 // WatchListConfig is a workload of watches with initial events, as client-go's informers open them.
 type WatchListConfig struct {
-	// Name is the name of the result.
 	Name string
-	// Path is the collection, with a selector in its query if need be.
 	Path string
 	// Shards, if positive, is the number of equal shards that the watches select in turn. The server needs the
 	// feature gate ShardedListAndWatch.
 	Shards int
-	// Accept is the media type of the events.
 	Accept string
 	// Objects is how many objects each watch must receive; 0 disables the check.
 	Objects int
@@ -122,7 +119,6 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 	})
 }
 
-// one opens the i-th watch and reads its initial events.
 func (c *WatchListConfig) one(conn *conn, i int) (o outcome, err error) {
 	s, err := conn.watch(c.call(i))
 	o.status = StatusOf(err)

@@ -100,7 +100,6 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	})
 }
 
-// write returns the request of one verb for object i.
 func (c *WriteConfig) write(verb string, i int) Request {
 	name := fmt.Sprintf("bench-%d-%06d", c.run, i)
 	collection := "/api/v1/namespaces/" + c.Namespace + "/configmaps"
@@ -121,7 +120,6 @@ func (c *WriteConfig) write(verb string, i int) Request {
 	return r
 }
 
-// configMap returns a ConfigMap of about 1 KB as JSON.
 func configMap(name, key string, i int) []byte {
 	text := strings.Repeat("listen=:8080 log.format=json shutdown.grace=20s ", 16)
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"labels":{"app.kubernetes.io/name":"bench","shard":"%d"}},"data":{%q:%q}}`, name, i%10, key, text)

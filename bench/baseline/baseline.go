@@ -29,7 +29,6 @@ import (
 
 // Tape holds the recorded responses.
 type Tape struct {
-	// Answers are bodies by Key.
 	Answers map[string][]byte
 	// Event is a framed event of a watch, as bench.Target.CaptureChange returns it.
 	Event []byte
@@ -165,7 +164,6 @@ func (s *Server) accept(conn net.Conn) error {
 	return nil
 }
 
-// publish sends a change to all watches.
 func (s *Server) publish(ctx *fasthttp.RequestCtx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

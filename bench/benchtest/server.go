@@ -40,7 +40,6 @@ type Server struct {
 	requests map[string]int // by method
 }
 
-// watch is one open watch.
 type watch struct {
 	covers func(path string, o object) bool
 	events chan []byte
@@ -151,7 +150,6 @@ func selection(r *http.Request) func(path string, o object) bool {
 	}
 }
 
-// write creates or changes an object.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -187,7 +185,6 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	answer(w, http.StatusOK, s.objects[path])
 }
 
-// decode reads JSON or protobuf.
 func decode(body []byte) (object, error) {
 	if len(body) > 0 && body[0] != '{' {
 		typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
@@ -234,7 +231,6 @@ func (s *Server) remove(w http.ResponseWriter, path string) {
 	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
 }
 
-// notifyLocked queues a change for the watches.
 func (s *Server) notifyLocked(kind, path string) {
 	s.events++
 	if s.Drop != nil && s.Drop(s.events) {

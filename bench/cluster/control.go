@@ -78,7 +78,6 @@ const (
 /apis/storage.k8s.io/v1/: csidrivers csinodes csistoragecapacities storageclasses volumeattachments`
 )
 
-// paths returns the paths in such a list.
 func paths(list string) []string {
 	var all []string
 	base := ""
@@ -92,7 +91,6 @@ func paths(list string) []string {
 	return all
 }
 
-// start starts the informers.
 func (k *control) start() {
 	for _, path := range paths(managerFollows) {
 		k.followed[path] = k.sim.newInformer(k.informers, path)

@@ -4,13 +4,19 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -25,7 +31,6 @@ type dataset struct {
 	replaced   int // number of replaced pods
 }
 
-// pod is the current pod of a slot.
 type pod struct {
 	name string
 	uid  types.UID
@@ -57,7 +62,6 @@ func (w *dataset) replace() (slot int, old pod, name string) {
 	return slot, old, w.slots[slot].name
 }
 
-// noteUID stores the UID of a slot's pod.
 func (w *dataset) noteUID(slot int, name string, uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,7 +76,6 @@ func (w *dataset) podIn(slot int) pod {
 	return w.slots[slot]
 }
 
-// names returns the names of the pods of a Deployment.
 func (w *dataset) names(app int) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +89,6 @@ func (w *dataset) names(app int) []string {
 // seeders is the number of concurrent requests of seed.
 const seeders = 32
 
-// seed creates all objects through a server.
 func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
@@ -110,7 +112,6 @@ func (w *dataset) seed(ctx context.Context, c *client) error {
 	return w.seedApps(ctx, c)
 }
 
-// seedApps creates the objects in the namespaces.
 func (w *dataset) seedApps(ctx context.Context, c *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
@@ -159,7 +160,6 @@ func (w *dataset) seedPod(ctx context.Context, c *client, slot int) error {
 	return err
 }
 
-// text returns n bytes of filler.
 func text(n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -176,4 +176,224 @@ func (c *client) makeAll(ctx context.Context, requests []bench.Request) error {
 		}
 	}
 	return nil
+}
+
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
+func get(path string) bench.Request { return bench.Typed(http.MethodGet, path, "", nil) }
+
+// remove returns a deletion with a grace period in seconds; -1 uses the object's own.
+func remove(path string, grace int64, uid types.UID) bench.Request {
+	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}}
+	if grace >= 0 {
+		options.GracePeriodSeconds = &grace
+	}
+	if uid != "" {
+		options.Preconditions = &metav1.Preconditions{UID: &uid}
+	}
+	return bench.Typed(http.MethodDelete, path, bench.JSON, bench.EncodeJSON(options))
+}
+
+// version returns v as a resourceVersion for the metadata of a write.
+func version(v uint64) string {
+	if v == 0 {
+		return ""
+	}
+	return strconv.FormatUint(v, 10)
+}
+
+type size struct{ nodes, podsPerNode int }
+
+// The number of pods of a Deployment and of Deployments in a namespace. One of appsOfService Deployments has a
+// Service, up to mostServices, and one of appsOfSecret a mounted Secret.
+const (
+	podsOfApp     = 10
+	appsOfSpace   = 10
+	appsOfService = 5
+	mostServices  = 200
+	appsOfSecret  = 2
+)
+
+func (s size) pods() int     { return s.nodes * s.podsPerNode }
+func (s size) apps() int     { return (s.pods() + podsOfApp - 1) / podsOfApp }
+func (s size) spaces() int   { return (s.apps() + appsOfSpace - 1) / appsOfSpace }
+func (s size) services() int { return min((s.apps()+appsOfService-1)/appsOfService, mostServices) }
+
+// A slot stands for one replica of a Deployment on one node. When its pod is deleted, another pod replaces it.
+
+func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
+
+func appOf(slot int) int { return slot / podsOfApp }
+
+func appName(app int) string { return fmt.Sprintf("app-%d", app) }
+
+func namespaceOf(app int) string { return fmt.Sprintf("space-%d", app/appsOfSpace) }
+
+func (s size) nodeOf(slot int) int { return slot % s.nodes }
+
+// serves reports whether a Deployment has a Service.
+func (s size) serves(app int) bool {
+	return app%appsOfService == 0 && app/appsOfService < s.services()
+}
+
+func hasSecret(app int) bool { return app%appsOfSecret == 0 }
+
+func podPath(slot int, name string) string {
+	return "/api/v1/namespaces/" + namespaceOf(appOf(slot)) + "/pods/" + name
+}
+
+// podObject returns a pod as the ReplicaSet controller creates it.
+func podObject(slot int, name string) *corev1.Pod {
+	app := appOf(slot)
+	pod := bench.WebPod(slot)
+	pod.Name, pod.Namespace, pod.Spec.NodeName = name, namespaceOf(app), ""
+	pod.Labels["app.kubernetes.io/name"] = appName(app)
+	pod.Spec.AutomountServiceAccountToken = nil // so that the pod mounts kube-root-ca.crt, as most pods do
+	pod.OwnerReferences[0].Name = appName(app) + "-7d4b9c6f8"
+	pod.Spec.Volumes[0].ConfigMap.Name = appName(app) + "-config"
+	if hasSecret(app) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: appName(app) + "-secret"}}})
+	}
+	return pod
+}
+
+// startingStatus returns the status of a pod whose containers are being created.
+func startingStatus(pod *corev1.Pod) corev1.PodStatus {
+	status := notReadyStatus(pod)
+	status.Phase, status.PodIP, status.PodIPs = corev1.PodPending, "", nil
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.Started, c.ContainerID = new(bool), ""
+		c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+	}
+	return status
+}
+
+// notReadyStatus returns the status of a pod that runs and is not ready.
+func notReadyStatus(pod *corev1.Pod) corev1.PodStatus {
+	status := bench.RunningStatus(pod)
+	for i := range status.Conditions {
+		if t := status.Conditions[i].Type; t == corev1.PodReady || t == corev1.ContainersReady {
+			status.Conditions[i].Status, status.Conditions[i].Reason = corev1.ConditionFalse, "ContainersNotReady"
+		}
+	}
+	for i := range status.ContainerStatuses {
+		status.ContainerStatuses[i].Ready = false
+	}
+	return status
+}
+
+// endedStatus returns the status of a pod whose containers have ended.
+func endedStatus(pod *corev1.Pod) corev1.PodStatus {
+	status := notReadyStatus(pod)
+	status.Phase = corev1.PodSucceeded
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: metav1.Now()}}
+	}
+	return status
+}
+
+func bindingObject(slot int, name string, node int) *corev1.Binding {
+	return &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespaceOf(appOf(slot))},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName(node)},
+	}
+}
+
+func eventObject(slot int, name, component, reason string) *corev1.Event {
+	return bench.PodEvent(fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), namespaceOf(appOf(slot)), name, reason, component)
+}
+
+func scheduledObject(slot int, name string, node int) *eventsv1.Event {
+	app := appOf(slot)
+	return &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), Namespace: namespaceOf(app)},
+		EventTime:  metav1.NewMicroTime(time.Now()), ReportingController: "default-scheduler", ReportingInstance: "default-scheduler-0",
+		Action: "Binding", Reason: "Scheduled", Type: corev1.EventTypeNormal,
+		Regarding: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: namespaceOf(app), Name: name},
+		Note:      fmt.Sprintf("Successfully assigned %s/%s to %s", namespaceOf(app), name, nodeName(node)),
+	}
+}
+
+// tokenObject requests the token that a kubelet mounts into a pod.
+func tokenObject(name string, uid types.UID) *authenticationv1.TokenRequest {
+	const lasts = 3607 // seconds, as the ServiceAccount admission plugin sets it
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: new(int64(lasts)), // the projected volume names no audience
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: uid},
+	}}
+}
+
+func deploymentObject(app int, v uint64, ready int32) *appsv1.Deployment {
+	const replicas = podsOfApp
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	d := bench.Deployment(appName(app), podObject(app*podsOfApp, ""), replicas)
+	d.ResourceVersion = version(v)
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: ready, AvailableReplicas: ready,
+		Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now,
+			Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability."}}}
+	return d
+}
+
+func replicaSetObject(app int, v uint64, ready int32) *appsv1.ReplicaSet {
+	d := deploymentObject(app, v, ready)
+	d.Name += "-7d4b9c6f8"
+	return &appsv1.ReplicaSet{
+		ObjectMeta: d.ObjectMeta, Spec: appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template},
+		Status: appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: podsOfApp, FullyLabeledReplicas: podsOfApp, ReadyReplicas: ready, AvailableReplicas: ready},
+	}
+}
+
+func serviceObject(app int) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app), Namespace: namespaceOf(app), Labels: map[string]string{"app.kubernetes.io/name": appName(app)}},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app.kubernetes.io/name": appName(app)},
+			Ports:    []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}, {Name: "metrics", Port: 9090, TargetPort: intstr.FromInt32(8081)}},
+		},
+	}
+}
+
+func podAddress(slot int) string {
+	return fmt.Sprintf("10.%d.%d.%d", 64+slot>>16, slot>>8&255, slot&255)
+}
+
+// sliceObject returns an EndpointSlice of the pods of a Deployment. The pod in slot unready is not ready.
+func (s size) sliceObject(app int, v uint64, unready int, names []string) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app) + "-x7k2m", Namespace: namespaceOf(app), ResourceVersion: version(v),
+			Labels:      map[string]string{discoveryv1.LabelServiceName: appName(app), discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"},
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+	}
+	for i, name := range names {
+		slot := app*podsOfApp + i
+		ready, node := slot != unready, nodeName(s.nodeOf(slot))
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{podAddress(slot)}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespaceOf(app), Name: name},
+		})
+	}
+	return slice
+}
+
+func (s size) endpointsObject(app int, v uint64, unready int, names []string) *corev1.Endpoints {
+	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}}
+	for i, name := range names {
+		slot := app*podsOfApp + i
+		node := nodeName(s.nodeOf(slot))
+		address := corev1.EndpointAddress{IP: podAddress(slot), NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespaceOf(app), Name: name}}
+		if slot == unready {
+			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
+		} else {
+			subset.Addresses = append(subset.Addresses, address)
+		}
+	}
+	return &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app), Namespace: namespaceOf(app), ResourceVersion: version(v),
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}},
+		Subsets: []corev1.EndpointSubset{subset},
+	}
 }

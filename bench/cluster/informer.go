@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +10,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/larder-io/larder/bench"
@@ -61,7 +65,6 @@ func (sim *simulation) newInformer(c *client, path string) *informer {
 	return f
 }
 
-// start runs the informer in a goroutine until it is closed.
 func (f *informer) start() {
 	f.setSynced(false)
 	f.sim.running.Go(func() {
@@ -111,7 +114,6 @@ type attempt struct {
 	expired  bool // whether the server no longer has the version
 }
 
-// record counts the request of an attempt.
 func (a *attempt) record(status int, err error) {
 	kind := watchAgain
 	if a.all {
@@ -120,7 +122,6 @@ func (a *attempt) record(status int, err error) {
 	a.phase.record(kind, time.Since(a.due), status, err)
 }
 
-// watch opens a watch and reads it to its end.
 func (f *informer) watch(a *attempt) error {
 	path := bench.WithQuery(f.path, "allowWatchBookmarks=true", "watch=true", fmt.Sprintf("timeoutSeconds=%d", int(a.lasts.Seconds())))
 	if f.version > 0 {
@@ -161,7 +162,6 @@ func (f *informer) watch(a *attempt) error {
 	}
 }
 
-// take applies an event.
 func (f *informer) take(a *attempt, kind watch.EventType, object []byte) error {
 	a.gotEvent = true
 	if kind == watch.Error {
@@ -189,7 +189,6 @@ func (f *informer) take(a *attempt, kind watch.EventType, object []byte) error {
 	return nil
 }
 
-// applyLocked stores the version of a changed object.
 func (f *informer) applyLocked(kind watch.EventType, m meta) {
 	key, to := f.sim.key(m.namespace, m.name), f.items
 	if f.fresh != nil {
@@ -265,7 +264,6 @@ func (f *informer) delay() time.Duration {
 	return d
 }
 
-// awaitAll waits until all informers have synced.
 func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -277,7 +275,6 @@ func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error 
 	return nil
 }
 
-// reason returns why an informer has not synced.
 func (sim *simulation) reason() error {
 	for _, all := range sim.followed() {
 		for _, f := range all {
@@ -290,4 +287,104 @@ func (sim *simulation) reason() error {
 		}
 	}
 	return context.DeadlineExceeded
+}
+
+// list returns the versions of all objects at a path, by key.
+func (sim *simulation) list(ctx context.Context, path string) (map[uint64]uint64, error) {
+	body, err := sim.control.informers.do(ctx, bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf})
+	if err != nil {
+		return nil, err
+	}
+	versions := make(map[uint64]uint64)
+	for item, rest := nextField(object(body), listItems); item != nil; item, rest = nextField(rest, listItems) {
+		m := metaOf(item)
+		versions[sim.key(m.namespace, m.name)] = m.version
+	}
+	return versions, nil
+}
+
+func (sim *simulation) followed() map[string][]*informer {
+	all := make(map[string][]*informer)
+	add := func(informers ...*informer) {
+		for _, f := range informers {
+			all[f.path] = append(all[f.path], f)
+		}
+	}
+	add(sim.control.all...)
+	for _, n := range sim.nodes {
+		add(n.all...)
+		n.mu.Lock()
+		for _, m := range n.mounts {
+			add(m.informer)
+		}
+		n.mu.Unlock()
+	}
+	return all
+}
+
+func (sim *simulation) watches() int {
+	n := 0
+	for _, all := range sim.followed() {
+		n += len(all)
+	}
+	return n
+}
+
+// differs describes how the informer differs from a list, "" if it does not.
+func (f *informer) differs(want map[uint64]uint64) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.items) != len(want) {
+		return fmt.Sprintf("%s: %d objects instead of %d", f.path, len(f.items), len(want))
+	}
+	for key, v := range want {
+		if f.items[key] != v {
+			return fmt.Sprintf("%s: an object has version %d instead of %d", f.path, f.items[key], v)
+		}
+	}
+	return ""
+}
+
+// verify compares all informers with consistent lists of their paths. It repeats a list until its informers do not
+// differ, or the limit is over. It counts the informers that differ then, and describes one. It skips Leases, which
+// change all the time.
+func (sim *simulation) verify(ctx context.Context, limit time.Duration) (n int, what string, err error) {
+	const between, lists = 200 * time.Millisecond, 8
+	end := time.Now().Add(limit)
+	var mu sync.Mutex // guards n and what
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(lists)
+	for path, informers := range sim.followed() {
+		if strings.HasSuffix(path, "/leases") {
+			continue
+		}
+		group.Go(func() error {
+			for {
+				want, err := sim.list(ctx, path)
+				if err != nil {
+					return err
+				}
+				difference := ""
+				informers = slices.DeleteFunc(informers, func(f *informer) bool {
+					d := f.differs(want)
+					difference = cmp.Or(d, difference)
+					return d == ""
+				})
+				if len(informers) == 0 {
+					return nil
+				}
+				if time.Now().After(end) {
+					mu.Lock()
+					defer mu.Unlock()
+					n, what = n+len(informers), difference
+					return nil
+				}
+				if err := bench.Sleep(ctx, between); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	err = group.Wait()
+	return n, what, err
 }

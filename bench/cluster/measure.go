@@ -36,7 +36,6 @@ func (r *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
 	return r.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
 }
 
-// end adds the result of the part.
 func (m *measuring) end(ctx context.Context, part string) (*bench.Result, error) {
 	if err := m.End(); err != nil {
 		return nil, err
@@ -61,7 +60,6 @@ func (m *measuring) end(ctx context.Context, part string) (*bench.Result, error)
 	return result, nil
 }
 
-// perMinute adds the CPU time per minute of all processes.
 func perMinute(r *bench.Result) {
 	minutes := r.Wall.Minutes()
 	r.Add("CPU of the server a minute", r.ServerCPU.Seconds()/minutes, "s")
@@ -79,7 +77,6 @@ func metric(text []byte, name string) float64 {
 	return v
 }
 
-// requestKind is the name of a kind of request.
 type requestKind string
 
 const (

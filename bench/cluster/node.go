@@ -114,7 +114,6 @@ func (n *node) podEvent(kind watch.EventType, m meta) {
 	}
 }
 
-// slotOf returns the slot of a pod from its name.
 func slotOf(name string) (int, bool) {
 	slot, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
 	return slot, err == nil && strings.HasPrefix(name, "app-")
@@ -194,7 +193,6 @@ func (l *lease) renew(due time.Time) {
 	l.version = metaOf(object(body)).version // 0 after a failure
 }
 
-// note records a request that is not retried.
 func (sim *simulation) note(kind requestKind, due time.Time, err error) {
 	if sim.over.Err() != nil {
 		return
@@ -202,7 +200,6 @@ func (sim *simulation) note(kind requestKind, due time.Time, err error) {
 	sim.phase.Load().record(kind, time.Since(due), bench.StatusOf(err), err)
 }
 
-// report sends the node's status.
 func (n *node) report(due time.Time) {
 	ctx, cancel := context.WithTimeout(n.sim.over, beatTimeout)
 	defer cancel()

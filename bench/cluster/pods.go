@@ -33,9 +33,7 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 	events := "/namespaces/" + namespaceOf(app) + "/events"
 	var uid types.UID
 	event := func(c *client, component, reason string) func(time.Time) error {
-		return func(due time.Time) error {
-			return sim.send(eventWrite, due, c, func() bench.Request { return bench.Post("/api/v1"+events, eventObject(slot, name, component, reason)) })
-		}
+		return sim.sending(eventWrite, c, func() bench.Request { return bench.Post("/api/v1"+events, eventObject(slot, name, component, reason)) })
 	}
 	status := func(s func(*corev1.Pod) corev1.PodStatus) func(time.Time) error {
 		return func(due time.Time) error { return sim.podStatus(due, n, path, s(pod)) }
@@ -55,11 +53,9 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 			arrived = sim.expect(name, due)
 			return sim.send(binding, due, k.scheduler, func() bench.Request { return bench.Post(path+"/binding", bindingObject(slot, name, sim.nodeOf(slot))) })
 		}},
-		step{80 * ms, func(due time.Time) error {
-			return sim.send(eventWrite, due, k.scheduler, func() bench.Request {
-				return bench.Post("/apis/events.k8s.io/v1"+events, scheduledObject(slot, name, sim.nodeOf(slot)))
-			})
-		}},
+		step{80 * ms, sim.sending(eventWrite, k.scheduler, func() bench.Request {
+			return bench.Post("/apis/events.k8s.io/v1"+events, scheduledObject(slot, name, sim.nodeOf(slot)))
+		})},
 	)
 	if !scheduled {
 		return
@@ -82,26 +78,19 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 	)
 }
 
-// remove sends the requests of a pod's deletion.
 func (sim *simulation) remove(start time.Time, slot int, old pod) {
 	k, n, app := sim.control, sim.nodes[sim.nodeOf(slot)], appOf(slot)
 	path, object := podPath(slot, old.name), podObject(slot, old.name)
 	ms := time.Millisecond
 	sim.chain(start,
-		step{0, func(due time.Time) error {
-			return sim.send(podDeletion, due, k.replicaSets, func() bench.Request { return remove(path, -1, "") })
-		}},
+		step{0, sim.sending(podDeletion, k.replicaSets, func() bench.Request { return remove(path, -1, "") })},
 		step{50 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, slot, true) }},
-		step{100 * ms, func(due time.Time) error {
-			return sim.send(eventWrite, due, n.c, func() bench.Request {
-				return bench.Post("/api/v1/namespaces/"+namespaceOf(app)+"/events", eventObject(slot, old.name, "kubelet", "Killing"))
-			})
-		}},
+		step{100 * ms, sim.sending(eventWrite, n.c, func() bench.Request {
+			return bench.Post("/api/v1/namespaces/"+namespaceOf(app)+"/events", eventObject(slot, old.name, "kubelet", "Killing"))
+		})},
 		step{200 * ms, func(due time.Time) error { return sim.podStatus(due, n, path, notReadyStatus(object)) }},
 		step{1200 * ms, func(due time.Time) error { return sim.podStatus(due, n, path, endedStatus(object)) }},
-		step{1300 * ms, func(due time.Time) error {
-			return sim.send(podDeletion, due, n.c, func() bench.Request { return remove(path, 0, old.uid) })
-		}},
+		step{1300 * ms, sim.sending(podDeletion, n.c, func() bench.Request { return remove(path, 0, old.uid) })},
 		step{1400 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, slot, false) }},
 		step{1450 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp) }},
 	)
@@ -116,7 +105,6 @@ func (sim *simulation) podStatus(due time.Time, n *node, path string, s corev1.P
 	return sim.send(podStatus, time.Now(), n.c, func() bench.Request { return bench.StrategicPatch(path+"/status", map[string]any{"status": s}) })
 }
 
-// token requests a pod's service account token.
 func (sim *simulation) token(due time.Time, n *node, slot int, name string, uid types.UID) error {
 	return sim.send(tokenRequest, due, n.c, func() bench.Request {
 		return bench.Post("/api/v1/namespaces/"+namespaceOf(appOf(slot))+"/serviceaccounts/default/token", tokenObject(name, uid))

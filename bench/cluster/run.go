@@ -25,16 +25,13 @@ type Config struct {
 	Nodes       []int
 	PodsPerNode int
 	// Churn is the number of pods to replace per second; a negative one replaces one for 250 nodes.
-	Churn float64
-	// Protocols are HTTP2 and HTTP1.
+	Churn     float64
 	Protocols []string
 	// Duration is how long the load is measured before the server is restarted.
 	Duration time.Duration
-	// Kill restarts the server with SIGKILL instead of SIGTERM.
-	Kill bool
+	Kill     bool
 }
 
-// check returns an error if the configuration is invalid.
 func (c *Config) check() error {
 	switch {
 	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
@@ -65,7 +62,6 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	return all, nil
 }
 
-// runSize simulates clusters of one size, over one etcd.
 func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err error) {
 	c.Sayf("%d nodes: starting etcd", s.nodes)
 	servers, err := testservers.New(ctx, c.TestServers, fmt.Sprint(s.nodes))
@@ -166,10 +162,8 @@ func (r *trial) run(ctx context.Context) (err error) {
 	return err
 }
 
-// settling returns how long to wait for requests in flight.
 func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSettling) }
 
-// open connects all components.
 func (r *trial) open(ctx context.Context) error {
 	m, err := r.measure(ctx)
 	if err != nil {
@@ -187,7 +181,6 @@ func (r *trial) open(ctx context.Context) error {
 	return nil
 }
 
-// steady measures the steady load.
 func (r *trial) steady(ctx context.Context) error {
 	r.simulation.begin()
 	if err := bench.Sleep(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
@@ -225,7 +218,6 @@ func (r *trial) steady(ctx context.Context) error {
 	return nil
 }
 
-// restart restarts the server under load.
 func (r *trial) restart(ctx context.Context) error {
 	m, err := r.measure(ctx)
 	if err != nil {

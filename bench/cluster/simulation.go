@@ -61,7 +61,6 @@ func newSimulation(ctx context.Context, w *dataset, f *testservers.Servers, host
 	return sim
 }
 
-// close ends the simulation and waits for its goroutines.
 func (sim *simulation) close() {
 	sim.mu.Lock()
 	sim.end()
@@ -92,7 +91,6 @@ func (sim *simulation) at(due time.Time, act func(due time.Time)) {
 	})
 }
 
-// client returns the client of a component.
 func (sim *simulation) client(agent, user string, groups ...string) (*client, error) {
 	identity, err := sim.started.Identity(user, groups...)
 	if err != nil {
@@ -184,6 +182,11 @@ var errGaveUp = errors.New("cluster: the request cannot succeed")
 func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() bench.Request) error {
 	_, err := sim.exchange(kind, due, c, build)
 	return err
+}
+
+// sending returns an action that calls send.
+func (sim *simulation) sending(kind requestKind, c *client, build func() bench.Request) func(due time.Time) error {
+	return func(due time.Time) error { return sim.send(kind, due, c, build) }
 }
 
 // exchange sends a request that was due at a certain time. After failures it retries, like the work queues of
@@ -279,12 +282,10 @@ func newClient(ctx context.Context, host, agent string, identity tls.Certificate
 	return &client{origin: "https://" + host, agent: agent, transport: bench.NewTransport(ctx, config, byHTTP2)}
 }
 
-// send sends a request and returns the response. The caller closes its body.
 func (c *client) send(ctx context.Context, r bench.Request) (*http.Response, error) {
 	return bench.Send(ctx, c.transport, c.origin, c.agent, r)
 }
 
-// do sends a request and returns the body of the response.
 func (c *client) do(ctx context.Context, r bench.Request) ([]byte, error) {
 	resp, err := c.send(ctx, r)
 	if err != nil {

@@ -35,6 +35,8 @@ type Comparison struct {
 	started *testservers.Servers
 	servers map[string]*testservers.Server // running servers
 	seed    bench.SeedConfig
+	reads   []step // selected steps on running servers
+	starts  []step // selected steps that start servers
 	table   *Table
 	warming bool // whether the step runs a tenth of its operations as a warm-up
 }
@@ -50,13 +52,15 @@ func New(c *Config) (*Comparison, error) {
 	}
 	c.StartPods = max(c.StartPods, c.Pods)
 	seed := bench.SeedConfig{Pods: c.Pods, Namespaces: max(1, c.Pods/200), Nodes: max(1, c.Pods/20), Clients: 16}
-	return &Comparison{config: c, seed: seed, servers: make(map[string]*testservers.Server), table: &Table{Rounds: c.Rounds}}, nil
+	comparison := &Comparison{config: c, seed: seed, servers: make(map[string]*testservers.Server), table: &Table{Rounds: c.Rounds}}
+	comparison.reads, comparison.starts = c.selected(comparison.steps()), c.selected(comparison.startSteps())
+	return comparison, nil
 }
 
 // IDs returns the ids of the selected rows, and of rows that are measured with them.
 func (c *Comparison) IDs() []string {
 	var ids []string
-	for _, s := range append(c.config.selected(c.steps()), c.config.selected(c.startSteps())...) {
+	for _, s := range slices.Concat(c.reads, c.starts) {
 		for _, r := range s.rows {
 			ids = append(ids, r.ID)
 		}
@@ -72,17 +76,16 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.started.Close()) }()
-	reads, starts := c.config.selected(c.steps()), c.config.selected(c.startSteps())
-	if len(reads)+len(starts) == 0 {
+	if len(c.reads)+len(c.starts) == 0 {
 		return nil, fmt.Errorf("compare: no row matches %q", c.config.Rows)
 	}
-	if err := c.prepare(ctx, len(reads) > 0); err != nil {
+	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
 	defer c.table.inOrder()
-	err = c.each(ctx, reads)
-	if len(starts) > 0 && ctx.Err() == nil {
-		err = errors.Join(err, c.starts(ctx, starts))
+	err = c.each(ctx, c.reads)
+	if len(c.starts) > 0 && ctx.Err() == nil {
+		err = errors.Join(err, c.runStarts(ctx))
 	}
 	return c.table, err
 }
@@ -110,7 +113,7 @@ func (c *Config) selected(steps []step) []step {
 }
 
 // prepare starts Larder, seeds through it, and starts the other servers if they are needed.
-func (c *Comparison) prepare(ctx context.Context, all bool) error {
+func (c *Comparison) prepare(ctx context.Context) error {
 	c.config.Sayf("starting Larder")
 	larder, err := c.start(ctx, Larder)
 	if err != nil {
@@ -120,7 +123,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) error {
 	if _, err := bench.Seed(ctx, larder.Target, c.seed); err != nil {
 		return err
 	}
-	if all {
+	if len(c.reads) > 0 {
 		c.config.Sayf("starting kube-apiserver")
 		if _, err := c.start(ctx, Stock); err != nil {
 			return err
@@ -132,7 +135,6 @@ func (c *Comparison) prepare(ctx context.Context, all bool) error {
 	return c.describe(ctx)
 }
 
-// describe writes the compared versions into the table.
 func (c *Comparison) describe(ctx context.Context) error {
 	version, err := c.servers[Larder].Target.Version(ctx)
 	if err != nil {
@@ -178,7 +180,7 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
 	larder := c.servers[Larder].Target
 	tape := &baseline.Tape{Answers: make(map[string][]byte)}
-	for _, s := range c.config.selected(c.steps()) {
+	for _, s := range c.reads {
 		if s.asks.path == "" {
 			continue
 		}

@@ -30,7 +30,7 @@ func (c *Comparison) flood() step {
 		}
 		config := bench.FloodConfig{
 			Quiet: bench.ReadConfig{Name: spec.ID, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Load: bench.Load{Operations: c.ops(kind, 600, 600), Clients: 8, Rate: rate}},
-			By:    c.started.Tenant(server, 1), Path: namespacedPods, Accept: bench.Protobuf, Clients: clients, Repeats: 2,
+			By:    c.started.Tenant(server, 1), Path: namespacedPods, Accept: bench.Protobuf, Clients: clients,
 		}
 		r, err := bench.Flood(ctx, quiet, config)
 		if err != nil {
@@ -85,7 +85,6 @@ func (c *Comparison) guards() step {
 	}}
 }
 
-// guardedReads starts a server with the guards and reads from it.
 func (c *Comparison) guardedReads(ctx context.Context, kind string, name string, g testservers.Guards) (r *bench.Result, err error) {
 	server, err := c.started.Start(ctx, kind, g)
 	if err != nil {

@@ -34,7 +34,6 @@ type asks struct {
 	watchList              bool
 }
 
-// fill computes the row's figures from its results.
 func (r *Row) fill() {
 	for i := range r.Figures {
 		f := &r.Figures[i]
@@ -72,17 +71,14 @@ func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
 func wall(r *bench.Result) float64     { return r.Wall.Seconds() }
 func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 
-// value returns a function that takes a named Value from a result.
 func value(name string) func(*bench.Result) float64 {
 	return func(r *bench.Result) float64 { return r.Value(name) }
 }
 
-// latency returns a figure with a percentile of the latency.
 func latency(name string, q float64) Figure {
 	return Figure{Name: name, Unit: Seconds, of: func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }}
 }
 
-// newRow returns a row without results.
 func newRow(id, work string, figures ...Figure) *Row {
 	return &Row{ID: id, Work: work, Figures: figures, Results: make(map[string][]*bench.Result)}
 }
@@ -108,7 +104,6 @@ func (c *Comparison) ops(kind string, stock, fast int) int {
 	return n
 }
 
-// watchers returns the number of watches that a step opens.
 func (c *Config) watchers(n int) int {
 	if c.Watchers > 0 {
 		return c.Watchers
@@ -121,16 +116,13 @@ func (c *Config) watchers(n int) int {
 
 // steps are all workloads on running servers, in the order in which they are run.
 func (c *Comparison) steps() []step {
-	all := c.reads()
-	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stuck(), c.mixed(),
+	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stuck(), c.mixed(),
 		// A server may share the cost of a consistent read among clients.
 		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000),
 		c.patches(), c.flood(), c.guards())
 }
 
-// reads are GETs and LISTs.
-func (c *Comparison) reads() []step {
+func (c *Comparison) lists() []step {
 	n := c.seed.Pods
 	return []step{
 		c.read("B1", fmt.Sprintf("LIST %d pods, protobuf", n), asks{path: pods, accept: bench.Protobuf}, 8, 40),
@@ -146,7 +138,6 @@ func (c *Comparison) reads() []step {
 	}
 }
 
-// read is readBy of one client.
 func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
 	return c.readBy(1, row(id, work), a, stock, fast)
 }
@@ -169,10 +160,8 @@ func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) ste
 	}}
 }
 
-// one returns the only result of a step.
 func one(r *bench.Result, err error) ([]*bench.Result, error) { return []*bench.Result{r}, err }
 
-// watchLists are watches that begin with all objects.
 func (c *Comparison) watchLists() []step {
 	n := c.seed.Pods
 	list := func(id, work, path, accept string, objects, clients, stock, fast int) step {
@@ -222,7 +211,6 @@ func (c *Comparison) selective() step {
 	}})
 }
 
-// opening opens watches.
 func (c *Comparison) opening() step {
 	spec := row("B25", "opening a watch, TLS handshake included")
 	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
@@ -232,7 +220,6 @@ func (c *Comparison) opening() step {
 	}}
 }
 
-// writes creates, patches, applies and deletes ConfigMaps.
 func (c *Comparison) writes() step {
 	var specs []*Row
 	for i, verb := range bench.Verbs {
@@ -245,7 +232,6 @@ func (c *Comparison) writes() step {
 	}})
 }
 
-// components sends the writes of a cluster's components.
 func (c *Comparison) components() step {
 	var specs []*Row
 	for i, name := range bench.ComponentWrites() {
@@ -263,7 +249,6 @@ func withRate(number int, work string) *Row {
 	return row(fmt.Sprintf("B%d", number), work, Figure{Unit: PerSecond, of: (*bench.Result).Rate})
 }
 
-// patches patches pods.
 func (c *Comparison) patches() step {
 	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
 	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
@@ -272,7 +257,6 @@ func (c *Comparison) patches() step {
 	}})
 }
 
-// storm closes all watches and opens them again at once.
 func (c *Comparison) storm() step {
 	spec := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
 	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
@@ -282,7 +266,6 @@ func (c *Comparison) storm() step {
 	}}
 }
 
-// inOrder sorts rows by the numbers in their ids.
 func (t *Table) inOrder() {
 	number := func(r *Row) int {
 		n, _ := strconv.Atoi(strings.TrimLeft(r.ID, "B"))
@@ -291,12 +274,12 @@ func (t *Table) inOrder() {
 	slices.SortStableFunc(t.Rows, func(a, b *Row) int { return cmp.Compare(number(a), number(b)) })
 }
 
-// starts stops all servers and runs the steps that start them.
-func (c *Comparison) starts(ctx context.Context, steps []step) error {
+// runStarts stops all servers and runs the steps that start them.
+func (c *Comparison) runStarts(ctx context.Context) error {
 	if _, err := c.end(Larder); err != nil {
 		return err
 	}
-	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].ID != emptyStart }) {
+	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(c.starts, func(s step) bool { return s.rows[0].ID != emptyStart }) {
 		c.config.Sayf("seeding up to %d pods", c.config.StartPods)
 		more := c.seed
 		more.Pods = c.config.StartPods
@@ -310,7 +293,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 		}
 	}
 	clear(c.servers)
-	return c.each(ctx, steps)
+	return c.each(ctx, c.starts)
 }
 
 // emptyStart is the row of starts without objects.
@@ -368,7 +351,6 @@ func (c *Comparison) startFull(ctx context.Context, kind string) (_ []*bench.Res
 	return []*bench.Result{full, load, open}, err
 }
 
-// listLoad lists all pods with several clients.
 func (c *Comparison) listLoad(ctx context.Context, t *bench.Target) (*bench.Result, error) {
 	var parts []*bench.Result
 	for _, accept := range []string{bench.Protobuf, bench.JSON} {

@@ -75,13 +75,11 @@ func (f Figure) OfLimit() float64 {
 // Row is one line of the table.
 type Row struct {
 	// ID identifies the row in documents and comments. It never changes.
-	ID string `json:"id"`
-	// Work describes the workload.
+	ID   string `json:"id"`
 	Work string `json:"work"`
 	// Body is the size of Larder's response, 0 if the table does not show it.
-	Body    int64    `json:"bodyBytes,omitempty"`
-	Figures []Figure `json:"figures"`
-	// Results holds the results of all rounds by server.
+	Body    int64                      `json:"bodyBytes,omitempty"`
+	Figures []Figure                   `json:"figures"`
 	Results map[string][]*bench.Result `json:"results"`
 
 	body   bool // whether to show the size of the response
@@ -126,7 +124,6 @@ func (r *Row) each(text func(Figure) string) string {
 	return strings.Join(parts, ", ")
 }
 
-// cell returns one server's cell of a row.
 func (r *Row) cell(k string) string {
 	return r.each(func(f Figure) string {
 		if f.Best[k] <= 0 {
@@ -136,7 +133,6 @@ func (r *Row) cell(k string) string {
 	})
 }
 
-// ratios returns the known ratios of all figures.
 func (r *Row) ratios(ratio func(Figure) float64) string {
 	return r.each(func(f Figure) string {
 		if ratio(f) == 0 {
@@ -146,7 +142,6 @@ func (r *Row) ratios(ratio func(Figure) float64) string {
 	})
 }
 
-// cells returns the texts of the row.
 func (r *Row) cells() []string {
 	body, memory := "", ""
 	if r.Body > 0 {

@@ -180,7 +180,6 @@ func (c *Comparison) settle(ctx context.Context) error {
 	return err
 }
 
-// used returns the CPU time of all running servers.
 func (c *Comparison) used() (sum time.Duration, err error) {
 	for _, s := range c.servers {
 		if s.CheckAlive() != nil {

@@ -22,7 +22,6 @@ import (
 // Config configures a measurement.
 type Config struct {
 	testservers.Trials
-	// Count is the number of CRDs, Clients the number of concurrent requests.
 	Count, Clients int
 	// Used creates, reads and lists one object of each CRD.
 	Used bool
@@ -43,7 +42,6 @@ func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	})
 }
 
-// measurement measures one server.
 type measurement struct {
 	config *Config
 	kind   string
@@ -63,7 +61,6 @@ type memory struct{ heap, rss int64 }
 // stepStart is the step whose cost counts from the start of the process.
 const stepStart = "start with all of them, until discovered"
 
-// run starts a server and its own etcd and runs all steps.
 func (p *measurement) run(ctx context.Context) (err error) {
 	p.config.Sayf("%s: starting", p.kind)
 	servers, err := testservers.New(ctx, p.config.TestServers, fmt.Sprintf("%s-%d", p.kind, p.round))
@@ -131,7 +128,6 @@ func (p *measurement) steps(ctx context.Context) error {
 	return nil
 }
 
-// restart restarts the server.
 func (p *measurement) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err
@@ -203,12 +199,10 @@ func (p *measurement) each(n int, do func(ctx context.Context, i int) error) fun
 	}
 }
 
-// create creates the i-th CRD.
 func (p *measurement) create(ctx context.Context, i int) error {
 	return p.post(ctx, bench.CRDsPath, crd(i))
 }
 
-// use creates, reads and lists an object of the i-th CRD.
 func (p *measurement) use(ctx context.Context, i int) error {
 	path := "/apis/" + group(i) + "/v1/namespaces/default/" + plural(i)
 	if err := p.post(ctx, path, object(i)); err != nil {
@@ -258,7 +252,6 @@ func (p *measurement) served(ctx context.Context) error {
 // aggregated is the media type of discovery in one document.
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// discovered waits until all CRDs are discovered.
 func (p *measurement) discovered(ctx context.Context) error {
 	return until(ctx, func(ctx context.Context) (bool, error) {
 		body, err := p.get(ctx, "/apis", aggregated)
@@ -324,12 +317,10 @@ const (
 
 func plural(i int) string { return fmt.Sprintf("%s%d", prefix, i) }
 
-// groups returns the number of groups.
 func (c *Config) groups() int { return (c.Count + perGroup - 1) / perGroup }
 
 func groupName(g int) string { return fmt.Sprintf("g%d.bench.example.com", g) }
 
-// group returns the group of the i-th CRD.
 func group(i int) string { return groupName(i / perGroup) }
 
 // crd returns the i-th CRD as JSON. It has fields like most CRDs: strings, numbers, lists and objects with
@@ -358,7 +349,6 @@ func crd(i int) []byte {
 	}}, nil))
 }
 
-// object returns an object of the i-th CRD as JSON.
 func object(i int) []byte {
 	return bench.EncodeJSON(map[string]any{
 		"apiVersion": group(i) + "/v1", "kind": fmt.Sprintf("Kind%d", i), "metadata": map[string]any{"name": "one"},

@@ -7,5 +7,4 @@ import (
 	"time"
 )
 
-// processClock exists only on Linux.
 func processClock(int) (time.Duration, error) { return 0, errors.ErrUnsupported }

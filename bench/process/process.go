@@ -19,7 +19,6 @@ type Process struct {
 
 // Usage is the usage of a process since it began.
 type Usage struct {
-	// CPU is user and system time of all threads.
 	CPU time.Duration `json:"cpuNanoseconds"`
 	// RSS is the resident memory now, Anonymous the part of it that no file backs, PeakRSS the maximum of
 	// RSS, all in bytes. Linux does not update the maximum at every change, so it may be some pages too low.

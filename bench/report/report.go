@@ -20,13 +20,11 @@ import (
 
 // Report has all results of one run of a program.
 type Report struct {
-	// SchemaVersion is the version of the JSON that was read or written.
-	SchemaVersion int `json:"schemaVersion"`
-	// Title is the headline. Command, Machine and Date describe the run.
-	Title   string    `json:"title"`
-	Command string    `json:"command"`
-	Machine string    `json:"machine"`
-	Date    time.Time `json:"date"`
+	SchemaVersion int       `json:"schemaVersion"`
+	Title         string    `json:"title"`
+	Command       string    `json:"command"`
+	Machine       string    `json:"machine"`
+	Date          time.Time `json:"date"`
 	// Results are the results of single workloads. Pairs means that they come from several servers and have
 	// names of the form "SERVER: WORK".
 	Results []*bench.Result `json:"results,omitempty"`
@@ -34,8 +32,7 @@ type Report struct {
 	// Cases are the checked thresholds, Changes the differences from an earlier run.
 	Cases   []thresholds.Case   `json:"thresholds,omitempty"`
 	Changes []thresholds.Change `json:"baseline,omitempty"`
-	// Table is a comparison, nil for none.
-	Table *compare.Table `json:"table,omitempty"`
+	Table   *compare.Table      `json:"table,omitempty"`
 }
 
 // SchemaVersion is the version of the JSON. It increases when a field is removed or changes its meaning, but not when
@@ -162,13 +159,16 @@ func spread(values []bench.Value) (median float64, text string) {
 	if len(values) == 0 {
 		return 0, ""
 	}
-	slices.SortFunc(values, func(a, b bench.Value) int { return cmp.Compare(a.Value, b.Value) })
-	least, most, middle := values[0], values[len(values)-1], values[0]
-	middle.Value = (values[(len(values)-1)/2].Value + values[len(values)/2].Value) / 2
-	if text = middle.String(); least.Value != most.Value {
-		text += fmt.Sprintf(" (%s–%s)", least, most)
+	var figures []float64
+	for _, v := range values {
+		figures = append(figures, v.Value)
 	}
-	return middle.Value, text
+	format := func(v float64) string { return bench.Value{Value: v, Unit: values[0].Unit}.String() }
+	median, least, most := bench.Median(figures), slices.Min(figures), slices.Max(figures)
+	if text = format(median); least != most {
+		text += fmt.Sprintf(" (%s–%s)", format(least), format(most))
+	}
+	return median, text
 }
 
 // seriesHead are the columns of CSV. Latencies are in milliseconds.

@@ -113,7 +113,6 @@ func await(ctx context.Context, t *bench.Target, begun <-chan struct{}, d time.D
 	return false
 }
 
-// sum returns the Result of all workloads, and then the Results of each.
 func (s *Scenario) sum(meter *bench.Meter, found [][]*bench.Result) []*bench.Result {
 	var wholes, all []*bench.Result
 	for i, results := range found {

@@ -36,7 +36,6 @@ func (b *Beside) Run(ctx context.Context) ([]*bench.Result, error) {
 	})
 }
 
-// measure runs the servers of a kind.
 func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.Result, err error) {
 	f, err := testservers.New(ctx, b.TestServers, fmt.Sprintf("beside-%d", round))
 	if err != nil {
@@ -76,7 +75,6 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 	return r, nil
 }
 
-// sum adds the usage of the servers' processes.
 func sum(servers []*testservers.Server) (all process.Usage, err error) {
 	for _, s := range servers {
 		u, err := s.Process.Usage()

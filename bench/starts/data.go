@@ -15,7 +15,6 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// data is one kind of stored objects.
 type data struct {
 	id, name string
 	// path and accept are those of the list request. prefix is the prefix of the keys in etcd.
@@ -71,7 +70,6 @@ func key(prefix string, meta *metav1.ObjectMeta, value []byte) (pair, error) {
 	return pair{key: []byte(prefix + meta.Namespace + "/" + meta.Name), value: value}, nil
 }
 
-// managed returns a managedFields entry.
 func managed(manager, apiVersion string, at metav1.Time, fields string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: apiVersion, Time: &at, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
 }
@@ -188,7 +186,6 @@ func event(i, n int, _ []byte) (pair, error) {
 // workers is the prefix of the custom resources that bench.DefineWorkers defines.
 const workers = "/registry/bench.example.com/workers/"
 
-// lackCustomDefaults removes fields that have defaults.
 func lackCustomDefaults(spec, container map[string]any) {
 	delete(spec, "replicas")
 	delete(container, "imagePullPolicy")

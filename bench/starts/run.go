@@ -191,10 +191,8 @@ func list(ctx context.Context, server *testservers.Server, d *data) (size int64,
 	return size, err
 }
 
-// pair is a key of etcd with its value.
 type pair struct{ key, value []byte }
 
-// value returns the value of a key.
 func value(ctx context.Context, etcd *clientv3.Client, key string) ([]byte, error) {
 	answer, err := etcd.Get(ctx, key)
 	if err == nil && len(answer.Kvs) != 1 {

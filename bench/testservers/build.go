@@ -47,7 +47,6 @@ func Build(ctx context.Context, c Config, dir string, say func(string)) (Config,
 	return c, nil
 }
 
-// goCommand runs the go command and returns its output.
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	var out, problem bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", args...)

@@ -16,11 +16,9 @@ import (
 
 // Server is one process of a Servers.
 type Server struct {
-	// Process is the process, with its name.
 	Process process.Process
 	// Target sends requests to the server; nil for programs of StartBeside.
-	Target *bench.Target
-	// Started is when the process was started.
+	Target  *bench.Target
 	Started time.Time
 	// Again restarts a server that has ended, with the same port and files. It returns a new Server when that is
 	// ready. It is nil for programs of StartBeside.

@@ -96,7 +96,6 @@ func (f *Servers) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.
 // Servers returns all started servers, including those that have ended.
 func (f *Servers) Servers() []*Server { return slices.Clone(f.all) }
 
-// prepare writes the files that the servers share.
 func (f *Servers) prepare() error {
 	users := f.token + ",admin,admin,system:masters\n"
 	for i, token := range f.others {
@@ -134,7 +133,6 @@ func (f *Servers) EtcdURL() string { return etcdURL(f.etcd) }
 
 func etcdURL(etcd *Server) string { return "http://" + etcd.Target.Address() }
 
-// startEtcd starts an etcd without data.
 func (f *Servers) startEtcd(ctx context.Context) (*Server, error) {
 	dir, port, err := f.place("etcd")
 	if err != nil {
@@ -336,7 +334,6 @@ const (
 
 // Trials configures which servers are measured, in turn.
 type Trials struct {
-	// TestServers names the programs of the servers.
 	TestServers Config
 	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.
 	Servers []string

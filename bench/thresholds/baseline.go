@@ -29,8 +29,7 @@ type Change struct {
 	New       float64 `json:"new"`
 	OldRounds int     `json:"oldRounds"`
 	NewRounds int     `json:"newRounds"`
-	// Ratio is New divided by Old.
-	Ratio float64 `json:"ratio"`
+	Ratio     float64 `json:"ratio"`
 	// P is the p-value of the Mann-Whitney U test, 1 with too few rounds.
 	P float64 `json:"p"`
 	// Worse means that the figure is significantly worse, by more than the allowed regression.
@@ -65,18 +64,18 @@ func CanCompare(old []*bench.Result, names []string, rounds int) error {
 // fraction by which a figure may be worse, such as 0.05. A negative regression allows any change. Results without an
 // earlier one are omitted.
 func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
-	was := make(map[string][]*bench.Result)
-	for _, each := range bench.Rounds(old) {
-		was[each[0].Name] = each
+	earlier := make(map[string][]*bench.Result)
+	for _, r := range old {
+		earlier[r.Name] = append(earlier[r.Name], r)
 	}
 	var changes []Change
 	for _, each := range bench.Rounds(now) {
-		before := was[each[0].Name]
 		for _, f := range Figures() {
-			if f.compared == "" || len(before) == 0 || !allKnown(f, before) || !allKnown(f, each) {
+			was, is := f.values(earlier[each[0].Name]), f.values(each)
+			if f.compared == "" || len(was) == 0 || slices.Contains(was, 0) || slices.Contains(is, 0) {
 				continue
 			}
-			c, err := f.compare(f.values(before), f.values(each))
+			c, err := f.compare(was, is)
 			if err != nil {
 				return nil, err
 			}
@@ -95,10 +94,6 @@ func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 	return changes, nil
 }
 
-func allKnown(f *Figure, results []*bench.Result) bool {
-	return !slices.ContainsFunc(results, func(r *bench.Result) bool { return f.of(r) == 0 })
-}
-
 func (f *Figure) values(results []*bench.Result) []float64 {
 	var values []float64
 	for _, r := range results {
@@ -107,7 +102,6 @@ func (f *Figure) values(results []*bench.Result) []float64 {
 	return values
 }
 
-// compare compares two samples.
 func (f *Figure) compare(old, now []float64) (Change, error) {
 	c := Change{Old: bench.Median(old), New: bench.Median(now), OldRounds: len(old), NewRounds: len(now), P: 1, text: f.text}
 	c.Ratio = c.New / c.Old

@@ -18,7 +18,6 @@ var ErrThreshold = errors.New("threshold crossed")
 type Figure struct {
 	// Name is the name of its flag, such as max-p99 or min-rate.
 	Name string
-	// Help describes the figure.
 	Help string
 	// Default is the default bound, -1 for none.
 	Default float64

@@ -37,7 +37,6 @@ type options struct {
 	capture func(kinds []*bench.Result, w workload) // unless nil, receives the workload instead of running it
 }
 
-// outputs holds the paths of the output files.
 type outputs struct{ json, series, markdown string }
 
 // Groups of commands, as --help shows them.
@@ -102,7 +101,6 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 	return root
 }
 
-// add adds the flags of all workloads.
 func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
 	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine, to report its CPU time and memory")
@@ -126,7 +124,6 @@ func (o *options) add(flags *pflag.FlagSet) {
 	}
 }
 
-// addUser adds the flags of the requests' user.
 func (o *options) addUser(flags *pflag.FlagSet) {
 	flags.StringVar(&o.as, "as", "", "user to impersonate; the kubeconfig's user needs the permission")
 	flags.StringSliceVar(&o.asGroups, "as-group", nil, "groups of that user")
@@ -144,7 +141,6 @@ func (o *options) user(t *bench.Target) *bench.Target {
 	return t
 }
 
-// target returns the server under load.
 func (o *options) target() (*bench.Target, error) {
 	if o.kubeconfig == "" {
 		return nil, errors.New("no server: --kubeconfig or KUBECONFIG must name a kubeconfig")

@@ -15,14 +15,8 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// comparing holds the flags of compare.
-type comparing struct {
-	config compare.Config
-	rows   string
-}
-
 func compareCommand(o *options) *cobra.Command {
-	c := &comparing{}
+	c, rows := &compare.Config{}, ""
 	cmd := &cobra.Command{
 		Use: "compare", GroupID: judging, Short: "Compare Larder with kube-apiserver and a bare TLS server", Args: cobra.NoArgs,
 		Long: `Start etcd, Larder, kube-apiserver, and a bare TLS server that sends Larder's responses from memory
@@ -32,57 +26,59 @@ and are stopped at the end.`,
 		Example: `  larder-bench compare --quick
   larder-bench compare --rounds 5 --start-pods 50000 --markdown table.md --json table.json
   larder-bench compare --rows 'WatchList|^B1 ' --stock ./kube-apiserver --etcd ./etcd --larder ./larder`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runComparison(cmd, o, c, rows) },
 	}
-	addPrograms(cmd, &c.config.TestServers)
+	addPrograms(cmd, &c.TestServers)
 	flags := cmd.Flags()
-	flags.IntVar(&c.config.Pods, "pods", 10000, "number of pods for reads and watches")
-	flags.IntVar(&c.config.StartPods, "start-pods", 0, "number of pods for starts, if more than --pods; each takes about 5 ms to create")
-	flags.IntVar(&c.config.Watchers, "watchers", 0, "number of watches in each row of watches; 0 uses the row's own number")
-	flags.IntVar(&c.config.Rounds, "rounds", 3, "number of runs on each server; the best counts")
-	flags.StringVar(&c.rows, "rows", "", "regular expression of the rows to run, by id and name")
-	flags.BoolVar(&c.config.Quick, "quick", false, "check that everything works: few operations, and 1,000 pods and one round unless --pods and --rounds are given")
+	flags.IntVar(&c.Pods, "pods", 10000, "number of pods for reads and watches")
+	flags.IntVar(&c.StartPods, "start-pods", 0, "number of pods for starts, if more than --pods; each takes about 5 ms to create")
+	flags.IntVar(&c.Watchers, "watchers", 0, "number of watches in each row of watches; 0 uses the row's own number")
+	flags.IntVar(&c.Rounds, "rounds", 3, "number of runs on each server; the best counts")
+	flags.StringVar(&rows, "rows", "", "regular expression of the rows to run, by id and name")
+	flags.BoolVar(&c.Quick, "quick", false, "check that everything works: few operations, and 1,000 pods and one round unless --pods and --rounds are given")
 	flags.StringVar(&o.outputs.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd
 }
 
-func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
-	if c.config.Rows, err = regexp.Compile(c.rows); err != nil {
+func runComparison(cmd *cobra.Command, o *options, c *compare.Config, rows string) (err error) {
+	if c.Rows, err = regexp.Compile(rows); err != nil {
 		return fmt.Errorf("--rows: %w", err)
 	}
 	const why = "it starts the servers itself, and each row defines its requests"
 	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "timeout", "retry-after", "series", "as", "token"); err != nil {
 		return err
 	}
-	if c.config.Quick && !cmd.Flags().Changed("pods") {
-		c.config.Pods = 1000
+	if c.Quick && !cmd.Flags().Changed("pods") {
+		c.Pods = 1000
 	}
-	if c.config.Quick && !cmd.Flags().Changed("rounds") {
-		c.config.Rounds = 1
+	if c.Quick && !cmd.Flags().Changed("rounds") {
+		c.Rounds = 1
 	}
-	comparison, err := compare.New(&c.config)
+	comparison, err := compare.New(c)
 	if err != nil {
 		return err
 	}
-	old, err := c.check(o, comparison.IDs())
+	ids := comparison.IDs()
+	if len(ids) == 0 {
+		return fmt.Errorf("--rows %q matches no id or name of a row", rows)
+	}
+	o.rounds = c.Rounds
+	old, err := o.checkRows(ids)
 	if err != nil {
 		return err
 	}
-	c.config.TestServers.Streams = o.streams
+	c.TestServers.Streams = o.streams
 	found := &report.Report{}
-	err = o.started(cmd, c.config.TestServers, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
-		c.config.TestServers, c.config.Say = f, say
+	err = o.started(cmd, c.TestServers, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
+		c.TestServers, c.Say = f, say
 		found.Table, err = comparison.Run(ctx)
 		return err
 	})
 	return o.conclude(cmd, found, old, err)
 }
 
-// check validates the flags and returns the results of the baseline. It runs before the programs are built.
-func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
-	if len(ids) == 0 {
-		return nil, fmt.Errorf("--rows %q matches no id or name of a row", c.rows)
-	}
+// checkRows validates the flags and returns the results of the baseline. It runs before the programs are built.
+func (o *options) checkRows(ids []string) ([]*bench.Result, error) {
 	for _, b := range o.thresholds.Bounds {
 		if b.Of == "" && b.Figure.Default < 0 {
 			return nil, fmt.Errorf("--%s cannot bound all rows of compare: name one, as in --%s %s=…", b.Figure.Name, b.Figure.Name, ids[0])
@@ -95,7 +91,6 @@ func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	for _, id := range ids {
 		names = append(names, id+" "+compare.Larder)
 	}
-	o.rounds = c.config.Rounds
 	return o.before(names)
 }
 

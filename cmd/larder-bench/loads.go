@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,9 +11,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/stages"
 )
 
-// addSeed adds the flags of the pods that seed creates.
 func addSeed(flags *pflag.FlagSet, c *bench.SeedConfig) {
 	flags.IntVar(&c.Pods, "pods", 10000, "number of pods")
 	flags.IntVar(&c.Namespaces, "namespaces", 50, "number of namespaces that have the pods")
@@ -245,7 +246,6 @@ etcd, so that the cost excludes the writes.`,
 	return cmd
 }
 
-// addChanges adds the flags of the watchers and the changes.
 func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 	flags.IntVar(&c.Watchers, "watchers", 200, "number of watches")
 	flags.IntVar(&c.Operations, "changes", 200, "number of patches; --rate is their rate")
@@ -274,4 +274,69 @@ func openCommand(o *options) *cobra.Command {
 	cmd.Flags().IntVar(&c.Watchers, "watchers", 1000, "number of watches")
 	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "time to hold the watches open without events")
 	return cmd
+}
+
+type loadFlags struct {
+	load     *bench.Load
+	count    string // name of the flag with the number of operations
+	stages   string
+	duration time.Duration
+}
+
+// addLoad adds the flags of a load; rated adds --rate. The caller adds the flag count, the number of operations. A
+// PreRunE sets the plan of the load.
+func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) {
+	f, flags := &loadFlags{load: l, count: count}, cmd.Flags()
+	addClients(cmd, &l.Clients)
+	if rated {
+		addRate(cmd, &l.Rate)
+	}
+	flags.StringVar(&f.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
+	flags.DurationVar(&f.duration, "duration", 0, "time to run the load, instead of a number of operations")
+	flags.DurationVar(&l.Warmup, "warmup", 0, "time to run the load at its initial level before anything is measured")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.plan(cmd) }
+}
+
+func addClients(cmd *cobra.Command, clients *int) {
+	cmd.Flags().IntVar(clients, "clients", 1, "maximum number of concurrent requests")
+}
+
+func addRate(cmd *cobra.Command, rate *float64) {
+	cmd.Flags().Float64Var(rate, "rate", 0, "operations per second of all clients (open loop); 0 sends each request when the previous one has ended (closed loop)")
+}
+
+func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
+	l, given := f.load, cmd.Flags().Changed("clients")
+	switch {
+	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
+		return errors.New("--warmup, --duration and --rate cannot be negative")
+	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
+		return errors.New("--stages sets the rate and the length of the load: omit --duration and --rate")
+	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
+		return fmt.Errorf("--stages and --duration set the length of the load: omit --%s", f.count)
+	case f.stages == "" && f.duration > 0 && l.Rate > 0:
+		l.Plan = stages.Hold(true, f.duration, l.Rate)
+	case f.stages == "" && f.duration > 0:
+		l.Plan = stages.Hold(false, f.duration, float64(l.Clients))
+	case f.stages != "":
+		if l.Plan, err = stages.Parse(f.stages); err != nil {
+			return fmt.Errorf("--stages: %w", err)
+		}
+		if l.Plan.Open {
+			return nil
+		}
+		if given {
+			return errors.New("--stages sets the number of clients: omit --clients, or plan rates, which end in /s")
+		}
+		l.Clients = int(l.Plan.Most())
+	}
+	return nil
+}
+
+func named(names ...string) []*bench.Result {
+	var all []*bench.Result
+	for _, name := range names {
+		all = append(all, &bench.Result{Name: name})
+	}
+	return all
 }

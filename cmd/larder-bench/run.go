@@ -216,7 +216,6 @@ func (o *options) shown(cmd *cobra.Command, progress func() string, work func(ct
 	return err
 }
 
-// follow prints progress until ctx ends.
 func follow(ctx context.Context, progress func() string, say func(string)) {
 	_ = wait.PollUntilContextCancel(ctx, progressInterval, false, func(context.Context) (done bool, err error) {
 		if text := progress(); text != "" {

@@ -21,7 +21,6 @@ import (
 // scenarioVersion is the version of scenario files.
 const scenarioVersion = 2
 
-// scenarioFile is the content of a scenario file.
 type scenarioFile struct {
 	Version   int
 	Workloads []struct {

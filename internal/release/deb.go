@@ -43,7 +43,6 @@ func (p *product) debName() string {
 	return "larder_" + p.debVersion() + "_" + p.arch + ".deb"
 }
 
-// debFiles returns the files that the package installs.
 func (p *product) debFiles() []file {
 	changelog := fmt.Sprintf("larder (%s) unstable; urgency=medium\n\n  * Release of %s.\n\n -- %s  %s\n",
 		p.debVersion(), p.version, maintainer, p.time.Format(time.RFC1123Z))

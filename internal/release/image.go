@@ -34,7 +34,6 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// platform is the system that an image runs on.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -45,14 +44,12 @@ const indexType = "application/vnd.oci.image.index.v1+json"
 // blobs collects the files of an archive of images.
 type blobs struct{ files []file }
 
-// add adds a blob and returns its descriptor.
 func (b *blobs) add(mediaType string, data []byte) descriptor {
 	sum := fmt.Sprintf("%x", sha256.Sum256(data))
 	b.files = append(b.files, file{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
 	return descriptor{MediaType: mediaType, Digest: "sha256:" + sum, Size: len(data)}
 }
 
-// addJSON adds v as a blob of JSON.
 func (b *blobs) addJSON(mediaType string, v any) descriptor { return b.add(mediaType, toJSON(v)) }
 
 func toJSON(v any) []byte {
@@ -63,7 +60,6 @@ func toJSON(v any) []byte {
 	return data
 }
 
-// path returns the name of a blob's file in the archive.
 func (d *descriptor) path() string { return "blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:") }
 
 // imageVersion returns the version without the characters that a tag may not have.
@@ -126,7 +122,6 @@ func imageOfAll(products []*product) []byte {
 	return b.archive(index, products[0])
 }
 
-// addFile adds a file that is not a blob.
 func (b *blobs) addFile(name string, v any) {
 	b.files = append(b.files, file{name: name, mode: 0o644, data: toJSON(v)})
 }
@@ -139,7 +134,6 @@ func (b *blobs) archive(named descriptor, p *product) []byte {
 	return tarOf(b.files, p.time)
 }
 
-// imageCommand returns the default arguments of the image.
 func imageCommand() []string {
 	return []string{"serve", "--data-dir=" + imageData, "--bind-address=0.0.0.0"}
 }

@@ -47,7 +47,6 @@ func main() {
 	}
 }
 
-// release writes all files of a release.
 func release(to, url string, platforms []string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -117,7 +116,6 @@ func kubernetesVersion(root string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// build builds larder and kubectl for a platform into a directory.
 func build(platform, dir, kubernetes string) error {
 	goos, arch, ok := strings.Cut(platform, "/")
 	if !ok {
@@ -174,7 +172,6 @@ type product struct {
 	index      envtestIndex // index to which envtest adds the archive
 }
 
-// newProduct reads the programs in dir.
 func newProduct(platform, dir string, texts texts, made time.Time) (*product, error) {
 	p := &product{texts: texts, time: made, level: gzip.BestCompression}
 	p.os, p.arch, _ = strings.Cut(platform, "/")
@@ -214,7 +211,6 @@ func (p *product) write(to string, sums *bytes.Buffer) error {
 	return nil
 }
 
-// writeFile writes data and appends its sum.
 func writeFile(to, name string, data []byte, sums *bytes.Buffer) error {
 	if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
 		return err

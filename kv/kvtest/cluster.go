@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -273,16 +273,11 @@ func RunMember(raw string) error {
 	if err := json.Unmarshal([]byte(raw), &cfg); err != nil {
 		return fmt.Errorf("kvtest: member: %w", err)
 	}
-	client, errClient := url.Parse(cfg.Client)
-	peer, errPeer := url.Parse(cfg.Peer)
-	listen, errListen := url.Parse(cmp.Or(cfg.PeerListen, cfg.Peer))
-	if err := errors.Join(errClient, errPeer, errListen); err != nil {
-		return fmt.Errorf("kvtest: member: %w", err)
-	}
+	urls := func(url string) types.URLs { return types.MustNewURLs([]string{url}) }
 	config := embed.NewConfig()
 	config.Name, config.Dir = cfg.Name, cfg.Dir
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*listen}, []url.URL{*peer}
+	config.ListenClientUrls, config.AdvertiseClientUrls = urls(cfg.Client), urls(cfg.Client)
+	config.ListenPeerUrls, config.AdvertisePeerUrls = urls(cmp.Or(cfg.PeerListen, cfg.Peer)), urls(cfg.Peer)
 	config.InitialCluster = cfg.Cluster
 	config.TickMs, config.ElectionMs = cfg.HeartbeatMs, cfg.VoteMs
 	config.UnsafeNoFsync = true // the machine does not die in these tests

@@ -418,7 +418,6 @@ func (m *Memory) Run(ctx context.Context) error {
 	return nil
 }
 
-// expire deletes the keys of a lease.
 func (m *Memory) expire(lease int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

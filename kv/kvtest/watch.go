@@ -79,7 +79,6 @@ func (m *Memory) follow(ctx context.Context, w *watcher, out chan<- kv.WatchResp
 	}
 }
 
-// next returns the next response for a watcher.
 func (m *Memory) next(w *watcher) (kv.WatchResponse, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

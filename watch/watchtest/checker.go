@@ -37,14 +37,12 @@ func (r Report) String() string {
 
 // Request describes the watch.
 type Request struct {
-	// Selects is the filter.
 	Selects func(*State) bool
 	// Initial says that the existing objects come first. After is not used then.
 	Initial bool
 	// At is the revision at which the initial objects were taken. 0 means that the
 	// InitialEnd says it; without one they cannot be verified.
-	At int64
-	// After is the revision after which to begin.
+	At    int64
 	After int64
 	// Resumed says that After comes from an earlier watch, so that a missing event breaks Resumable.
 	Resumed bool
@@ -54,8 +52,7 @@ type Request struct {
 type Violation struct {
 	// Guarantee is its number and name, such as "W2 Unique".
 	Guarantee string
-	// Text says what happened.
-	Text string
+	Text      string
 }
 
 // Error implements error.

@@ -9,8 +9,7 @@ import (
 // State is an object at a revision.
 type State struct {
 	// Key is "namespace/name", or "name".
-	Key string
-	// Revision of the write.
+	Key      string
 	Revision int64
 	// Labels and Fields are the values that selectors match.
 	Labels, Fields map[string]string
@@ -24,7 +23,6 @@ type Change struct {
 	State *State
 }
 
-// revision is everything that one revision changed.
 type revision struct {
 	number  int64
 	changes []Change
