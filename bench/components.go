@@ -157,9 +157,8 @@ func (c *ComponentsConfig) event(i int) *corev1.Event {
 }
 
 func (c *ComponentsConfig) deployment(i int) *appsv1.Deployment {
-	const replicas = 3
 	pod := c.pod(i)
-	return Deployment(pod.Name, pod, replicas)
+	return Deployment(pod.Name, pod, 3)
 }
 
 func (c *ComponentsConfig) deployments() string {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -43,10 +42,9 @@ type conn struct {
 
 	transport http.RoundTripper // sends the credentials of the kubeconfig's user; nil without a connection
 	connected context.Context   // its end closes the connection or, over HTTP/2, cancels the requests
-	end       context.CancelFunc
+	end       context.CancelCauseFunc
 	shared    *sharedTransport // nil over HTTP/1.1
 	timer     *time.Timer      // see limit
-	late      atomic.Bool      // whether a request has timed out
 }
 
 func (t *Target) conn(ctx context.Context) *conn { return &conn{t: t, ctx: ctx} }
@@ -54,7 +52,7 @@ func (t *Target) conn(ctx context.Context) *conn { return &conn{t: t, ctx: ctx} 
 // close ends the current request and the connection.
 func (c *conn) close() {
 	if c.end != nil {
-		c.end()
+		c.end(nil)
 	}
 	if c.shared != nil {
 		c.t.shared.release(c.shared)
@@ -89,23 +87,23 @@ var ErrTimeout = errors.New("bench: timeout")
 func (c *conn) limit(d time.Duration) {
 	if d > 0 {
 		end := c.end
-		c.timer = time.AfterFunc(d, func() {
-			c.late.Store(true)
-			end()
-		})
+		c.timer = time.AfterFunc(d, func() { end(ErrTimeout) })
 	}
 }
 
 func (c *conn) unlimit() {
 	if c.timer != nil && !c.timer.Stop() {
-		c.late.Store(true)
+		c.end(ErrTimeout)
 	}
 	c.timer = nil
 }
 
+// late reports whether a request has timed out.
+func (c *conn) late() bool { return errors.Is(context.Cause(c.connected), ErrTimeout) }
+
 // explain wraps an error that Target.Timeout has caused with ErrTimeout.
 func (c *conn) explain(err error) error {
-	if err == nil || c.ctx.Err() != nil || !c.late.Load() {
+	if err == nil || !c.late() {
 		return err
 	}
 	return fmt.Errorf("%w after %v: %w", ErrTimeout, c.t.Timeout, err)
@@ -115,8 +113,7 @@ func (c *conn) explain(err error) error {
 // calls unlimit. A response other than 2xx is returned with an error.
 func (c *conn) send(r Request) (*http.Response, error) {
 	if c.transport == nil {
-		c.connected, c.end = context.WithCancel(c.ctx)
-		c.late.Store(false)
+		c.connected, c.end = context.WithCancelCause(c.ctx)
 	}
 	c.limit(c.t.Timeout)
 	if c.transport == nil {
@@ -184,7 +181,7 @@ func (c *conn) try(r Request, o *outcome, w io.Writer) (after time.Duration, err
 	}
 	c.unlimit()
 	err = c.explain(err)
-	if resp == nil || resp.Close || c.late.Load() || err != nil && StatusOf(err) == 0 {
+	if resp == nil || resp.Close || c.late() || err != nil && StatusOf(err) == 0 {
 		c.close()
 	}
 	if resp == nil {

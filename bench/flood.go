@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -88,9 +89,12 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 	if p99 := a.Quantile(99); p99 > 0 {
 		b.Add(Slowdown, float64(b.Quantile(99))/float64(p99), "")
 	}
-	by := flood.result
-	b.Errors += a.Failures() + by.Failures() - by.Refused
-	b.FirstError = cmp.Or(b.FirstError, a.FirstError, by.FirstError)
+	b.Errors += a.Failures()
+	b.FirstError = cmp.Or(b.FirstError, a.FirstError)
+	if failed := flood.result.Failures() - flood.result.Refused; failed > 0 {
+		b.Errors += failed
+		b.FirstError = cmp.Or(b.FirstError, flood.result.FirstError)
+	}
 	return b, nil
 }
 
@@ -99,32 +103,23 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 func (c *FloodConfig) start(ctx context.Context, rec *recorder) (stop func()) {
 	const pause = 50 * time.Millisecond // after a 429; shorter than its Retry-After
 	ctx, cancel := context.WithCancel(ctx)
-	var group sync.WaitGroup
 	begun := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(begun) })
-	for range c.Clients {
-		group.Go(func() {
-			own := c.By.conn(ctx)
-			defer own.close()
-			for ctx.Err() == nil {
-				o, err := own.do(Request{Path: c.Path, Accept: c.Accept})
-				switch {
-				case err != nil && ctx.Err() != nil:
-				case StatusOf(err) == http.StatusTooManyRequests: // not a failure
-					rec.set(func(r *Result) { r.Ops, r.Refused = r.Ops+1, r.Refused+1 })
-				default:
-					rec.record(0, o, err)
-				}
-				begin()
-				if err != nil {
-					_ = Sleep(ctx, pause)
-				}
+	l := loop{Load: Load{Operations: math.MaxInt, Clients: c.Clients}}
+	var running sync.WaitGroup
+	running.Go(func() { // the loop has no errors but that of ctx
+		_ = l.run(ctx, c.By, rec, func(ctx context.Context, own *conn, _ int, _ time.Time) (outcome, error) {
+			o, err := own.do(Request{Path: c.Path, Accept: c.Accept})
+			begin()
+			if err != nil {
+				_ = Sleep(ctx, pause)
 			}
+			return o, err
 		})
-	}
+	})
 	select {
 	case <-begun:
 	case <-ctx.Done():
 	}
-	return func() { cancel(); group.Wait() }
+	return func() { cancel(); running.Wait() }
 }

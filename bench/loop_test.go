@@ -121,20 +121,6 @@ func TestSettleGivesUp(t *testing.T) {
 	})
 }
 
-// TestPickKeepsWeights checks that each hundred requests have the weights of mixedRequests.
-func TestPickKeepsWeights(t *testing.T) {
-	kinds := mixedOrder()
-	got := make([]int, len(mixedRequests))
-	for i := range 300 {
-		got[kinds[i%len(kinds)]]++
-	}
-	for kind, s := range mixedRequests {
-		if got[kind] != 3*s.weight {
-			t.Errorf("%s: %d of 300, want %d", s.name, got[kind], 3*s.weight)
-		}
-	}
-}
-
 // TestMixedIsAboutEverything checks that requests of every kind select all pods, nodes and namespaces about
 // equally often.
 func TestMixedIsAboutEverything(t *testing.T) {

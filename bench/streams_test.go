@@ -54,21 +54,3 @@ func TestHTTP2(t *testing.T) {
 		t.Errorf("a server without HTTP/2 gave %v", err)
 	}
 }
-
-// TestWatchByHTTP2 checks that each of several watches on shared connections gets its own events.
-func TestWatchByHTTP2(t *testing.T) {
-	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
-	target, _ := target(t, seed)
-	target.UseHTTP2(3)
-	for _, accept := range []string{bench.Protobuf, bench.JSON} {
-		result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
-			Path: "/api/v1/pods", Accept: accept, Watchers: 7, Objects: seed.PodPaths(4), Load: bench.Load{Operations: 20, Rate: 1000, Clients: 2},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if result.Ops != 140 || result.Errors != 0 {
-			t.Errorf("%s: %d deliveries, %d errors (%s); want 140", accept, result.Ops, result.Errors, result.FirstError)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package baseline_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/baseline"
@@ -48,18 +48,7 @@ func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 			t.Error(err)
 		}
 	})
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {token: t}}]
-`, l.Addr())
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	target, err := bench.NewTarget(path)
+	target, err := bench.TargetOf(&rest.Config{Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -309,7 +309,7 @@ func (c *Comparison) startSteps() []step {
 	full := spec("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n))
 	under := newRow("B33", fmt.Sprintf("resident with %d pods under LIST load", n), Figure{Unit: Memory, of: resident},
 		Figure{Name: "at most", Unit: Memory, of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }})
-	open := newRow("B26", fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), Figure{Unit: Memory, of: value(bench.MemoryPerWatch)})
+	open := newRow("B26", fmt.Sprintf("resident memory of one of %d open watches", c.config.watchers(openWatches)), Figure{Unit: Memory, of: value(bench.MemoryPerWatch)})
 	open.worst = true
 	return []step{
 		{rows: []*Row{empty}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
@@ -324,8 +324,8 @@ func (c *Comparison) startSteps() []step {
 	}
 }
 
-// openWatches returns the number of watches. It is large, so that reused free memory hardly affects the result.
-func (c *Config) openWatches() int { return c.watchers(5000) }
+// openWatches is large, so that reused free memory hardly affects the result.
+const openWatches = 5000
 
 // startFull starts a server on the seeded etcd, opens watches before the server has free memory, and then lists all
 // pods repeatedly with several clients.
@@ -343,7 +343,7 @@ func (c *Comparison) startFull(ctx context.Context, kind string) (_ []*bench.Res
 	if c.config.Quick {
 		held = 10 * time.Millisecond
 	}
-	open, err := bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: held})
+	open, err := bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(openWatches), Idle: held})
 	if err != nil {
 		return nil, err
 	}

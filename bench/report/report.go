@@ -2,7 +2,6 @@
 package report
 
 import (
-	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -114,37 +113,35 @@ func (r *Report) Text(w io.Writer) error {
 // "SERVER: WORK". Each row is one figure: the median of all rounds with minimum and maximum, and kube-apiserver's
 // figure divided by Larder's.
 func pairs(results []*bench.Result) string {
-	type key struct{ work, figure string }
-	var order []key
-	values := make(map[key]map[string][]bench.Value) // by server
+	type key struct{ server, work, figure string }
+	values := make(map[key][]bench.Value)
+	var works []string
+	figures := make(map[string][]string) // by work
 	for _, r := range results {
 		server, work, _ := strings.Cut(r.Name, ": ")
+		if !slices.Contains(works, work) {
+			works = append(works, work)
+		}
 		for _, v := range r.Figures() {
-			k := key{work, v.Name}
-			if values[k] == nil {
-				values[k] = make(map[string][]bench.Value)
-				order = append(order, k)
+			if !slices.Contains(figures[work], v.Name) {
+				figures[work] = append(figures[work], v.Name)
 			}
-			values[k][server] = append(values[k][server], v)
+			k := key{server, work, v.Name}
+			values[k] = append(values[k], v)
 		}
 	}
-	works := make(map[string]int) // keeps the figures of a workload together
-	for _, k := range order {
-		if _, ok := works[k.work]; !ok {
-			works[k.work] = len(works)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b key) int { return cmp.Compare(works[a.work], works[b.work]) })
 	var b strings.Builder
 	b.WriteString(bench.MarkdownHead("work", "figure", testservers.Stock, testservers.Larder, "ratio"))
-	for _, k := range order {
-		stock, stockText := spread(values[k][testservers.Stock])
-		larder, larderText := spread(values[k][testservers.Larder])
-		ratio := ""
-		if stock > 0 && larder > 0 {
-			ratio = fmt.Sprintf("%.3g", stock/larder)
+	for _, work := range works {
+		for _, figure := range figures[work] {
+			stock, stockText := spread(values[key{testservers.Stock, work, figure}])
+			larder, larderText := spread(values[key{testservers.Larder, work, figure}])
+			ratio := ""
+			if stock > 0 && larder > 0 {
+				ratio = fmt.Sprintf("%.3g", stock/larder)
+			}
+			b.WriteString(bench.MarkdownRow(work, figure, stockText, larderText, ratio))
 		}
-		b.WriteString(bench.MarkdownRow(k.work, k.figure, stockText, larderText, ratio))
 	}
 	for _, r := range results {
 		if r.FirstError != "" {

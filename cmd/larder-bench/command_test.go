@@ -77,8 +77,7 @@ func TestWorkloads(t *testing.T) {
 
 func TestReportsAndThresholds(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
-	dir := t.TempDir()
-	data := filepath.Join(dir, "report.json")
+	data := filepath.Join(t.TempDir(), "report.json")
 	_, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--json", data, "--max-p99", "1ns", "--max-cpu-per-op", "1ns", "--pid", fmt.Sprint(os.Getpid()))
 	if !errors.Is(err, thresholds.ErrThreshold) || exitCode(err) != exitCrossed {
 		t.Errorf("got %v and exit %d, want crossed thresholds and exit %d", err, exitCode(err), exitCrossed)
@@ -90,9 +89,6 @@ func TestReportsAndThresholds(t *testing.T) {
 	}
 	if err != nil || len(got.Results) != 1 || got.Results[0].Ops != 20 {
 		t.Errorf("JSON: %v, %s", err, raw)
-	}
-	if _, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--json", filepath.Join(dir, "none", "x")); err == nil || exitCode(err) != exitFailed {
-		t.Errorf("a report that cannot be written gave %v", err)
 	}
 }
 
