@@ -28,7 +28,7 @@
 // # The client
 //
 // Client and server may share a machine, so the client must be cheap. Each client of a workload sends
-// HTTP/1.1 requests from its own goroutine, reads bodies into a buffer that it reuses, and finds the
+// HTTP/1.1 requests from its own goroutine and reads bodies into a buffer that it reuses. It finds the
 // mark of a change in an event without decoding the event. After [Target.UseHTTP2] workloads use
 // x/net's HTTP/2 client, with client-go's windows. Results report the CPU time of client and server separately.
 //

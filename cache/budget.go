@@ -281,13 +281,13 @@ func (b *Budget) dropLocked(s *stored) {
 
 func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
 
-// largestLog returns the Log with the most bytes among those that can drop events. cost and adding, which are about
-// to be added, count for own.
+// largestLog returns the Log with the most bytes among those that can drop events. It counts the events that are about
+// to be added to own: adding is their number, cost their bytes.
 func (b *Budget) largestLog(own *Log, adding int, cost int64) (largest *Log) {
 	var most int64
 	if own.spare(adding) {
 		if largest, most = own, own.Bytes()+cost; most > b.LimitOfAll()/2 {
-			return own // the usual case: no other holds more, or hardly more
+			return own // the usual case: no other Log can hold much more
 		}
 	}
 	for other := range b.logs.Range {

@@ -109,8 +109,8 @@ func (c *checkpoints) remember(s *state) {
 }
 
 // At returns the exact state at a revision, with that revision as its Revision. Lists of a
-// past state use no index. The error is ErrTooOld if the log does not reach back that far,
-// ErrNotReady before the first load, and another one if the cache has not reached the revision.
+// past state use no index. The error is ErrTooOld if the log does not reach back that far, and
+// ErrNotReady before the first load. It is another one if the cache has not reached the revision.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
 	if !c.Ready() {

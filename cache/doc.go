@@ -4,9 +4,9 @@
 // # Model
 //
 // A [Cache] has one writer and any number of readers. The writer, a [Reflector], applies batches in
-// revision order, one batch for each revision of the store. Each batch publishes a new [Snapshot], an
-// immutable tree of [Object]s ordered by key, and appends the changes to the [Log], a ring that
-// drops its oldest events first. A Snapshot names the [Position] in the Log at which it was taken.
+// revision order, one batch for each revision of the store. Each batch publishes a new [Snapshot] and
+// appends the changes to the [Log]. A Snapshot is an immutable tree of [Object]s, ordered by key. The Log is a
+// ring that drops its oldest events first. A Snapshot names the [Position] in the Log at which it was taken.
 // So a reader that takes a Snapshot and then follows the Log misses nothing and repeats nothing:
 //
 //	s := c.Snapshot()
@@ -25,15 +25,14 @@
 //
 // A List that requires one value of an indexed field or label looks only at the objects with that
 // value. If several indexes apply, it uses the one with the fewest objects. Indexes are declared in
-// the [Schema] or learnt: for each label key, a Cache counts the objects that queries scanned in vain, and
-// builds an index if it would have avoided many of these. A state and its indexes are published
+// the [Schema] or learnt: for each label key, a Cache counts the objects that queries scanned in vain. It
+// builds an index that would have avoided many of these scans. A state and its indexes are published
 // together, so a query finds the same objects with an index as with a scan.
 //
-// A [Shard] selects objects by a hash of their identity or namespace. The
-// identity is what the function passed to [Schema.IdentifyBy] returns, or the key without one. With such
-// a function, each Object holds the first bits of its hash, in space that alignment would waste, and a
-// cache also keeps a tree of hashes, 16 bytes for each object. A List of a Shard then does not read the
-// objects of other shards.
+// A [Shard] selects objects by a hash of their identity or namespace. [Schema.IdentifyBy] sets the
+// function that finds the identity; without it, the key is the identity. With it, each Object holds the
+// first bits of its hash, and a cache also keeps a tree of hashes, 16 bytes for each object. So a List of
+// a Shard does not read the objects of other shards.
 //
 // # Guarantees
 //
@@ -52,7 +51,7 @@
 //   - [Cache.Reset] starts a new epoch: reading from an earlier position returns [ErrReset].
 //   - No Snapshot mixes two histories of the store. Snapshot.History says which one it shows.
 //   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
-//     covers it fails, a Get returns the Object with its error, all other keys are served, and its
+//     covers it fails, and a Get returns the Object with its error. All other keys are served. Its
 //     deletion is an ordinary event. Every 15 seconds a Reflector decodes up to a thousand corrupt
 //     objects again, and more as long as some succeed. A decoded object replaces the
 //     corrupt one, also in its event, without another event.

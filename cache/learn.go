@@ -14,9 +14,9 @@ const (
 	// scansPerIndex is how often queries must have scanned all objects in vain before an index is built. Building it
 	// costs about as much.
 	scansPerIndex = 4
-	// minSelectivity is how selective queries and labels must be for an index: a query may find at most one in
-	// minSelectivity of the objects that it scans, and a value of the label may have at most one in minSelectivity of all
-	// objects on average.
+	// minSelectivity is how selective queries and labels must be for an index. A query may find at most one in
+	// minSelectivity of the objects that it scans. A value of the label may have, on average, at most one in
+	// minSelectivity of all objects.
 	minSelectivity = 8
 	// maxIdle is the number of reviews after which an unused index is dropped.
 	maxIdle = 20

@@ -72,7 +72,8 @@ type LogConfig struct {
 	// KeepFor is the age up to which events are kept regardless of their number
 	// (default 90 s; clients rely on 75 s), unless MaxEvents, MaxBytes or the Budget forbid it.
 	KeepFor time.Duration
-	// MinEvents are kept regardless of their age (default 128), and of the Budget up to minBytes.
+	// MinEvents are kept regardless of their age (default 128). If they take at most minBytes, they are also kept
+	// regardless of the Budget.
 	MinEvents int
 	// MaxEvents and MaxBytes limit the log regardless of the age of its events
 	// (defaults 102400 and 256 MiB, scaled up if KeepFor exceeds its default).
@@ -86,8 +87,8 @@ type LogConfig struct {
 const (
 	// keepFor is the default of LogConfig.KeepFor.
 	keepFor = 90 * time.Second
-	// minBytes is the cost of events that a Log keeps although the Budget is exhausted. MinEvents of usual objects cost less;
-	// those of objects of 1 MB would cost more than a small Budget has.
+	// minBytes is the cost of events that a Log keeps although the Budget is exhausted. MinEvents of usual objects cost
+	// less. MinEvents of objects of 1 MB would exceed a small Budget.
 	minBytes = 8 << 20
 )
 

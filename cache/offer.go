@@ -52,7 +52,7 @@ type offers struct {
 // Offer announces that value is about to be written to key. object returns the Object that Decode would make of
 // value. When a Reflector receives the same bytes for that key, it calls object instead of
 // Decode, at most once and with the revision of the event. If object returns nil, the Reflector calls Decode.
-// The event may come from another client's write, because the same bytes make the same object.
+// The event may be of another client's write of the same bytes, which make the same object.
 //
 // The value must not be written to afterwards. size is about how many bytes the offer keeps alive.
 // The caller calls Written or Withdraw once it knows the outcome of the write, or knows that it will

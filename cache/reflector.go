@@ -21,7 +21,7 @@ import (
 
 const (
 	// decodeChunk is the number of values that a worker takes at once. applyChunk is the number of events that are
-	// decoded before they are applied, so that readers of a long backlog need not wait for its end.
+	// decoded before they are applied. So readers of a long backlog need not wait for its end.
 	decodeChunk = 64
 	applyChunk  = 1024
 

@@ -54,7 +54,7 @@ func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []repair {
 	return repaired
 }
 
-// retryOne returns a corrupt object as a sound one if it can be decoded by now, else nil.
+// retryOne decodes a corrupt object again. It returns nil if that fails or the object has changed.
 func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 	item, found, _, err := r.config.Store.Get(ctx, r.config.Prefix+o.Key())
 	if err != nil || !found || item.Revision != o.Revision() {

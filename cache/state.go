@@ -48,7 +48,7 @@ type index struct {
 func (ix *index) replace(prev, next *Object) {
 	var (
 		value   string
-		indexed bool // next is
+		indexed bool // whether the index has next
 	)
 	if next != nil {
 		value, indexed = ix.value(next)

@@ -129,7 +129,7 @@ type authorization struct {
 	access     *apimetrics.Access    // counts decisions
 	auditor    *auditor
 	relayed    bool // the upstream of a relay decides
-	shell      bool // the HTML of the status page, which has no data, needs no authorization
+	shell      bool // the status page is served: its HTML, which has no data, needs no authorization
 }
 
 // authorize reports whether the user may send the request; if not, it answers the request. Routing reads the same
@@ -164,7 +164,7 @@ func (g *authorization) authorize(x *apiCall) bool {
 // unsynced returns the error for a request whose authorization data was not loaded in time. Clients retry the
 // request, and resume a watch at their revision.
 func unsynced() error {
-	return apierrors.NewTooManyRequests("the server has not loaded yet what decides about access, please try again later", 1)
+	return apierrors.NewTooManyRequests("the server has not loaded its authorization data yet, please try again later", 1)
 }
 
 // ask asks the authorizer, and records and counts its answer.

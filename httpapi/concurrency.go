@@ -21,7 +21,8 @@ type concurrency struct {
 	timeout                 time.Duration // of requests without a deadline
 }
 
-// gaugeOf returns the gauge for requests of x's kind, and their limit without flow control; 0 means none.
+// gaugeOf returns the gauge for requests of x's kind, and the limit that applies to them without flow control; 0 means
+// no limit.
 func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
 	if x.IsReadOnly() {
 		return &s.inflight.ReadOnly, s.maxReading
@@ -81,7 +82,7 @@ func (s *concurrency) logClass(x *apiCall, class *flow.Class) {
 	x.Seated = time.Now()
 }
 
-// noWait is the longest wait for a seat that is ignored: the smallest bucket of upstream's metric.
+// noWait is the shortest wait for a seat that is recorded: the smallest bucket of upstream's metric.
 const noWait = 100 * time.Microsecond
 
 // acquireByCount refuses the request if the limit of its kind is reached. It never refuses the

@@ -73,8 +73,8 @@ type Access struct {
 	// Authenticator authenticates requests; nil makes every client the super-user, for
 	// tests. It may read the client's certificate and the headers Authorization,
 	// Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
-	// the ones in RequestHeader. Its answer is reused on the same connection for a second,
-	// or until Generation, which may be nil, changes. With AnonymousByPath a request without
+	// the ones in RequestHeader. Its answer is reused on the same connection for a second, unless
+	// Generation, which may be nil, changes. With AnonymousByPath a request without
 	// credentials is authenticated each time. Audiences are the accepted audiences of tokens.
 	Authenticator   authenticator.Request
 	Generation      func() uint64

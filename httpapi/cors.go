@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// corsFilter runs upstream's CORS filter, which decides which web pages may read answers. It also rejects unsafe
+// corsFilter runs upstream's CORS filter, which lets some web pages read answers. corsFilter also rejects unsafe
 // requests that pages of other sites send to paths outside the API: a browser adds its client certificate, and
 // kubectl proxy its credentials, to requests of any page.
 type corsFilter struct {

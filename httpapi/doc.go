@@ -18,8 +18,8 @@
 //     user, and its sender may do so, it continues as that user.
 //  6. Flow control gives the request a seat, after a wait if necessary, or rejects the request. A request
 //     keeps its seat until its answer is written, or, if the answer is small, until just before. A
-//     watch keeps its seat until its initial objects have been sent. A watch that resumes needs none if
-//     the cache of its resource, which is not loaded for this, has few events to send.
+//     watch keeps its seat until its initial objects have been sent. A watch that resumes needs no seat if
+//     the cache of its resource is loaded and has few events to send.
 //  7. The authorizer decides about the Request before it is routed. If the server is
 //     configured to publish storage versions, it rejects most writes until it has done so.
 //  8. A [routes.Table] routes the Request. Package reads answers GET and LIST of a stored resource
@@ -35,19 +35,27 @@
 //
 // # Guarantees
 //
-// A client gets kube-apiserver's answers, including error texts. A GET, LIST or WATCH of a
-// cached resource decodes no object whose requested encoding is cached, except for single Tables,
-// watches that upstream's handlers serve, and answers that the audit policy records. Either a
-// response's length is known before its first byte, or its end is marked, so a client can recognize
-// a truncated answer. Shared bytes contain nothing that depends on the user.
+// A client gets kube-apiserver's answers, including error texts. Either a response's length is known before
+// its first byte, or its end is marked, so a client can recognize a truncated answer. Shared bytes contain
+// nothing that depends on the user.
+//
+// A GET, LIST or WATCH of a cached resource decodes no object whose requested encoding is cached, except:
+//
+//   - a single Table;
+//   - a watch that upstream's handlers serve;
+//   - an answer that the audit policy records.
 //
 // # Goroutines
 //
-// [Server.Run] owns all goroutines and returns after the last has ended: those of http1, streams,
-// nethttp and revocation, two that detect disconnected clients, one that reports the number of
-// requests, one that sums up costs and, at shutdown, one that closes stalled connections and one
-// that ends watches. A handler may outlive its request's deadline. [Front.Run] starts and awaits
-// those of its own http1 server.
+// [Server.Run] owns all goroutines and returns after the last has ended:
+//
+//   - those of http1, streams, nethttp and revocation;
+//   - two that detect disconnected clients;
+//   - one that reports the number of requests, and one that sums up costs;
+//   - at shutdown, one that closes stalled connections and one that ends watches.
+//
+// A handler may outlive its request's deadline. [Front.Run] starts and awaits the goroutines of its own
+// http1 server.
 //
 // # Locks
 //

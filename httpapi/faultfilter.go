@@ -47,8 +47,8 @@ func (g *faultFilter) route(x *apiCall, next *router) {
 	}
 }
 
-// refuseAs refuses the request with a status, as kube-apiserver does: for a conflict, too many requests, an
-// etcd without a leader, a server that is not ready, and a deadline.
+// refuseAs answers with status, in the way of kube-apiserver: 409 for a conflict, 429 for too many requests, 500 for an
+// etcd without a leader, 503 for a server that is not ready, and 504 for a missed deadline.
 func refuseAs(x *apiCall, next *router, status, retryAfter int) {
 	switch status {
 	case http.StatusTooManyRequests:
@@ -69,7 +69,7 @@ func refuseAs(x *apiCall, next *router, status, retryAfter int) {
 	next.countFailure(x)
 }
 
-// countFailure counts a failed request in upstream's metrics, as the handler of its resource does. It
+// countFailure counts a failed request in upstream's metrics, as the handler of its resource would. It
 // ignores resources that this server does not serve.
 func (r *router) countFailure(x *apiCall) {
 	if r.remote(x) != nil {

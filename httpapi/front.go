@@ -34,8 +34,8 @@ type Front struct {
 	draining chan struct{} // closed when Run's context has ended
 }
 
-// NewFront returns a Front for servers, at least one, by name. It takes its limits from one of them: all must have
-// the same.
+// NewFront returns a Front for one or more servers, by name. All servers must have the same limits, which also apply
+// to the Front.
 func NewFront(listener net.Listener, config *tls.Config, servers map[string]*Server) *Front {
 	f := &Front{servers: servers, draining: make(chan struct{})}
 	var limits http1.Config
@@ -47,7 +47,7 @@ func NewFront(listener net.Listener, config *tls.Config, servers map[string]*Ser
 	return f
 }
 
-// Run serves until ctx ends, and then ends the servers' streams. The servers must run for longer.
+// Run serves until ctx ends, and then ends the servers' streams. The servers must run until Run returns.
 func (f *Front) Run(ctx context.Context) error {
 	accepted := make(chan error, 1)
 	go func() { accepted <- f.http1.ServeNetwork() }()
@@ -89,7 +89,7 @@ func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 		x.Text(http.StatusOK, "ok")
 	default:
 		err := apierrors.NewNotFound(schema.GroupResource{}, "")
-		err.ErrStatus.Message = "API servers are at " + clustersPath + "NAME here, and none is at this path"
+		err.ErrStatus.Message = "there is no API server at this path; API servers are at " + clustersPath + "NAME"
 		x.Fail(err)
 	}
 	return x

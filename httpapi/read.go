@@ -34,7 +34,7 @@ type reader struct {
 // read answers a GET, LIST or WATCH from encoded bytes. It returns false for requests that upstream's
 // handlers must serve.
 func (r *reader) read(x *apiCall, i *reads.Resource) bool {
-	mayBeCBOR := r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor")) // which only upstream's handlers write
+	mayBeCBOR := r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor")) // only upstream's handlers write CBOR
 	if i.View.Resource.Cache == nil || x.Audit.RecordsAnswers() && x.Verb != "watch" || mayBeCBOR {
 		return false
 	}

@@ -172,8 +172,8 @@ func (r *router) isCustom(x *apiCall) bool {
 	return true
 }
 
-// notFoundHandler returns a handler that answers as unknown does. The group at the path may be another server's, and the
-// path of a version that is not served is below the document of its group.
+// notFoundHandler returns a handler that answers as unknown does. The group in the path may belong to an aggregated
+// server. The document of a group also answers paths of its versions that are not served.
 func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	t := r.table.Load()
 	below, ok := t.NonResource(x.Path)

@@ -1,6 +1,5 @@
 // Package kv is an etcd client. It reads, writes and watches keys in a cluster or in a server
-// inside this process. Package embedded is that server; only programs that import it
-// link it.
+// inside this process. Package embedded is that server; package kv does not link it.
 //
 // # Model
 //
@@ -27,9 +26,9 @@
 //   - K5, Revision: the revision returned is at least that of every write that was acknowledged
 //     before the call.
 //
-//   - K6, one history: the store may be replaced by another one (its cluster id changes) or
-//     by an older state (an answer has a lower revision or raft term than an earlier answer or
-//     watch response). Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
+//   - K6, one history: the store may be replaced by another one, whose cluster id differs. It may also be
+//     replaced by an older state: an answer then has a lower revision or raft term than an earlier answer or
+//     watch response. Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
 //
 //     Replacements counts these changes, and ReplacedRevision is the highest revision of the
 //     replaced histories. The count is raised before the answer that shows the replacement is

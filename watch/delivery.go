@@ -49,8 +49,8 @@ type Delivery struct {
 	Object *cache.Object
 
 	// Revision is the resource version for the client. For Added and Modified it is the
-	// object's own, for Deleted the event's (which replaces the Object's), and for a
-	// bookmark the revision up to which everything was delivered.
+	// object's own. For Deleted it is the event's, which replaces the Object's. For a
+	// bookmark it is the revision up to which everything was delivered.
 	Revision int64
 
 	// event is the source of the delivery; nil for initial objects and bookmarks.
@@ -70,8 +70,8 @@ func (d Delivery) Prev() *cache.Object {
 func (d Delivery) Shared() bool { return d.event != nil }
 
 // Frame returns the bytes of the delivery in the encoding enc. The caller numbers encodings. build
-// makes the bytes, and may depend only on the delivery and on enc, because all watchers that deliver
-// the same event in the same encoding share the bytes. The frame of an event is built once; frames of
+// makes the bytes. They may depend only on the delivery and on enc, because all watchers that deliver
+// the same event in the same encoding share them. The frame of an event is built once; frames of
 // initial objects and bookmarks are built at each call. An error is not kept.
 func (d Delivery) Frame(enc cache.EncodingID, build func(Delivery) ([]byte, error)) ([]byte, error) {
 	if d.event == nil {

@@ -9,10 +9,10 @@
 //
 // A [Hub] is the only regular reader of one resource's Log. Watchers with equal filters share a
 // group. The Hub evaluates a filter once per group and event, and appends the outcome to the group's
-// chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. A watcher
-// that resumes at an old revision, has just finished its initial objects, or was too slow for the chain
-// reads the Log itself, with the same filter, up to the start of the chain,
-// and joins there.
+// chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. Some watchers
+// are not at the chain: they resume at an old revision, have just finished their initial objects, or were
+// too slow for it. They read the Log themselves, with the same filter, up to the start of the chain,
+// and join there.
 //
 //	Watch(Initial)                Watch(After)
 //	      |                            |

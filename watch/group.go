@@ -46,14 +46,14 @@ type node struct {
 	// nil in a node that is cut.
 	next atomic.Pointer[node]
 
-	// start is the position up to which the nodes before hold everything that the
-	// filter selects, and from which on this one and the next do.
+	// start is where the node begins in the Log: the nodes before it have the selected events
+	// before start.
 	//
 	// Invariant: it lies between two revisions.
 	start cache.Position
 
-	// cut says that the chain ends here. The new chain begins at start or later. A watcher
-	// reads the Log up to there.
+	// cut says that the chain ends here. The new chain begins at start or later. A watcher reads
+	// the Log from start until it has reached the new chain.
 	cut bool
 
 	first Delivery // of type 0 in a node without deliveries
@@ -148,8 +148,8 @@ func (g *group) wake(all bool, now int64) {
 	})
 }
 
-// lag adds to behind the watchers that were signalled and have not read everything since, and raises
-// slowest to the longest time since such a signal.
+// lag counts in behind the watchers that were signalled and have not read everything since. It raises slowest to the
+// longest time since such a signal.
 func (g *group) lag(now int64, behind *int, slowest *int64) {
 	g.each(func(w *Watcher) {
 		if w.armed.Load() {

@@ -123,8 +123,8 @@ type Options struct {
 	Bookmarks bool
 
 	// Wake, if it is set, replaces [Watcher.Ready] and [Watcher.Next], for callers without a
-	// waiting goroutine. It is called when there may be something to read after Poll returned
-	// nothing, and by Close, from any goroutine and while the package's locks are held. It must
+	// waiting goroutine. After Poll has returned nothing, it is called when there may be something to
+	// read. Close also calls it. Any goroutine may call it, with the package's locks held: it must
 	// neither block nor call back.
 	Wake func()
 }
@@ -347,7 +347,7 @@ func (h *Hub) checkLocked() {
 }
 
 // Watch makes a Watcher. The error is cache.ErrTooOld if the Log does not reach back to
-// Options.After, cache.ErrNotReady before the Cache is loaded, and another one when Run
+// Options.After, and cache.ErrNotReady before the Cache is loaded. It is another one when Run
 // has ended. A Watcher may be made, and read its initial objects, before Run is
 // called.
 func (h *Hub) Watch(options Options) (*Watcher, error) {

@@ -35,8 +35,7 @@ const (
 	byLabel
 )
 
-// value returns o's value for t, and whether o can concern a group that waits for values of
-// t at all.
+// value returns o's value for t. It returns false if o cannot concern any group that waits for values of t.
 func (t trigger) value(o *cache.Object) (string, bool) {
 	switch {
 	case o == nil || o.Err() != nil:
@@ -121,8 +120,8 @@ func (r *router) count(g *group, more int) {
 	}
 }
 
-// concerned calls visit for each group that e can concern, once. The result counts what the shards have saved: the
-// number of states of e (its object before and after) times the number of skipped watchers, over all shard keys.
+// concerned calls visit for each group that e can concern, once. It returns the number of states of e (its object
+// before and after) times the number of watchers in shardTables that it has skipped.
 func (r *router) concerned(e *cache.Event, visit func(*group)) (skipped uint64) {
 	namespace, name := e.Subject().Namespace(), e.Subject().Name()
 	r.visit(place{}, visit)

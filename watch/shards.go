@@ -2,12 +2,12 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// wideShard is the number of first bytes of hashes, of 256, that a shard may touch at most for its group
-// to wait in a shardTable.
+// wideShard limits the first bytes of hashes, of 256, that a shard in a shardTable may touch. Groups with wider
+// shards wait for every event.
 const wideShard = 64
 
-// shardTable has groups of shards by the first bytes of the hashes that concern them, so that
-// an event finds few of them however many there are. It belongs to a router.
+// shardTable has, for each first byte of a hash, the groups whose shards touch it. So an event examines few groups,
+// regardless of their number. It belongs to a router.
 type shardTable struct {
 	prefixes [256][]*group
 	groups   int

@@ -140,7 +140,7 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 		w.lastRevision.Store(dst[len(dst)-1].Revision)
 	}
 	if w.err != nil {
-		w.Close() // which calls Config.Closed with lastRevision
+		w.Close() // calls Config.Closed with lastRevision
 	}
 	if armed {
 		return dst, nil // nothing more for now
@@ -164,7 +164,7 @@ func (w *Watcher) poll(dst []Delivery, full int) (_ []Delivery, armed bool) {
 		}
 		if w.group.over.Load() {
 			err := w.over()
-			if w.state == live && err == io.EOF { // first the chain's events: nothing is added to it any more
+			if w.state == live && err == io.EOF { // first the rest of the chain, which does not grow any more
 				dst = w.pollChain(dst, full)
 			}
 			if w.err == nil && len(dst) < full {
@@ -205,7 +205,8 @@ func (w *Watcher) Close() {
 	}
 }
 
-// pollSnapshot delivers initial objects. It leaves room in dst only when none are left.
+// pollSnapshot delivers initial objects. It leaves room in dst only when it has delivered all of them, or the watcher
+// has ended.
 func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	r := w.replay
 	for !r.done && len(dst) < full {

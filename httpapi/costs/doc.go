@@ -2,8 +2,8 @@
 // events, by user, user agent, resource and verb.
 //
 // A [Ledger] has an [Account] for each combination of these that was used in the last seconds.
-// Requests add to their accounts. Every few seconds, and for each [Report], the ledger moves the
-// accounts' costs to its summaries of the current ten seconds, of the current minute, and of all
+// Requests add to their accounts. The ledger moves the accounts' costs to its summaries every few seconds, and
+// for each [Report]. It has summaries of the current ten seconds, of the current minute, and of all
 // time since the start. A Report adds the summaries of its window.
 //
 // # What the numbers mean

@@ -23,9 +23,8 @@ import (
 // Carrier is the HTTP server's side of one request: http1 has one for each connection, http2 one
 // for each stream. It has read the request, and writes the response.
 //
-// Bytes that it returns do not change, and are valid until the handler returns, or until the
-// exchange ends if the response is streamed or hijacked. Only the goroutine that serves the
-// exchange calls it.
+// Bytes that it returns do not change. They are valid until the handler returns, or, if the response is
+// streamed or hijacked, until the exchange ends. Only the goroutine that serves the exchange calls it.
 type Carrier interface {
 	// Method and Target come from the request line; Host names the server.
 	Method() []byte
@@ -239,10 +238,10 @@ func (x *Exchange) TakeSeat() Seat {
 	return p
 }
 
-// EndAudit records the answer's status. It ends the record of a small answer before the answer is sent, so that no
-// client gets a small answer whose record is not stored. Upstream encodes and writes an answer in one step, so the
-// record of a slow request has the time since the encoding began for both. The record of a large answer ends when
-// the answer has been sent, unless it is in memory and the request was fast: such a record has no latencies.
+// EndAudit records the answer's status. It ends the record of a small answer before the answer is sent, so no client
+// gets a small answer whose record is not stored. Upstream encodes and writes an answer in one step. So the record of a
+// slow request has the time since the encoding began for both. The record of a large answer ends when the answer has been
+// sent, unless the answer is in memory and the request was fast: such a record has no latencies.
 func (x *Exchange) EndAudit() {
 	if x.Audit == nil {
 		return

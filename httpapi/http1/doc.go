@@ -11,9 +11,9 @@
 //
 // A [Session] serves the requests of one HTTP/1.1 connection, one after the other. A header is
 // limited in size and time, and fasthttp parses it once it is complete. Buffers grow with the
-// header and return to a pool between requests: an idle connection keeps a small stack and little
-// beside TLS's state, less than fasthttp's own server keeps (D3). That is why this package has
-// its own loop. Requests (D1, D2) and connections that were taken over (D4) cost as much as with
+// header and return to a pool between requests. An idle connection keeps a small stack and little
+// beside TLS's state. That is less than fasthttp's own server keeps (D3), so this package has its own
+// loop. Requests (D1, D2) and connections that were taken over (D4) cost as much as with
 // fasthttp's loop. The session rejects a header that two parsers could read differently.
 //
 // A body is read when the handler asks for it. Before it writes the answer, the session reads and

@@ -14,9 +14,9 @@
 // # Writing
 //
 // A goroutine that writes a response locks Conn.writeMu and writes whole frames: as much of the
-// body as the client's windows allow, in pieces that fill a TLS record. Data that a stream's Send
-// writes with more to come stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
-// is called. So the events of many watches that share a connection leave in one write.
+// body as the client's windows allow, in pieces that fill a TLS record. If more is to come, a stream's Send leaves
+// its data in a buffer of a few records. It leaves with whatever is sent next, or at [Conn.Flush]. So the events of
+// many watches that share a connection leave in one write.
 // The reading goroutine does not wait for a client that does not read, unless TLS itself answers
 // the client, as after a KeyUpdate. Its control frames (settings, pings, windows, resets) are
 // queued, and written before writeMu is unlocked. After Config.WriteTimeout the server gives up a
@@ -48,9 +48,9 @@
 //
 // Each connection counts the bytes that it holds, in any state of its streams: queued,
 // waiting for a window, refused but not yet answered, or reset while their handlers still run.
-// Bytes that no handler will read are discarded at once, before the answer is sent. Requests that
-// no handler has read yet, and answers that wait for the client, also count towards a pool that
-// all connections of the server share. When the pool is full, the server closes the connection
+// Bytes that no handler will read are discarded at once, before the answer is sent. All connections of the
+// server share a pool for unread requests and for answers that wait for the client. When the pool is full, the
+// server closes the connection
 // that holds the most. A connection holds little else: a buffer of 16 KiB to read into, one of 64 KiB
 // to write from, and HPACK's table of 4 KiB.
 //

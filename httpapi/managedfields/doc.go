@@ -1,4 +1,4 @@
-// Package managedfields computes metadata.managedFields: which client set which field of an object.
+// Package managedfields computes metadata.managedFields, which has the client that set each field of an object.
 //
 // # Model
 //
@@ -10,10 +10,9 @@
 //     have the same fields, keys of maps and keys of list items. Two updates are similar if they start
 //     with the same managedFields, come from the same client and change the same fields.
 //   - Its Manager is upstream's field manager over values that are not validated. An object of a
-//     built-in Go type matches its schema, which is generated from that type. The exceptions are list
-//     items without their key fields and fields of disabled features. Upstream validates objects with
-//     such exceptions.
-//   - These values know their version. Upstream would convert the whole object to a map to read it.
+//     built-in Go type matches its schema, because the schema is generated from that type. Exceptions are
+//     list items without their key fields, and fields of disabled features: upstream validates such objects.
+//   - These values know their API version. Upstream would convert the whole object to a map to read it.
 //
 // An applied configuration is a map, not an object of a Go type. Upstream validates it as always.
 //

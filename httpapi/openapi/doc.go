@@ -1,9 +1,9 @@
 // Package openapi serves the OpenAPI documents, and makes the schemas for field managers and custom
 // resources.
 //
-// A [Describer] lets upstream's installer register the routes of the storages in a container that
-// serves nothing. Upstream's builders make documents of the container. The first request for a document
-// builds it. Then the document is kept compressed. Its ETag is upstream's: the hash of its JSON.
+// A [Describer] lets upstream's installer register the routes of the storages in a go-restful container
+// that serves no requests. Upstream's builders make the documents from this container. The first request
+// for a document builds it; it is then kept compressed. Its ETag is upstream's: the hash of its JSON.
 //
 // A client that accepts gzip gets OpenAPI v2 as it is kept, at a tenth of its size. The documents of
 // OpenAPI v3 are many and never sent compressed, so a faster algorithm compresses them.

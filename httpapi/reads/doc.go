@@ -1,6 +1,6 @@
 // Package reads answers GET and LIST of stored resources from encoded bytes.
 //
-// A [Read] negotiates the media type, validates options in upstream's order, gets the objects at the
+// A [Read] negotiates the media type and validates the options in upstream's order. It gets the objects at the
 // requested revision from the registry, and answers with their shared bytes between a header and a
 // footer. Upstream's handlers serve the requests that a Read does not answer.
 //
@@ -14,10 +14,14 @@
 //
 // A list that is being sent holds one chunk of output, and references to its objects, which its snapshot
 // shares with all other lists. Encoded items belong to the cache: the list requests them as it sends them,
-// or encodes them into its chunk. So slow clients cost no more memory. If a large JSON list is
-// indented, or if some of its items are not kept, it is never in memory as a whole and has no
-// Content-Length. Held as a whole are YAML, smaller lists that are indented, compressed lists that are not
-// stitched, and items that a webhook converts.
+// or encodes them into its chunk. So slow clients cost no more memory. A large JSON list is never in memory
+// as a whole if it is indented, or if some of its items are not kept. It then has no Content-Length. These are
+// in memory as a whole:
+//
+//   - YAML;
+//   - smaller lists that are indented;
+//   - compressed lists that are not stitched;
+//   - items that a webhook converts.
 //
 // A compressed list of a whole resource or namespace is one gzip member. A [Stitcher] compresses its
 // pieces once and keeps them, within a limit, while their objects stay the same. A piece keeps

@@ -9,8 +9,12 @@
 // is not fresh enough for the request, Acquire returns nil, and the request also goes through.
 //
 // The first such request makes the relay follow the resource, with a [relay.Store] and a cache of package storage.
-// The relay stops when nothing has read the resource for a while, when its CRD changes, when the upstream refuses to
-// list or watch it, or when the Budget has no room for it.
+// The relay stops following it
+//
+//   - when nothing has read the resource for a while;
+//   - when its CRD changes;
+//   - when the upstream refuses to list or watch it;
+//   - when the Budget has no room for it.
 //
 // Built-in resources are cached as the protobuf messages that the upstream has sent, in this program's
 // storage version. The messages keep fields that this program does not know, but it cannot write those as

@@ -44,8 +44,8 @@ func (ws *watchStream) runTimer(b *batch) error {
 	return nil
 }
 
-// bookmark sends a bookmark, which is due, if all earlier events have been sent. The watcher has none before it has
-// delivered them.
+// bookmark sends the bookmark that is due, if all earlier events have been sent. Otherwise it tries again after
+// bookmarkRetry.
 func (ws *watchStream) bookmark(b *batch, now time.Time) error {
 	if ws.unencodable {
 		return errEnd
@@ -73,8 +73,7 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 
 // endWithBookmark ends a watch when the server stops. If little is left to send, it sends that and a
 // bookmark, so that the client can resume at any server. Without the bookmark the client would be up to a
-// minute behind, and would have to list again if that minute had more writes than a restarted server
-// replays.
+// minute behind. A restarted server may not replay that many writes, and the client would have to list again.
 func (ws *watchStream) endWithBookmark(b *batch) error {
 	if !ws.bookmarks || ws.unencodable {
 		return errEnd

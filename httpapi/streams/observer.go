@@ -14,7 +14,7 @@ type observer struct {
 	began  time.Time           // when the request was received
 	open   *apimetrics.Monitor // counts the watch while it is open
 	sent   *apimetrics.Monitor // counts its events and its end
-	answer apimetrics.Answer   // what sent counts at the end, without size and time
+	answer apimetrics.Answer   // is counted by sent at the end, with its size and time filled in
 	prefix int                 // bytes before the event in a frame; sent does not count them
 
 	audit  *exchange.AuditRecord

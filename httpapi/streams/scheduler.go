@@ -17,7 +17,7 @@ import (
 // until close ends them. The owner of the scheduler closes it and waits for running.
 type scheduler struct {
 	running sync.WaitGroup // its goroutines, and goroutines that begin watches
-	most    int            // goroutines that do not wait for a client
+	most    int            // the limit of active
 
 	work *sync.Cond // of mu: idle goroutines wait for it
 
@@ -37,7 +37,7 @@ func (p *scheduler) init() {
 	p.queue.conns = make(map[socket.Group]*connQueue)
 }
 
-// watchesPerGoroutine is the number of waiting watches for each active goroutine above which another starts.
+// watchesPerGoroutine is how many watches may wait for each active goroutine before another goroutine starts.
 const watchesPerGoroutine = 8
 
 // push appends ws to the queue. It never blocks.

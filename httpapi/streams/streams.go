@@ -175,7 +175,7 @@ func (ss *Streams) End() {
 	}
 }
 
-// Watches end one after the other, at least watchesPerSecond, as upstream's do.
+// EndWatches ends at least watchesPerSecond, as upstream does, and pauses for watchesPause between them.
 const (
 	watchesPerSecond = 200
 	watchesPause     = 10 * time.Millisecond

@@ -39,8 +39,8 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	if managed, err = managedFieldsOf(a.GetObject()); err != nil { // admission may replace the whole content
 		return err
 	}
-	if reflect.DeepEqual(managed.get(), kept) { // which is fast, because they share memory
-		// The field manager has just encoded them: validation, which decodes all, cannot fail.
+	if reflect.DeepEqual(managed.get(), kept) { // fast, because they share memory
+		// The field manager has just encoded them, so validation, which would decode them, cannot fail.
 		if invariants.Enabled {
 			err := managedfields.ValidateManagedFields(managed.object.GetManagedFields())
 			invariants.Assertf(err == nil, "writes: managedFields of %s were made wrong: %v", managed.object.GetName(), err)
@@ -49,7 +49,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	}
 	if err := managedfields.ValidateManagedFields(managed.object.GetManagedFields()); err != nil {
 		if managed.metadata == nil {
-			kept = before // as upstream, with what was changed in place
+			kept = before // like upstream, keep changes that admission made in this list
 		}
 		managed.set(kept)
 		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
@@ -188,7 +188,7 @@ func (m managedFields) copied() any {
 	}
 }
 
-// set sets the managedFields to what get or copied has returned, or removes them if that is nil.
+// set sets the managedFields to a result of get or copied. It removes them if the result is nil.
 func (m managedFields) set(to any) {
 	switch {
 	case m.metadata == nil:

@@ -230,7 +230,7 @@ func (c *change) mayCreate() error {
 	}
 	decision, reason, err := scope.Authorizer.Authorize(w.ctx, attributes)
 	switch {
-	case decision == authorizer.DecisionAllow: // err may still tell of rules that did not evaluate
+	case decision == authorizer.DecisionAllow: // err may still report rules that could not be evaluated
 		return nil
 	case err != nil:
 		return apierrors.NewInternalError(err)
@@ -238,8 +238,9 @@ func (c *change) mayCreate() error {
 	return responsewriters.ForbiddenStatusError(attributes, reason)
 }
 
-// ignoreDeletion removes from obj the marks of an object that is being deleted, unless it replaces a stored object live. A
-// POST ignores them, too. A quota does not count pods that have them. Malformed values remain, and are refused later.
+// ignoreDeletion removes the deletion timestamp and grace period from an object that is created, as a POST does. If live
+// is stored, obj keeps them. Otherwise clients could create pods that no quota counts. Malformed values remain, and are
+// refused later.
 func ignoreDeletion(obj, live runtime.Object) {
 	stored, err := hasUID(live)
 	object, objErr := meta.Accessor(obj)

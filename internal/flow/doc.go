@@ -2,9 +2,9 @@
 //
 // Upstream's controller decides on the first request of a kind, and on requests that may have to wait. For the
 // others Control only counts seats, with the same result and less CPU (E7). Upstream's metrics count all requests.
-// Free requests take no seat: after a restart, thousands of watches resume at once. Each is quickly served, but
-// together they would overflow the queues, and clients retry a rejected watch at an even higher cost.
-// A user has at most 64 free requests at once.
+// A free request takes no seat. Watches that resume with few events are free: after a restart, thousands of them
+// arrive at once. Each is served quickly, but together they would overflow the queues, and retries of rejected watches
+// cost more than the watches. A user has at most 64 free requests at once.
 //
 // # Locks
 //

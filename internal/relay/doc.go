@@ -1,5 +1,5 @@
-// Package relay presents one resource of another API server, the upstream, as a [kv.Store], so that caches and
-// watches built for etcd run over the upstream's list and watch.
+// Package relay presents one resource of another API server, the upstream, as a [kv.Store]. So caches and watches
+// built for etcd run over the upstream's list and watch.
 //
 // # Model
 //

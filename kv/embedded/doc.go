@@ -24,7 +24,7 @@
 //
 // # Space
 //
-// The database needs no operator. When it reaches its quota, etcd rejects writes with its own error.
+// The store maintains its database. When the database reaches its quota, etcd rejects writes with its own error.
 // The store then compacts old revisions, defragments the file and disarms etcd's alarm, while
 // deletions, reads and watches continue. A database that is mostly free space is defragmented from
 // time to time; writes wait for that.

@@ -1,7 +1,7 @@
 // Package watchtest compares the deliveries of watchers with the history of a store.
 //
 // A [History] is every change of the store, in revision order. A [Checker] records the deliveries of
-// one watcher as its client saw them, and names each guarantee of package watch that was broken (W1
+// one watcher as its client saw them. It names each guarantee of package watch that was broken (W1
 // Ordered to W7 Filtered). Neither knows how a watch is served: the reports may come from a Watcher
 // in this process, or from any server that speaks Kubernetes' watch protocol.
 //

@@ -9,8 +9,8 @@
 // # Memory
 //
 // Clients decide how many watches are held, how much they hold, and what requests look like. Faults limits all
-// of these, in total and not for each watch. A watch polls events only while it may send none of its held ones,
-// so a watch that nothing holds back keeps at most one batch.
+// of these, in total and not for each watch. A watch first sends the held events that it may send, and only then polls
+// more. So a watch that nothing holds back keeps at most one batch.
 //
 // # Locks
 //

@@ -37,8 +37,8 @@
 //
 // # Locks and goroutines
 //
-// Each call to a conversion webhook has a goroutine of its own, which nobody awaits; it ends with the call, and
-// readers of the object share it. There are no others. A Codec and its Versions are safe for concurrent use once they are set up. The
-// locks of key providers and rule caches are leaves. The lock around upstream's JSONPath is held while
-// CustomConfig.Make runs.
+// Each call to a conversion webhook has its own goroutine, which ends with the call. Nothing waits for it. Readers
+// of the object share the call. There are no other goroutines. A Codec and its Versions are safe for concurrent use once
+// they are set up. The locks of key providers and rule caches are leaves. The lock around upstream's JSONPath is held
+// while CustomConfig.Make runs.
 package encoding

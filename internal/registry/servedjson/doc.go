@@ -24,5 +24,5 @@
 // # Locks, goroutines and bytes
 //
 // There are no locks and no goroutines. A Schema is immutable. A Document refers to the bytes that it was
-// read from, which must not change. What its methods return belongs to the caller.
+// read from, which must not change. The results of its methods belong to the caller.
 package servedjson

@@ -95,7 +95,7 @@ func (w *awaiter) unreached(revision, current uint64, retry int) error {
 
 // lostRevision returns the error of reads at a revision that may belong to a replaced history.
 func lostRevision(revision, current uint64) error {
-	return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
+	return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which ends at %d", revision, current))
 }
 
 // shows reports whether the cache shows the store's own history, up to revision.
@@ -196,9 +196,12 @@ func (w *awaiter) notReady() error {
 }
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
-// pkg/kubeapiserver/default_storage_factory_builder.go). Then errors have the texts of uncached
-// resources, limits apply at any revision, no read waits for a future revision, and all reads without an exact
-// revision are linearizable.
+// pkg/kubeapiserver/default_storage_factory_builder.go). Reads of such a resource differ:
+//
+//   - errors have the texts of uncached resources;
+//   - limits apply at any revision;
+//   - no read waits for a future revision;
+//   - all reads without an exact revision are linearizable.
 func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/events" }
 
 // gone returns the error of reads after the resource was retired, nil before.

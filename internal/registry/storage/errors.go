@@ -55,7 +55,8 @@ func corruptError(key string, revision int64, err error) error {
 	return storage.NewCorruptObjError(key, c)
 }
 
-// unreadable returns the error of a write whose present object is corrupt, and nil for nil.
+// unreadable returns the error of a write whose present object could not be decoded because of err. It returns nil if
+// err is nil.
 func unreadable(revision int64, err error) error {
 	if err == nil || !DeletesUnread() {
 		return err
@@ -84,7 +85,7 @@ func (l *corruptList) add(full string, o *cache.Object) bool {
 	return true
 }
 
-// status is the answer to a list of corrupt objects, nil if there are none.
+// status returns the error of a list with corrupt objects, nil if there are none.
 func (l *corruptList) status(of schema.GroupResource) error {
 	if len(l.causes) == 0 {
 		return nil

@@ -16,9 +16,9 @@ const maxIssued = 1 << 14
 // and of the last deliveries of watches. Clients may resume at them.
 //
 // Revisions up to kv.Store.ReplacedRevision are ambiguous, because the lost history had them, too. So
-// they are accepted only if this server has issued them. Revisions of a watch's earlier deliveries are not
-// remembered, because a client resumes there only if it missed the end of its watch, and every accepted revision may
-// also be one of the lost history.
+// they are accepted only if this server has issued them. Each accepted revision may still be one of the lost history.
+// Therefore revisions of a watch's earlier deliveries are not remembered: clients rarely resume there, only if they
+// missed the end of their watch.
 type issued struct {
 	store kv.Store
 

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// BookmarkInterval is about the time between two bookmarks of a watch, and LastBookmark the time from its last one to
-	// its end, as in upstream's watch cache (apiserver pkg/storage/cacher/cacher.go).
+	// BookmarkInterval is about the time between two bookmarks of a watch. LastBookmark is the time from its last
+	// bookmark to its end. Both are those of upstream's watch cache (apiserver pkg/storage/cacher/cacher.go).
 	BookmarkInterval, LastBookmark = time.Minute, 2 * time.Second
 
 	// progressEvery is how often etcd notifies kube-apiserver of progress.

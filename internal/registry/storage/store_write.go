@@ -24,7 +24,7 @@ type present struct {
 	rev   int64          // 0 if there is none
 	fresh bool           // read from the store by this write
 	from  *cache.Object  // the cache's object that obj was decoded from, nil if it is not from the cache
-	bytes []byte         // what obj was decoded from: the body of from, or plain stored bytes
+	bytes []byte         // obj was decoded from these: the body of from, or plain stored bytes
 	stale bool           // the write takes place even if nothing changes
 }
 
@@ -165,9 +165,9 @@ func newLike(obj runtime.Object) runtime.Object {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
 }
 
-// suggestion returns the probable present object, without reading the store. It is the result of a write
-// whose event the cache has not applied yet, or the cached object. Without a cache it is given. It is nil if
-// there is none. Writes that are not applied matter because a pod is deleted by two writes in quick succession.
+// suggestion returns the probable present object, without reading the store: the result of a write
+// whose event the cache has not applied yet, or the cached object, or given if there is no cache. It returns nil if there
+// is none. Results of writes matter because the deletion of a pod takes two writes in quick succession.
 //
 // Decorated objects differ from stored ones, so suggestion does not use them.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
@@ -364,9 +364,9 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	return true, u.committed(ctx, next, destination, result.Revision)
 }
 
-// confirm skips a write that would not change the bytes in the store. It compares no cached bytes, because those have
-// defaults that stored bytes may lack. Besides, an update without a change may migrate the object to the present
-// storage version or encryption key.
+// confirm skips a write that would not change the bytes in the store. It does not compare cached bytes, because they have
+// defaults that stored bytes may lack. A client may update an object without a change only to migrate it to the
+// present storage version or encryption key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	from := u.now.from
 	if !u.now.fresh {
@@ -437,7 +437,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if d.unread {
 		return true, nil
 	}
-	if d.now.from == nil && !d.now.fresh { // it is the caller's
+	if d.now.from == nil && !d.now.fresh { // obj belongs to the caller
 		return true, d.codec.DecodeStored(d.now.bytes, out, result.Revision)
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(d.now.obj).Elem())

@@ -155,10 +155,11 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	return nil
 }
 
-// checkResume fails if a watch cannot resume after a revision. A revision that the store has not reached belongs to a
-// replaced history, because no server can have sent it otherwise: the client would wait for a revision that comes with
-// other contents, if at all. The same holds for an ambiguous revision that this server has not issued. known is the
-// revision that the cache has reached.
+// checkResume fails if a watch cannot resume after a revision. known is the revision that the cache has reached.
+//
+// A server can only have sent a revision that the store has not reached if the store had another history then. In the
+// present history that revision will have other contents, so the watch must not wait for it. An ambiguous revision
+// that this server has not issued may also be of the lost history.
 func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
 	if revision > known {
 		current, err := r.store.Revision(ctx)
@@ -178,7 +179,7 @@ func (r *Resource) checkResume(ctx context.Context, revision, known int64) error
 // watchError converts the error that a watch ended with into the one that clients know.
 func watchError(err error) error {
 	if errors.Is(err, watch.ErrReplaced) {
-		return apierrors.NewResourceExpired("the resource versions told so far are not in the store's history any more: it was replaced")
+		return apierrors.NewResourceExpired("the store was replaced, and has no history of earlier resource versions")
 	}
 	var old cache.ErrTooOld
 	if errors.As(err, &old) {
@@ -187,8 +188,8 @@ func watchError(err error) error {
 	return listError(err)
 }
 
-// WatchStatus returns the Status in an ERROR event for err, which a [StreamError] holds or with which a
-// [watch.Watcher] ended.
+// WatchStatus returns the Status in an ERROR event for err: the error in a [StreamError], or the error that ended a
+// [watch.Watcher].
 func WatchStatus(err error) *metav1.Status {
 	var corrupt *cache.CorruptError
 	if errors.As(err, &corrupt) && corrupt.Deleted { // apiserver pkg/storage/etcd3/watcher.go

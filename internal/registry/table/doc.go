@@ -6,9 +6,8 @@
 // [Printer.Rows] caches the row of each object as bytes without ages. It fills in the ages when it writes
 // the row (kept.go). [Printer.Table] decodes and prints every object, for rows that cannot be cached.
 //
-// Upstream's printers read the clock. The columns in which they do, and the times from which the ages
-// count, are declared in ages.go (E10). A row whose age may count from more than one time is printed for
-// each reader.
+// Upstream's printers read the clock to print ages. ages.go declares the columns with ages, and the times from
+// which the ages count (E10). A row whose age may count from more than one time is printed for each reader.
 //
 // # Guarantees
 //

@@ -76,8 +76,8 @@ const (
 	maxPings = 4
 	// maxHeaders bounds the bytes of an answer's headers, and of its trailers.
 	maxHeaders = 256 << 10
-	// While calls are under way, a peer that is silent for keepAfter ticks gets a ping, and the connection to one
-	// that is silent for silentAfter ticks ends.
+	// While calls run, a peer that is silent for keepAfter ticks gets a ping. The connection ends if the peer is silent for
+	// silentAfter ticks.
 	keepAfter, silentAfter = 10, 15
 	// stuckAfter is the number of ticks that a write may take.
 	stuckAfter = 3

@@ -46,8 +46,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// buildAuth creates the in-process client, reads every file that Config names, and starts the layers that
-// reload them, because the constructors of upstream's reloaders start goroutines.
+// buildAuth creates the in-process client and reads every file that Config names. It also starts the layers that
+// reload the files, because the constructors of upstream's reloaders start goroutines.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
 	p.transport, p.informersStarted, p.informersEnd = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
@@ -342,8 +342,8 @@ func (s *Server) newFlow() *flow.Control {
 	})
 }
 
-// stored returns a function that returns the number and size of a resource's objects. Of custom resources, it knows
-// only those that a request has named, like upstream.
+// stored returns a function that returns the number and size of a resource's objects. Like upstream, the function knows
+// a custom resource only after a request has named it.
 func stored(all *registry.Registry) func(string) (storage.Stats, error) {
 	known := make(map[string]*registry.Resource)
 	for _, r := range all.Resources() {

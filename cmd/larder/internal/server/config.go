@@ -48,7 +48,8 @@ type Config struct {
 	AnyPort bool
 
 	// MaxConnections limits open connections, and MaxConnectionsPerAddress those from one
-	// IPv4 address or one IPv6 /64. 0 sets no limit. With an embedded etcd, 0 for MaxConnections means embedded.SpareFiles.
+	// IPv4 address or one IPv6 /64. 0 sets no limit, except that MaxConnections is then embedded.SpareFiles with an
+	// embedded etcd.
 	MaxConnections, MaxConnectionsPerAddress int
 
 	// RevokeWatches ends a watch after its user loses access.
@@ -116,8 +117,9 @@ type Config struct {
 
 // Store configures the store beyond kube-apiserver's options.
 type Store struct {
-	// ReplayRevisions is the minimum number of past revisions that are read from the store at the start, so that
-	// clients can resume watches; 0 reads none. More are read if they are less than 80 s old.
+	// ReplayRevisions is the number of past revisions that are read from the store at the start, so that
+	// clients can resume watches; 0 reads none. Up to 100,000 are read if they are less than 80 s old, and fewer from an
+	// embedded etcd under a memory limit.
 	ReplayRevisions int64
 	// CheckInterval is how often each cache is compared with the store; 0 means never.
 	CheckInterval time.Duration
@@ -215,8 +217,8 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// reach checks that public, which may be nil, can be an address of the kubernetes service's endpoints, as
-// kubernetes cmd/kube-apiserver/app/options/validation.go does.
+// reach checks that the kubernetes service's endpoints can have the address public, as kubernetes
+// cmd/kube-apiserver/app/options/validation.go does. public may be nil.
 func (c *Config) reach(public net.IP) error {
 	services := &c.PrimaryServiceClusterIPRange
 	if len(public) == 0 || c.EndpointReconcilerType == string(reconcilers.NoneEndpointReconcilerType) || netutils.IsIPv4CIDR(services) == netutils.IsIPv4(public) {

@@ -102,7 +102,7 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 			}
 		}
 		err := socket.RunWithContext(ctx)
-		if ctx.Err() == nil { // Serve returns an error when its socket is closed
+		if ctx.Err() == nil { // otherwise the error only says that the socket was closed
 			klog.ErrorS(err, "Not serving the debug socket", "path", file)
 			<-ctx.Done()
 		}

@@ -18,8 +18,8 @@ type encryption struct {
 	checks       []healthz.HealthChecker // of the key management services; not in /livez
 }
 
-// buildEncryption reads the file. It starts the layer that keeps the connections to key management services
-// open, and that reloads the file if that is configured.
+// buildEncryption reads the file. It starts the layer that keeps connections to key management services open. If
+// configured, the layer also reloads the file.
 func (s *Server) buildEncryption(ctx context.Context) error {
 	file, reload, e := s.config.Etcd.EncryptionProviderConfigFilepath, s.config.Etcd.EncryptionProviderConfigAutomaticReload, &s.parts.encryption
 	if file == "" {

@@ -184,8 +184,8 @@ func (id *identity) hosts(bind net.IP) []string {
 	return append(hosts, pki.MachineNames()...)
 }
 
-// writeKubeconfig writes the administrator's kubeconfig, unless it is current, and returns the certificate in it. A
-// current file needs no free space on a disk that is nearly full.
+// writeKubeconfig writes the administrator's kubeconfig and returns the certificate in it. It keeps a file that is
+// current, so that a server can start on a full disk.
 func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error) {
 	const admin = "larder-admin"
 	trust := ca.Bundle

@@ -16,7 +16,7 @@ import (
 
 // override is a store that --etcd-servers-overrides names for one or more resources.
 type override struct {
-	keys      []string // lists of its servers, in each order in which the flag names them
+	keys      []string // the lists of its servers as the flag has them, which may differ in their order
 	servers   []string
 	resources []schema.GroupResource
 	store     *kv.Etcd
@@ -80,9 +80,9 @@ func (s *Server) awaitOverrides(ctx context.Context) error {
 	return nil
 }
 
-// refuseUnmoved returns an error if the objects of a custom resource, CRDs or APIServices that belong into a are only in
-// main, the store of --etcd-servers. kube-apiserver always reads them from main. If they seemed to be deleted, the
-// garbage collector would delete the objects that they own.
+// refuseUnmoved returns an error if a custom resource, CRDs or APIServices belong into a, but have objects only in main,
+// the store of --etcd-servers. kube-apiserver always keeps them in main. If they seemed to be deleted, the garbage
+// collector would delete the objects that they own.
 func (a *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
 	for _, gr := range a.resources {
 		if gr.Group == "" {

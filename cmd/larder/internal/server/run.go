@@ -88,8 +88,8 @@ func (s *Server) start(ctx context.Context) error {
 }
 
 // quietStart limits how long clients wait while the caches load. The clients of a large cluster reconnect
-// all at once, and would take most of the CPU for handshakes and for requests that cannot be answered
-// yet. The limit is shorter than the handshake timeout of clients (client-go: 10 s).
+// all at once. Their handshakes and early requests would take most of the CPU. The limit is shorter than
+// the handshake timeout of clients (client-go: 10 s).
 const quietStart = 8 * time.Second
 
 // flowPatience limits how long clients wait until flow control knows its configuration, which it reads
@@ -176,8 +176,8 @@ func (c *Config) storeConfig(observer kv.Observer) kv.StoreConfig {
 	}
 }
 
-// handlersLimit limits the wait for handlers that still run when all responses have been sent or aborted, so that a
-// hanging plugin does not keep the process alive.
+// handlersLimit limits the wait for handlers after all responses have been sent or aborted. So a hanging plugin does
+// not keep the process alive.
 const handlersLimit = 10 * time.Second
 
 // startLayers starts the layers that serve. Requests wait until the caches have loaded.

@@ -30,7 +30,7 @@ type traces struct {
 	chance   float64
 }
 
-// everyMillionth is the rate of a provider that samples everything.
+// everyMillionth is the sampling rate per million of a provider that samples everything.
 const everyMillionth = int32(1_000_000)
 
 // flushTimeout limits the time for sending the last spans when the server ends.
