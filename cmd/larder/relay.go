@@ -83,6 +83,7 @@ the upstream, which also authenticates and authorizes users. See docs/relay.md.`
 			return err
 		}
 		limitMemory()
+		slowMonitor()
 		defer klog.Flush()
 		return s.Run(ctx)
 	}

@@ -157,6 +157,7 @@ func serve(cmd *cobra.Command, o *options) error {
 		up.Metrics.Apply()
 	}
 	limitMemory()
+	slowMonitor()
 	defer klog.Flush()
 	return s.Run(ctx)
 }

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSlowMonitor checks that the thread with more slack is the runtime's monitor: it alone wakes up
+// again and again while a goroutine computes.
+func TestSlowMonitor(t *testing.T) {
+	err := setMonitorSlack()
+	if errors.Is(err, fs.ErrPermission) {
+		t.Skip("needs CAP_SYS_NICE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	monitor, err := monitorThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slack, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", monitor))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(slack)); got != monitorSlack {
+		t.Errorf("the slack is %s ns, want %s", got, monitorSlack)
+	}
+	before := switches(t, monitor)
+	for begun := time.Now(); time.Since(begun) < 100*time.Millisecond; {
+	}
+	if woken := switches(t, monitor) - before; woken < 5 {
+		t.Errorf("thread %d woke up %d times in 100 ms, so it is not the monitor", monitor, woken)
+	}
+}
+
+// switches returns how often a thread has waited.
+func switches(t *testing.T, thread int) (n int) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
