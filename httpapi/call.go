@@ -23,6 +23,7 @@ type apiCall struct {
 	uncached     bool // the request goes through to the upstream of a relay, which authorizes it
 	attrs        request.Attributes
 	reading      reads.Read
+	counted      bool       // the shutdown waits for the request
 	span         trace.Span // nil: the request is not traced
 
 	audited, impersonated time.Duration // how long these filters took, if they did anything

@@ -60,8 +60,8 @@ func (c *chain) run(x *apiCall) {
 	}()
 	defer logLine(x)
 	defer recoverPanic(x)
-	if parsed = c.parser.parse(x); parsed && c.shutdown.check(x) {
-		defer c.shutdown.count(x)()
+	defer c.shutdown.leave(x)
+	if parsed = c.parser.parse(x); parsed && c.shutdown.enter(x) {
 		c.pass(x)
 	}
 }

@@ -44,25 +44,24 @@ func (b *timeoutFilter) set(x *apiCall) bool {
 // shutdownFilter refuses new requests during shutdown.
 type shutdownFilter struct {
 	refused atomic.Bool  // new requests are answered with 429
-	serving atomic.Int64 // requests that are not long-running and not of this process
+	serving atomic.Int64 // requests that the shutdown waits for
 }
 
-// count counts a request as being served, until the result is called.
-func (l *shutdownFilter) count(x *apiCall) (done func()) {
-	if x.LongRunning() || x.Carrier.Internal() {
-		return func() {}
+// enter rejects the request while the server shuts down, except health probes and scrapes of /metrics. The shutdown
+// waits until leave is called for all other requests that are not long-running and not of this process.
+func (l *shutdownFilter) enter(x *apiCall) bool {
+	if x.Carrier.Internal() {
+		return true
 	}
-	l.serving.Add(1)
-	return func() { l.serving.Add(-1) }
-}
-
-// check rejects the request while the server shuts down. It never rejects health probes and scrapes of /metrics.
-func (l *shutdownFilter) check(x *apiCall) bool {
-	if !l.refused.Load() || x.Carrier.Internal() {
+	if x.counted = !x.LongRunning(); x.counted {
+		l.serving.Add(1) // before refused is read, because the shutdown sets refused first
+	}
+	if !l.refused.Load() {
 		return true
 	}
 	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
 		if strings.HasPrefix(x.Path, prefix) {
+			l.leave(x)
 			return true
 		}
 	}
@@ -72,6 +71,14 @@ func (l *shutdownFilter) check(x *apiCall) bool {
 	x.Text(http.StatusTooManyRequests, "The apiserver is shutting down, please try again later.")
 	x.Closing = true
 	return false
+}
+
+// leave ends what enter began. Further calls do nothing.
+func (l *shutdownFilter) leave(x *apiCall) {
+	if x.counted {
+		l.serving.Add(-1)
+		x.counted = false
+	}
 }
 
 // storageVersionFilter runs upstream's filter, which refuses writes of resources whose storage version is not

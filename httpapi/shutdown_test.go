@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -143,6 +144,64 @@ func TestConnectionsWaitUntilAccepted(t *testing.T) {
 
 	never := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: make(chan struct{})}}, func(*routes.Table) {})
 	if err := never.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShutdownDoesNotWaitForProbes checks that a server that rejects new requests while it shuts down waits for earlier
+// requests, but not for health probes that arrive meanwhile.
+func TestShutdownDoesNotWaitForProbes(t *testing.T) {
+	t.Parallel()
+	entered, finish := make(chan string, 2), map[string]chan struct{}{"/slow": make(chan struct{}), "/livez": make(chan struct{})}
+	f := newTestServer(t, Config{Timeouts: Timeouts{ShutdownGrace: time.Hour, RequestTimeout: time.Hour, SendRetryAfter: true}}, func(routes *routes.Table) {
+		for path, done := range finish {
+			routes.Handle(path, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				entered <- path
+				<-done
+			}))
+		}
+		routes.Handle("/x", http.HandlerFunc(echo))
+	})
+	get := func(path string) (status int, err error) {
+		resp, err := f.client(t).Get("https://" + f.addr + path)
+		if err != nil {
+			return 0, err
+		}
+		resp.Body.Close()
+		return resp.StatusCode, nil
+	}
+	var requests sync.WaitGroup
+	begin := func(path string) {
+		requests.Go(func() {
+			if status, err := get(path); err != nil || status != http.StatusOK {
+				t.Errorf("%s: %d, %v", path, status, err)
+			}
+		})
+		<-entered
+	}
+	begin("/slow")
+	ended := make(chan error, 1)
+	go func() { ended <- f.stop() }()
+	proctest.Eventually(t, "new requests are rejected", func() error {
+		if status, err := get("/x"); err != nil || status != http.StatusTooManyRequests {
+			return fmt.Errorf("status %d: %w", status, err)
+		}
+		return nil
+	})
+	begin("/livez")
+	if _, err := get("/x"); err != nil {
+		t.Errorf("the server does not wait for an earlier request: %v", err)
+	}
+	close(finish["/slow"])
+	proctest.Eventually(t, "the server stops listening", func() error {
+		if status, err := get("/x"); err == nil {
+			return fmt.Errorf("status %d", status)
+		}
+		return nil
+	})
+	close(finish["/livez"])
+	requests.Wait()
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }

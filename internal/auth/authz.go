@@ -65,15 +65,15 @@ type links struct {
 }
 
 // Authorize implements authorizer.Authorizer. Before the first sync, a request that the objects loaded so far do not
-// allow waits: more objects never allow less. Health probes do not wait.
+// allow waits: more objects never allow less. Webhooks are not asked earlier. Health probes do not wait.
 func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	synced := c.first.has() // before the authorizers read
-	decision, reason, err := c.current.Load().all.Authorize(ctx, a)
-	if synced || decision == authorizer.DecisionAllow || isProbe(a) {
-		return decision, reason, err
-	}
-	if err := c.first.wait(ctx); err != nil {
-		return authorizer.DecisionNoOpinion, "", err
+	if !c.first.has() && !isProbe(a) {
+		if decision, reason, err := c.current.Load().local.Authorize(ctx, a); decision == authorizer.DecisionAllow {
+			return decision, reason, err
+		}
+		if err := c.first.wait(ctx); err != nil {
+			return authorizer.DecisionNoOpinion, "", err
+		}
 	}
 	return c.current.Load().all.Authorize(ctx, a)
 }

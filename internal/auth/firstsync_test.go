@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authzapi "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
@@ -140,6 +142,37 @@ func TestAuthorizersWithoutObjectsDoNotWait(t *testing.T) {
 		expect(t, "who is not", s.ask(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, nil, 0)
 		s = newStarting(t, policy, "ABAC", ModeRBAC)
 		expect(t, "who is named before RBAC", s.ask(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
+	})
+}
+
+// TestWebhooksAreAskedAfterTheSync checks that a webhook behind RBAC is not asked about requests that RBAC allows once
+// the roles are loaded.
+func TestWebhooksAreAskedAfterTheSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarting(t, "", ModeRBAC)
+		var asked []string
+		s.chain.permanent[authzapi.TypeWebhook] = link{authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			asked = append(asked, a.GetUser().GetName())
+			return authorizer.DecisionNoOpinion, "", nil
+		})}
+		with := slices.Concat(s.chain.accepted.Authorizers, []authzapi.AuthorizerConfiguration{{Type: authzapi.TypeWebhook, Name: "w"}})
+		links, err := s.chain.link(t.Context(), &authzapi.AuthorizationConfiguration{Authorizers: with})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.chain.current.Store(links)
+		reader, stranger := s.ask(t.Context(), secret("reader")), s.ask(t.Context(), secret("stranger"))
+		time.Sleep(time.Second)
+		s.sync()
+		if v := <-reader; v.decision != authorizer.DecisionAllow {
+			t.Errorf("with a role: %v, %v", v.decision, v.err)
+		}
+		if v := <-stranger; v.decision != authorizer.DecisionNoOpinion || v.err != nil {
+			t.Errorf("without a role: %v, %v", v.decision, v.err)
+		}
+		if !slices.Equal(asked, []string{"stranger"}) {
+			t.Errorf("the webhook was asked about %q", asked)
+		}
 	})
 }
 
