@@ -43,7 +43,10 @@ func (s *Server) SinceStart(name string) (*bench.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)
 	}
-	return &bench.Result{Name: name, Unit: "start", Counts: bench.Counts{Ops: 1}, Wall: took, ServerCPU: used.CPU, Server: used}, nil
+	r := bench.NewResult(name, "start")
+	r.Record(took, 0, nil)
+	r.Loop, r.Wall, r.ServerCPU, r.Server = bench.ClosedLoop, took, used.CPU, used
+	return r, nil
 }
 
 // launch starts a program and writes its output to a file. A goroutine waits for the process; Stop waits for that
