@@ -11,11 +11,12 @@ import (
 // monitorSlack is by how many nanoseconds Linux may delay the Go runtime's monitor thread. The default is 50 µs.
 const monitorSlack = "1000000"
 
-// slowMonitor lets Linux wake the Go runtime's monitor thread less often. While any goroutine runs, this thread sleeps
-// 20 µs at a time, which the default slack makes 70. For a server that mostly waits for clients and etcd, the
-// monitor, and the threads that it starts when a system call takes that long, cost a quarter of the CPU (N1). The
-// slack delays what the monitor does for goroutines that block in a system call or run for more than ten
-// milliseconds. Threads that the monitor starts inherit the slack.
+// slowMonitor lets Linux wake the Go runtime's monitor thread less often. Each time an idle process gets work, this
+// thread begins to sleep 20 µs at a time, which the default slack makes 70, and doubles that only after 50 rounds. A
+// server whose work comes in short bursts repeats the 50 rounds all the time (N1), and the monitor starts further
+// threads when a system call outlasts a round. The slack delays what the monitor does for goroutines that block in a
+// system call or run for more than ten milliseconds. Threads that the monitor starts inherit the slack, so their
+// timers may also be late.
 //
 // Without CAP_SYS_NICE, or without Linux, slowMonitor changes nothing.
 func slowMonitor() {
