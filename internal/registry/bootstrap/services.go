@@ -106,9 +106,11 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		})
 		limited, release := context.WithTimeout(ctx, time.Minute)
 		defer release()
-		if !await(limited, first) || !await(limited, first) {
-			cancel()
-			return errors.New("unable to perform initial IP and Port allocation check")
+		for range cap(first) {
+			if !await(limited, first) {
+				cancel()
+				return errors.New("unable to perform initial IP and Port allocation check")
+			}
 		}
 		ready()
 		return nil
