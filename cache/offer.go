@@ -44,7 +44,7 @@ func (o *Offer) Object(revision int64) *Object {
 type offers struct {
 	mu sync.Mutex // guards all below, and the offers' own fields
 
-	order []*Offer // oldest first; few, because an event soon follows its write
+	order []*Offer // oldest first, at most maxOffers; usually few, because an event soon follows its write
 	bytes int      // of the offers in order
 	taken []*Offer // by events that are not applied yet; some may be dropped
 }

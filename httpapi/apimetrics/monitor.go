@@ -191,7 +191,7 @@ type resourceKey struct {
 	subresource string
 }
 
-// Of returns the Monitors of a resource or subresource, which it creates at the first call.
+// Of returns the Monitors of a resource or subresource. The first call creates them.
 func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string) *Monitors {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
