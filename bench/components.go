@@ -72,7 +72,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 		return nil, err
 	}
 	if c.Nodes < 1 {
-		return nil, fmt.Errorf("bench: want at least one node, not %d", c.Nodes)
+		return nil, fmt.Errorf("bench: --nodes must be at least 1, is %d", c.Nodes)
 	}
 	c.run = time.Now().UnixNano()
 	for _, ns := range []string{c.Namespace, corev1.NamespaceNodeLease} {

@@ -78,11 +78,11 @@ const (
 // resource validates the configuration and returns its resource.
 func (c *CustomConfig) resource() (*customResource, error) {
 	if c.Objects < 1 || c.Namespaces < 1 || c.Changes > c.Objects {
-		return nil, fmt.Errorf("bench: want at least one object and one namespace, and no more changes than objects, got %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
+		return nil, fmt.Errorf("bench: --objects and --namespaces must be at least 1 and --changes at most --objects, are %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
 	}
 	i := slices.Index(CustomResources, c.Resource)
 	if i < 0 {
-		return nil, fmt.Errorf("bench: unknown resource %q: want one of %s", c.Resource, strings.Join(CustomResources, ", "))
+		return nil, fmt.Errorf("bench: --resource=%s: want one of %s", c.Resource, strings.Join(CustomResources, ", "))
 	}
 	return customResources()[i], nil
 }

@@ -47,17 +47,17 @@ type loop struct {
 // check returns an error for a load that cannot be run.
 func (l Load) check() error {
 	if l.Warmup < 0 {
-		return fmt.Errorf("bench: a warm-up of %v", l.Warmup)
+		return fmt.Errorf("bench: --warmup must not be negative, is %v", l.Warmup)
 	}
 	if l.Clients < 1 && (l.Plan.IsZero() || l.Plan.Open) {
-		return fmt.Errorf("bench: want at least one client, not %d", l.Clients)
+		return fmt.Errorf("bench: --clients must be at least 1, is %d", l.Clients)
 	}
 	switch {
 	case !l.Plan.IsZero():
 	case l.Operations < 1:
 		return fmt.Errorf("bench: want at least one operation, not %d", l.Operations)
 	case l.Rate < 0 || math.IsNaN(l.Rate) || math.IsInf(l.Rate, 0):
-		return fmt.Errorf("bench: want a rate of 0 or more, not %g", l.Rate)
+		return fmt.Errorf("bench: --rate must be 0 or more, is %g", l.Rate)
 	}
 	return nil
 }

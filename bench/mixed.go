@@ -80,7 +80,7 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 		return nil, err
 	}
 	if c.Seed.Pods < 1 || c.Seed.Namespaces < 1 || c.Seed.Nodes < 1 {
-		return nil, fmt.Errorf("bench: want at least one pod, namespace and node, got %d, %d and %d", c.Seed.Pods, c.Seed.Namespaces, c.Seed.Nodes)
+		return nil, fmt.Errorf("bench: --pods, --namespaces and --nodes must be at least 1, are %d, %d and %d", c.Seed.Pods, c.Seed.Namespaces, c.Seed.Nodes)
 	}
 	order, parts := mixedOrder(), make([]*recorder, len(mixedRequests))
 	kind := func(i int) int { return order[i%len(order)] }

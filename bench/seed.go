@@ -28,12 +28,12 @@ const namespaceFormat = "bench-%d"
 // another writes its status. Each pod has two managedFields entries, and about 5 KB in protobuf. Seed does
 // not change existing pods. It ends at the first pod that it cannot create, and honors Retry-After of 429 responses.
 func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
+	if c.Pods < 1 || c.Namespaces < 1 || c.Nodes < 0 {
+		return nil, fmt.Errorf("bench: --pods and --namespaces must be at least 1 and --nodes at least 0, are %d, %d and %d", c.Pods, c.Namespaces, c.Nodes)
+	}
 	l := loop{Load: Load{Operations: c.Pods, Clients: c.Clients}, strict: true}
 	if err := l.check(); err != nil {
 		return nil, err
-	}
-	if c.Namespaces < 1 || c.Nodes < 0 {
-		return nil, fmt.Errorf("bench: want at least one namespace and no negative number of nodes, got %d and %d", c.Namespaces, c.Nodes)
 	}
 	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return nil, err

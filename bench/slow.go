@@ -24,7 +24,7 @@ type SlowConfig struct {
 
 func (c *SlowConfig) check() error {
 	if c.Clients < 1 || c.BytesPerSecond < 1 || len(c.Accepts) == 0 {
-		return errors.New("bench: want at least one slow client, a speed and a media type")
+		return errors.New("bench: --clients and --bytes-per-second must be at least 1, and --accept must name a media type")
 	}
 	return c.Watch.check()
 }

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -46,7 +45,7 @@ func (c *WatchConfig) complete() {
 
 func (c *WatchConfig) check() error {
 	if c.Watchers < 1 || len(c.Objects) == 0 {
-		return errors.New("bench: want at least one watcher and one object to change")
+		return fmt.Errorf("bench: --watchers and --objects must be at least 1, are %d and %d", c.Watchers, len(c.Objects))
 	}
 	return c.bounded()
 }

@@ -33,7 +33,7 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 		return nil, err
 	}
 	if l.open() {
-		return nil, errors.New("bench: watches that begin with all objects are opened in a closed loop: plan numbers of clients")
+		return nil, errors.New("bench: --stages must have numbers of clients, not rates: watches that begin with all objects are opened in a closed loop")
 	}
 	return t.recorded(c.Name, "request", l.total(), func(rec *recorder) error {
 		if err := c.batch(ctx, t, nil, 1); err != nil {

@@ -35,13 +35,13 @@ type Config struct {
 func (c *Config) check() error {
 	switch {
 	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
-		return errors.New("cluster: want at least one node and one pod on each")
+		return errors.New("cluster: --nodes and --pods-per-node must be at least 1")
 	case c.Duration <= 0:
-		return errors.New("cluster: want a duration")
+		return errors.New("cluster: --duration must be more than 0")
 	}
 	for _, p := range c.Protocols {
 		if p != HTTP1 && p != HTTP2 {
-			return fmt.Errorf("cluster: unknown protocol %q: want %s or %s", p, HTTP2, HTTP1)
+			return fmt.Errorf("cluster: --protocol=%s: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
 	return c.Check()

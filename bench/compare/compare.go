@@ -45,7 +45,7 @@ type Comparison struct {
 func New(c *Config) (*Comparison, error) {
 	const least = 20
 	if c.Pods < least || c.Rounds < 1 {
-		return nil, fmt.Errorf("compare: want at least %d pods and one round, got %d and %d", least, c.Pods, c.Rounds)
+		return nil, fmt.Errorf("compare: --pods must be at least %d and --rounds at least 1, are %d and %d", least, c.Pods, c.Rounds)
 	}
 	if c.Rows == nil {
 		c.Rows = regexp.MustCompile("")

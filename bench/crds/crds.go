@@ -30,7 +30,7 @@ type Config struct {
 // Run measures each server. With an error it also returns the results so far.
 func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if c.Count < 1 || c.Clients < 1 {
-		return nil, errors.New("crds: want at least one CRD and one client")
+		return nil, fmt.Errorf("crds: --count and --clients must be at least 1, are %d and %d", c.Count, c.Clients)
 	}
 	if err := c.Check(); err != nil {
 		return nil, err

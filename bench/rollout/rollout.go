@@ -37,11 +37,11 @@ type Config struct {
 // Check returns an error for an invalid configuration.
 func (c *Config) Check() error {
 	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 {
-		return fmt.Errorf("rollout: want at least one node, a multiple of 100 pods and a rest of more than 0, got %d, %d and %v", c.Nodes, c.Pods, c.Rest)
+		return fmt.Errorf("rollout: --nodes must be at least 1, --pods a multiple of %d and --rest more than 0, are %d, %d and %v", each, c.Nodes, c.Pods, c.Rest)
 	}
 	const most = 100 // of the 110 pods that fit on a node
 	if c.Pods > c.Nodes*most {
-		return fmt.Errorf("rollout: %d nodes have no room for %d pods", c.Nodes, c.Pods)
+		return fmt.Errorf("rollout: --pods=%d do not fit on --nodes=%d: a node holds %d", c.Pods, c.Nodes, most)
 	}
 	if err := c.Trials.Check(); err != nil {
 		return fmt.Errorf("rollout: %w", err)

@@ -22,7 +22,7 @@ type Beside struct {
 // are idle.
 func (b *Beside) Run(ctx context.Context) ([]*bench.Result, error) {
 	if b.Count < 1 || b.Rest <= 0 {
-		return nil, errors.New("starts: want at least one server, and time to rest")
+		return nil, fmt.Errorf("starts: --count must be at least 1 and --rest more than 0, are %d and %v", b.Count, b.Rest)
 	}
 	if err := b.Check(); err != nil {
 		return nil, err

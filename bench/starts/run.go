@@ -28,14 +28,14 @@ type Config struct {
 // check validates the configuration and returns the kinds of data.
 func (c *Config) check() ([]*data, error) {
 	if c.Objects < 1 {
-		return nil, errors.New("starts: want at least one object")
+		return nil, fmt.Errorf("starts: --objects must be at least 1, is %d", c.Objects)
 	}
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	for _, name := range c.Data {
 		if !slices.Contains(Names(), name) {
-			return nil, fmt.Errorf("starts: unknown data %q: want some of %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("starts: --data=%s: want some of %s", name, strings.Join(Names(), ", "))
 		}
 	}
 	return slices.DeleteFunc(kinds(), func(d *data) bool { return !slices.Contains(c.Data, d.name) }), nil

@@ -150,10 +150,10 @@ func TestListsAreCompared(t *testing.T) {
 // TestConfigs checks invalid configurations.
 func TestConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
-		"one object":     {Trials: testservers.Trials{Rounds: 1}},
-		"one round":      {Objects: 1},
-		"unknown server": {Objects: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"other"}}},
-		"unknown data":   {Objects: 1, Trials: testservers.Trials{Rounds: 1}, Data: []string{"other"}},
+		"--objects": {Trials: testservers.Trials{Rounds: 1}},
+		"--rounds":  {Objects: 1},
+		"--server":  {Objects: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"other"}}},
+		"--data":    {Objects: 1, Trials: testservers.Trials{Rounds: 1}, Data: []string{"other"}},
 	} {
 		if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

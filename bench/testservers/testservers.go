@@ -346,11 +346,11 @@ type Trials struct {
 func (t *Trials) Check() error {
 	for _, s := range t.Servers {
 		if s != Stock && s != Larder {
-			return fmt.Errorf("testservers: unknown server %q: want %s or %s", s, Stock, Larder)
+			return fmt.Errorf("testservers: --server=%s: want %s or %s", s, Stock, Larder)
 		}
 	}
 	if t.Rounds < 1 {
-		return errors.New("testservers: want at least one round")
+		return fmt.Errorf("testservers: --rounds must be at least 1, is %d", t.Rounds)
 	}
 	return nil
 }

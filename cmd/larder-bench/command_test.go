@@ -106,9 +106,7 @@ func TestArguments(t *testing.T) {
 		{[]string{"watch", "--pods=5"}, "--objects"},
 		{[]string{"compare", "--rows", "("}, "--rows"},
 		{[]string{"compare", "extra"}, "unknown command"},
-		{[]string{"compare", "--stock=a", "--larder=b", "--etcd=c", "--rounds=0"}, "round"},
 		{[]string{"compare", "--stock=/none", "--larder=/none", "--etcd=/none"}, "/none"},
-		{[]string{"starts", "--stock=a", "--larder=b", "--etcd=c", "--data", "other"}, "unknown data"},
 		{[]string{"starts", "--max-p99", "1s"}, "does not support thresholds"},
 		{[]string{"starts", "--pid", "1"}, "--pid"},
 		{[]string{"limit", "--tape", "missing"}, "missing"},
@@ -116,6 +114,31 @@ func TestArguments(t *testing.T) {
 	} {
 		if _, _, err := run(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// TestMistakesNameTheirFlag sets one flag of each line to a wrong value. The error must name the flag.
+func TestMistakesNameTheirFlag(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	t.Setenv("KUBECONFIG", kubeconfig)
+	for _, line := range []string{
+		"watch --objects=0", "watch --watchers=0", "watch --changes=0", "open --watchers=0", "open --idle=-1s",
+		"read / --requests=0", "read / --rate=NaN", "read / --clients=0", "read / --rounds=0", "read / --json=none/x", "read / --max-p99=x",
+		"write --objects=0", "watchlist --stages=1s:1/s", "watchlist --requests=0", "seed --pods=0", "seed --namespaces=0", "seed --clients=0",
+		"components --nodes=0", "custom --changes=1001", "custom --resource=other", "mixed --nodes=0", "mixed --requests=0", "slow --bytes-per-second=0",
+		"compare --rounds=0", "starts --data=other", "starts --objects=0", "starts --server=other", "starts --rounds=0", "beside --rest=0", "beside --count=0",
+		"crds --count=0", "cluster --pods-per-node=0", "cluster --duration=0", "cluster --protocol=h3", "rollout --pods=150", "rollout --nodes=1",
+	} {
+		args := strings.Fields(line)
+		flag, _, _ := strings.Cut(args[len(args)-1], "=")
+		if command, _, err := command(nil).Find(args[:1]); err != nil {
+			t.Fatal(err)
+		} else if command.Flags().Lookup("stock") != nil {
+			args = append(args, "--stock=a", "--larder=b", "--etcd=c")
+		}
+		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: %v", line, err)
 		}
 	}
 }

@@ -70,13 +70,13 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"usage: larder-bench read PATH": {"read"}, "--help lists the flags": {"watchlist", "--rate=5"},
-		"PATH \"pods\"": {"read", "pods", "--kubeconfig", kubeconfig}, "at least one client": {"read", "/version", "--clients=0", "--kubeconfig", kubeconfig},
+		"PATH \"pods\"": {"read", "pods", "--kubeconfig", kubeconfig}, "--clients must be at least 1": {"read", "/version", "--clients=0", "--kubeconfig", kubeconfig},
 		"omit --duration and --rate": {"read", "/version", "--stages=1s:5/s", "--rate=5", "--kubeconfig", kubeconfig},
 		"omit --requests":            {"read", "/version", "--duration=1s", "--requests=5", "--kubeconfig", kubeconfig},
 		"omit --clients":             {"read", "/version", "--stages=1s:5", "--clients=5", "--kubeconfig", kubeconfig},
 		"plan rates":                 {"write", "--duration=1s", "--kubeconfig", kubeconfig},
 		"needs --pid":                {"read", "/version", "--max-rss=1", "--kubeconfig", kubeconfig}, "no result has this name": {"mixed", "--max-p99=nobody=1s", "--kubeconfig", kubeconfig},
-		"name one, as in --max-p99 B1": {"compare", "--max-p99=1s"}, "no directory": {"read", "/version", "--json=/no/such/file", "--kubeconfig", kubeconfig},
+		"name one, as in --max-p99 B1": {"compare", "--max-p99=1s"}, "there is no directory": {"read", "/version", "--json=/no/such/file", "--kubeconfig", kubeconfig},
 	} {
 		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

@@ -310,6 +310,8 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 	switch {
 	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
 		return errors.New("--warmup, --duration and --rate cannot be negative")
+	case l.Operations < 1:
+		return fmt.Errorf("--%s must be at least 1, is %d", f.count, l.Operations)
 	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
 		return errors.New("--stages sets the rate and the length of the load: omit --duration and --rate")
 	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):

@@ -75,7 +75,7 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 // check validates the flags and returns the results of the baseline.
 func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	if o.rounds < 1 {
-		return nil, errors.New("--rounds: want at least 1")
+		return nil, fmt.Errorf("--rounds must be at least 1, is %d", o.rounds)
 	}
 	if err := o.thresholds.Check(kinds); err != nil {
 		return nil, err
@@ -94,12 +94,10 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 
 // before checks the directories of the output files, and reads the baseline, if any.
 func (o *options) before(names []string) ([]*bench.Result, error) {
-	for _, name := range []string{o.outputs.json, o.outputs.series, o.outputs.markdown} {
-		if name == "" {
-			continue
-		}
-		if info, err := os.Stat(filepath.Dir(name)); err != nil || !info.IsDir() {
-			return nil, fmt.Errorf("%s cannot be written: there is no directory %s", name, filepath.Dir(name))
+	for flag, name := range map[string]string{"json": o.outputs.json, "series": o.outputs.series, "markdown": o.outputs.markdown} {
+		dir := filepath.Dir(name)
+		if info, err := os.Stat(dir); name != "" && (err != nil || !info.IsDir()) {
+			return nil, fmt.Errorf("--%s=%s: there is no directory %s", flag, name, dir)
 		}
 	}
 	if o.baseline == "" {
@@ -116,7 +114,7 @@ func (o *options) before(names []string) ([]*bench.Result, error) {
 	}
 	if o.regression >= 0 {
 		if err := thresholds.CanCompare(old.All(), names, o.rounds); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--baseline %s: %w", o.baseline, err)
 		}
 	}
 	return old.All(), nil
