@@ -171,7 +171,7 @@ func readOK(resp *http.Response) error {
 // works.
 func TestStartEndsWellOnASignal(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
-	for _, stage := range []string{"store:", "mirrored:", "serving:"} {
+	for _, stage := range []string{"store:", "loaded:", "serving:"} {
 		p.start()
 		p.Await(t, stage)
 		if err := p.Terminate(t); err != nil || !strings.HasSuffix(p.Output(), "stopped\n") {

@@ -320,7 +320,7 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 		return err
 	}
 	now := s.parts.registry.Progress()
-	s.progress.printf("mirrored: %d objects, %d of %d resources", now.Objects, now.Ready, now.Resources)
+	s.progress.printf("loaded: %d of %d resources", now.Ready, now.Resources)
 	if late := s.parts.registry.Unready(); len(late) > 0 {
 		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
 	}
