@@ -48,18 +48,18 @@ var cacheMetrics = [][]string{
 	{"apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage in the course of serving a LIST request"},
 	{"apiserver_storage_list_evaluated_objects_total", "[ALPHA] Number of objects tested in the course of serving a LIST request from storage"},
 	{"apiserver_storage_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from storage"},
-	{"larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"},
-	{"larder_cache_dropped_total", "Counter of what the cache evicted for lack of space: encodings made on demand, frames of events, or events of the history.", "of"},
-	{"larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for lack of space."},
-	{"larder_cache_history_events", "Number of past events that watches can still start from."},
-	{"larder_cache_history_seconds", "Age of the oldest event that watches can still start from, 0 if there is none. Events that a start has replayed count as three minutes younger."},
+	{"larder_cache_bytes", "Bytes in the cache: canonical encodings, encodings made on demand, frames of events, or objects that only past events refer to.", "of"},
+	{"larder_cache_dropped_total", "Counter of encodings, frames of events, and past events (history) that the cache dropped for lack of space.", "of"},
+	{"larder_cache_refused_total", "Counter of encodings that the cache did not keep for lack of space."},
+	{"larder_cache_history_events", "Number of past events from which watches can start."},
+	{"larder_cache_history_seconds", "Age of the oldest event from which watches can start, 0 if there is none. Events that the server replayed at its start count as three minutes younger."},
 	{"larder_watchers", "Number of open watches."},
-	{"larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event."},
-	{"larder_watchers_behind", "Number of open watches that have not been sent all that there is for them."},
-	{"larder_watchers_slowest_seconds", "How long ago the slowest of the watches that are behind was told that there is something to send."},
+	{"larder_watcher_groups", "Number of distinct selectors of open watches. Each is evaluated once per event."},
+	{"larder_watchers_behind", "Number of open watches with events to send."},
+	{"larder_watchers_slowest_seconds", "How long the slowest of the watches that are behind has had events to send."},
 	{"larder_cache_decodes_total", "Counter of cached objects that were decoded to serve a read."},
 	{"larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache."},
-	{"larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding."},
+	{"larder_cache_offered_total", "Counter of objects that entered the cache from this server's own writes, without decoding."},
 }
 
 // NewCacheCollector reports the caches of r. counts says that it also reports the number of objects
@@ -201,8 +201,8 @@ func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
 
 func collectBudgets(ch chan<- prometheus.Metric, r *registry.Registry) {
 	labels := []string{"budget", "of"}
-	limit := prometheus.NewDesc("larder_cache_budget_limit_bytes", "Bytes that may be taken beside the present objects, by encodings and frames of events, or by all with the event history, split by the resource that has them for itself, or shared.", labels, nil)
-	used := prometheus.NewDesc("larder_cache_budget_used_bytes", "Bytes of larder_cache_budget_limit_bytes that are taken, with what it costs to keep them.", labels, nil)
+	limit := prometheus.NewDesc("larder_cache_budget_limit_bytes", "Limit of encodings and frames in bytes, or of these and past events (all), shared or of one resource.", labels, nil)
+	used := prometheus.NewDesc("larder_cache_budget_used_bytes", "Used bytes of larder_cache_budget_limit_bytes, including the cost of keeping entries.", labels, nil)
 	for _, b := range r.Budgets() {
 		name := "shared"
 		if !b.Resource.Empty() {

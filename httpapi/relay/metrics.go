@@ -40,9 +40,9 @@ func (r *Relay) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), kind, value, values...)
 	}
 	for by, n := range map[string]uint64{"cache": r.hits.Load(), "upstream": r.passed.Load()} {
-		emit("larder_relay_requests_total", "Counter of requests, by what has answered them: a cache, or the upstream.", prometheus.CounterValue, []string{"by"}, float64(n), by)
+		emit("larder_relay_requests_total", "Counter of requests, by what answered them: a cache or the upstream.", prometheus.CounterValue, []string{"by"}, float64(n), by)
 	}
-	emit("larder_relay_upstream_age_seconds", "How long the upstream has been away, 0 if it answers.", prometheus.GaugeValue, nil, r.Age().Seconds())
+	emit("larder_relay_upstream_age_seconds", "Time since the upstream last answered, 0 if it answers.", prometheus.GaugeValue, nil, r.Age().Seconds())
 	labels := []string{"group", "version", "resource"}
 	for _, f := range r.cached() {
 		if f.stored().Ready() {

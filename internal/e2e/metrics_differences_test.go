@@ -20,31 +20,31 @@ type knownDifference struct {
 var knownDifferences = []knownDifference{
 	{
 		regexp.MustCompile(`^apiextensions_openapi_v[23]_regeneration_count$`), "missing", false,
-		"no controller regenerates OpenAPI documents: they are made when a client asks",
+		"no controller regenerates OpenAPI documents: a client's request builds them",
 	},
 	{
 		regexp.MustCompile(`^apiserver_flowcontrol_(dispatch_r|latest_s|next_(discounted_)?s_bounds)$`), "missing", false,
-		"the virtual time of upstream's queues, which requests enter only when there are no seats",
+		"the virtual time of upstream's queues, which a request enters only if no seat is free",
 	},
 	{
 		regexp.MustCompile(`^apiserver_request_post_timeout_total$`), "missing values", false,
-		"a read that waits for a revision leaves no handler behind when its time is over",
+		"a read that waits for a revision leaves no handler behind at its deadline",
 	},
 	{
 		regexp.MustCompile(`^grpc_client_`), "missing", false,
-		"calls to etcd are counted by etcd_requests_total; there are none of gRPC to an embedded one",
+		"etcd_requests_total counts calls to etcd; an embedded etcd has no gRPC calls",
 	},
 	{
 		regexp.MustCompile(`^apiserver_(storage_consistency_checks|terminated_watchers)_total$`), "added", false,
-		"told from the start, not from the first event",
+		"present from the start, not from the first event",
 	},
 	{
 		regexp.MustCompile(`^watch_cache_capacity_increase_total$`), "added", true,
-		"the room of a cache grows from 64 events on, and not from 100",
+		"capacity starts at 64 events instead of 100",
 	},
 	{
 		regexp.MustCompile(`^apiserver_storage_transformation_(operations_total|duration_seconds)$`), "values", true,
-		"a value is transformed once, when it arrives; that it is read for a write, too, is a matter of time",
+		"a value is transformed once, when it arrives; writes may also transform it",
 	},
 	{
 		regexp.MustCompile(`^etcd_request(s_total|_duration_seconds)$`), "values", false,
@@ -52,18 +52,18 @@ var knownDifferences = []knownDifference{
 	},
 	{
 		regexp.MustCompile(`^registered_metrics_total$`), "values", false,
-		"kube-apiserver does not register the metrics that it hides, Larder does and leaves them out",
+		"Larder registers hidden metrics, and does not report them; kube-apiserver does not register them",
 	},
 	{
 		regexp.MustCompile(`^version_info$`), "values", false,
-		"the patch version of a library is not known to it",
+		"imported as a library, Kubernetes does not know its patch version",
 	},
 	{
 		regexp.MustCompile(`^workqueue_`), "values", false,
-		"three controllers are not needed: those of the documents of custom resources",
+		"three controllers of OpenAPI and discovery documents are not needed",
 	},
 	{
 		regexp.MustCompile(`^LIST /api/v1/namespaces/metered/events\?resourceVersion=9999999&timeout=1s 504$`), "line", false,
-		"a line about 504 has no stack",
+		"the line of a 504 has no stack",
 	},
 }
