@@ -35,7 +35,7 @@ var guards = []request{
 
 const policies = "/apis/admissionregistration.k8s.io/v1/"
 
-// hook is a webhook that reviews the endpoints labelled with its name.
+// hook is a webhook that reviews Endpoints labelled with its name.
 func hook(name, where, failure string) string {
 	return `{"name":"` + name + `","clientConfig":{` + where + `},"failurePolicy":"` + failure + `","sideEffects":"None","admissionReviewVersions":["v1"],"objectSelector":{"matchLabels":{"hook":"` + name + `"}},"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["endpoints"]}]}`
 }
@@ -57,7 +57,7 @@ func (w *world) guard(t *testing.T) {
 	}
 }
 
-// admissions are writes that plugins change or refuse. All are dry.
+// admissions are writes that plugins change or refuse. All are dry runs.
 func admissions() []request {
 	const guarded, full = "/api/v1/namespaces/guarded/", "/api/v1/namespaces/full/"
 	pod := func(namespace, meta, spec string) request {
@@ -99,7 +99,7 @@ func admissions() []request {
 		judged("short", `"a":"b"`), judged("much-too-long", `"a":"b"`), judged("bad", `"bad":"1"`), judged("bad-and-too-long", `"bad":"1"`), do("POST", guarded+"configmaps?dryRun=All", js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"long-but-not-judged"}}`),
 		do("POST", guarded+"secrets?dryRun=All", js, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"dry"}}`), do("DELETE", guarded+"secrets/nosuch?dryRun=All", js, ""),
 		do("POST", "/apis/apps/v1/namespaces/guarded/deployments?dryRun=All", js, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"dry"},"spec":{"replicas":1,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"hostNetwork":true,"containers":[{"name":"c","image":"i"}]}}}}`),
-		// Which are stored as one whatever group they are requested in.
+		// Events of both groups are stored alike.
 		do("POST", guarded+"events?dryRun=All", js, `{"apiVersion":"v1","kind":"Event","metadata":{"name":"dry"},"involvedObject":{"kind":"Pod","name":"p","namespace":"guarded"},"reason":"Bad","type":"Normal"}`),
 		do("POST", "/apis/events.k8s.io/v1/namespaces/guarded/events?dryRun=All", js, `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"dry"},"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"c","reportingInstance":"i","action":"a","reason":"Bad","type":"Normal","regarding":{"kind":"Pod","name":"p","namespace":"guarded"}}`),
 		endpoints("url.example.com"), endpoints("service.example.com"), endpoints("headless.example.com"), endpoints("open.example.com"), endpoints("none"),

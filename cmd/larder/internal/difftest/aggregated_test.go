@@ -24,7 +24,7 @@ const (
 // remoteServer is an API server beside the two. It responds with the request it received.
 func remoteServer(t *testing.T) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(serveRemote))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some do not trust it
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some clients do not trust it
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
@@ -76,14 +76,14 @@ func tell(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(told)
 }
 
-// aggregate makes APIServices of servers that are there, and that are not.
+// aggregate creates APIServices of existing and of missing servers.
 func (w *world) aggregate(t *testing.T, server *httptest.Server) {
 	t.Helper()
 	at, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.larder.ports = append(w.larder.ports, ":"+at.Port(), ": "+at.Port()) // as in an address, and as indented
+	w.larder.ports = append(w.larder.ports, ":"+at.Port(), ": "+at.Port()) // in an address, and in indented JSON
 	const services = "/api/v1/namespaces/diff/services"
 	w.must(t, w.larder, do(http.MethodPost, services, js, withKind(services, `{"metadata":{"name":"remote"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)))
 	register := func(version, group, service, more string) {
@@ -159,7 +159,7 @@ func aggregatedWrites() []request {
 	return all
 }
 
-// aggregatedFlows is the life of an APIService.
+// aggregatedFlows are writes of one APIService, in order.
 func aggregatedFlows() [][]request {
 	const name = "v1.{who}.example.com"
 	body := withKind(apiservices, `{"metadata":{"name":"`+name+`"},"spec":{"group":"{who}.example.com","version":"v1","groupPriorityMinimum":100,"versionPriority":10}}`)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// request is sent to both servers. In Path, {NAME} stands for a revision that only the running world knows, and
-// {life} for the duration of a watch in seconds.
+// request is sent to both servers. In Path, {NAME} is replaced by a revision of the world, and {life} by the duration
+// of a watch in seconds.
 type request struct {
 	Method, Path string
 	Accept       string `json:",omitempty"`
@@ -64,8 +64,8 @@ var heads = []string{
 	"Allow", "Www-Authenticate", "X-Content-Type-Options", "Location", "Transfer-Encoding",
 }
 
-// newClient returns a client that speaks one version of HTTP, as -protocol names them. It
-// compresses nothing unasked and follows nothing.
+// newClient returns a client for one version of HTTP, a value of -protocol. It adds no compression and follows no
+// redirects.
 func newClient(version string) *http.Client {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true, MaxIdleConnsPerHost: watchers,
@@ -106,7 +106,7 @@ func (p *process) send(r request) (*http.Response, error) {
 	set("Accept", r.Accept)
 	set("Content-Type", r.Type)
 	set("Accept-Encoding", r.Encoding)
-	set("User-Agent", cmp.Or(r.Agent, "Go-http-client/1.1")) // whichever version is spoken
+	set("User-Agent", cmp.Or(r.Agent, "Go-http-client/1.1")) // in HTTP/2, too
 	return p.client.Do(q)
 }
 
@@ -127,7 +127,7 @@ func (p *process) ask(r request) answer {
 	case !watchPath.MatchString(r.Path):
 	case len(response.TransferEncoding) > 0:
 		a.head["Transfer-Encoding"] = response.TransferEncoding
-	case open: // as in the other version
+	case open: // as in HTTP/1.1
 		a.head["Transfer-Encoding"] = []string{"chunked"}
 	}
 	if a.head.Get("Content-Encoding") == "gzip" {
@@ -150,14 +150,14 @@ func gunzip(packed []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// watchPath matches the paths of watches. Only a stream's framing is compared:
-// whether a list is sent in chunks or with its length is the server's affair.
+// watchPath matches the paths of watches. Only the framing of watches is compared: a server may send a list in chunks
+// or with its length.
 var watchPath = regexp.MustCompile(`/watch/|[?&]watch(=|=1|=true|=yes)?(&|$)`)
 
 const endOfInitial = "k8s.io/initial-events-end"
 
-// withoutPeriodicBookmarks drops the bookmarks that a server sends when it likes
-// (apiserver pkg/storage/cacher/cache_watcher.go): they are best effort.
+// withoutPeriodicBookmarks drops the bookmarks that a server sends from time to time
+// (apiserver pkg/storage/cacher/cache_watcher.go).
 func withoutPeriodicBookmarks(mediaType string, body []byte) []byte {
 	frames := splitLines
 	if strings.Contains(mediaType, "protobuf") {

@@ -17,7 +17,7 @@ const (
 	definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 )
 
-// defined are definitions: one with all that there is, one with as little as may be.
+// defined are two CRDs: one that uses all features, and a minimal one.
 var defined = []string{
 	`{"metadata":{"name":"widgets.diff.example.com"},"spec":{"group":"diff.example.com","scope":"Namespaced",
 	"names":{"plural":"widgets","singular":"widget","kind":"Widget","shortNames":["wd"],"categories":["all"]},
@@ -44,7 +44,7 @@ var defined = []string{
 	"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
 }
 
-// customs are custom resources, as objects are others.
+// customs are the custom resources that define creates: the collection and the body of each POST.
 var customs = [][2]string{
 	{widgets, `{"metadata":{"name":"a","labels":{"x":"1"}},"spec":{"size":3,"unknown":1,"when":"2026-01-01T00:00:00Z","parts":[{"id":"<p>&"},{"id":"q","n":2}],"free":{"b":[1,2.5,1e30,null,true],"a":{"Z":"\u2028"}},"port":80,"none":null}}`},
 	{widgets, `{"metadata":{"name":"b","labels":{"x":"2"},"annotations":{"k":"v"}},"spec":{"size":5,"color":"blue","port":"http"}}`},
@@ -120,8 +120,8 @@ func customReads() []request {
 	return append(all, customDocuments()...)
 }
 
-// customDocuments are reads of OpenAPI documents that tell of custom resources. A hash
-// that is wrong is answered with the right one.
+// customDocuments are reads of OpenAPI documents that describe custom resources. The answer to a wrong hash names
+// the right one.
 func customDocuments() []request {
 	var all []request
 	for _, version := range []string{"diff.example.com/v1", "diff.example.com/v1beta1", "diff.example.com/v0", "diff.example.com", "diff.example.com/v1/", "nosuch.example.com/v1"} {
@@ -204,7 +204,7 @@ func customWrites() []request {
 	return all
 }
 
-// customFlows are lives of custom resources.
+// customFlows are sequences of writes to custom resources.
 func customFlows() [][]request {
 	life := func(collection, name, spec, change string) []request {
 		one := collection + "/" + name

@@ -125,7 +125,7 @@ func marshalPlain(r request) ([]byte, error) {
 	return bytes.TrimSpace(out.Bytes()), err
 }
 
-// outcomes asks p and returns each answer as goldenFile writes it.
+// outcomes sends requests to p and returns each answer as goldenFile has it.
 func (w *world) outcomes(p *process, all []request) []string {
 	outcomes := make([]string, len(all))
 	var g errgroup.Group

@@ -20,7 +20,7 @@ type process struct {
 	*proctest.Process
 	client    *http.Client
 	name, url string
-	ports     []string // of all servers, as in an address: they stand in answers
+	ports     []string // of all servers, as in an address; answers contain them
 }
 
 func start(t *testing.T, name string, port int, command func() *exec.Cmd) *process {
@@ -51,9 +51,9 @@ func (p *process) awaitReady(t *testing.T) {
 // world is one etcd, the Larder that runs it and, optionally, a kube-apiserver beside it.
 type world struct {
 	dir, tokens   string
-	gates         string // of features, of both servers
+	gates         string // feature gates of both servers
 	larder, stock *process
-	remote        *httptest.Server  // that both hand requests on to
+	remote        *httptest.Server  // to which both proxy requests
 	revisions     map[string]string // the values of {NAME} in paths
 }
 
@@ -100,9 +100,8 @@ func (w *world) startLarder(t *testing.T, compaction time.Duration) {
 	}))
 }
 
-// startStock starts kube-apiserver on Larder's etcd. Two servers at one address
-// would fight over the port in the endpoints of the kubernetes service, so Larder
-// alone publishes its own.
+// startStock starts kube-apiserver on Larder's etcd. Only Larder publishes its endpoint of the kubernetes service:
+// two servers at one address would overwrite each other's port.
 func (w *world) startStock(t *testing.T) {
 	t.Helper()
 	port := proctest.Port(t)

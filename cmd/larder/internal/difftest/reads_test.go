@@ -118,7 +118,7 @@ type resource struct {
 	Verbs      []string
 }
 
-// everyResource requests every kind in every form, and answers that depend on the rest of the store.
+// everyResource requests every kind in every encoding, and answers that depend on other objects in the store.
 func (w *world) everyResource(t *testing.T) []request {
 	t.Helper()
 	all := []request{get("/openapi/v2", js), get("/openapi/v2", pb), get("/openapi/v3", js), get("/", ""), get("/", js)}
@@ -126,7 +126,7 @@ func (w *world) everyResource(t *testing.T) []request {
 		all = append(all, get(version, js), get(version, pb), get(version, ""), get("/openapi/v3"+version, js))
 		var list struct{ Resources []resource }
 		a := w.stock.ask(get(version, js))
-		if a.code != http.StatusOK { // of a server that is not there
+		if a.code != http.StatusOK { // of a missing server
 			continue
 		}
 		if err := json.Unmarshal(a.body, &list); err != nil {
@@ -134,7 +134,7 @@ func (w *world) everyResource(t *testing.T) []request {
 		}
 		for _, r := range list.Resources {
 			if !strings.Contains(strings.Join(r.Verbs, " "), "list") || strings.Contains(r.Name, "/") || r.Name == "componentstatuses" {
-				continue // the states of components come in no order
+				continue // component statuses have no order
 			}
 			for _, accept := range []string{js, pb, yaml, table, partials, pb + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
 				all = append(all, get(version+"/"+r.Name, accept))

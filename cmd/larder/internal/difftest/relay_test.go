@@ -46,9 +46,8 @@ func some(all []request) (kept []request) {
 	return kept
 }
 
-// relayed is read for a relay. A list from a cache may be of an earlier revision than the upstream's. After a watch
-// that begins with all present objects the cache is as new. The answer to a watch that goes through and has no
-// event may have no body.
+// relayed is read for a relay, whose lists from a cache may be of an earlier revision than the upstream's. After a
+// watch with initial events the cache is current. A watch that goes through and gets no event may have no body.
 func (c *comparison) relayed(r request) (difference string) {
 	if difference = c.read(r); difference == "" {
 		return ""

@@ -64,8 +64,7 @@ var objects = [][2]string{
 	{"/apis/resource.k8s.io/v1/deviceclasses", `{"metadata":{"name":"dc"},"spec":{}}`},
 }
 
-// seed makes the objects through Larder and waits until all that was before them is
-// compacted away.
+// seed creates the objects through Larder and waits until etcd has compacted all revisions before them.
 func (w *world) seed(t *testing.T) {
 	t.Helper()
 	for _, o := range objects {
@@ -74,7 +73,7 @@ func (w *world) seed(t *testing.T) {
 	w.guard(t)
 	w.define(t)
 	w.aggregate(t, w.remote)
-	for i := range 120 { // more than a compressor cares for
+	for i := range 120 { // enough for compression
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%03d","labels":{"third":"%d"}},"data":{"k":%q}}`, i, i%3, strings.Repeat("0123456789", 200))
 		w.must(t, w.larder, request{Method: http.MethodPost, Path: "/api/v1/namespaces/many/configmaps", Type: js, Body: body})
 	}
@@ -151,7 +150,7 @@ func revision(t *testing.T, body []byte) string {
 	return object.Metadata.ResourceVersion
 }
 
-// must asks p and fails the test unless the answer is a success.
+// must sends a request to p and fails the test unless it succeeds.
 func (w *world) must(t *testing.T, p *process, r request) answer {
 	t.Helper()
 	a := p.ask(r)

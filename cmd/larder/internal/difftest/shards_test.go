@@ -60,7 +60,7 @@ func steadyShards() []request {
 	return all
 }
 
-// movingShards are reads of shards that divide objects by UIDs, which each world has others of.
+// movingShards are reads of shards that divide objects by UIDs, which differ in each world.
 func movingShards() []request {
 	var all []request
 	halves := []string{shard("uid", [2]uint64{0, 8}), shard("uid", [2]uint64{8, 16}), shard("uid", [2]uint64{3, 5}, [2]uint64{11, 14}), shard("namespace", [2]uint64{0, 8}), shard("namespace", [2]uint64{8, 16})}
@@ -127,8 +127,8 @@ func TestShardsMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// liveShards follows changes by watches of all shards. Watches of shards without the last change are compared when
-// their time is over.
+// liveShards compares watches of all shards during changes. Watches of shards without the last change are compared
+// at their timeout.
 func (c *comparison) liveShards() {
 	c.t.Helper()
 	version := revision(c.t, c.w.must(c.t, c.w.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)

@@ -8,7 +8,7 @@ import (
 )
 
 // TestAgesAreNotCompared checks that the ages in tables are masked in every encoding. Recorded answers are compared
-// on another day, and maybe after the clock was set back. The ages are those of apimachinery pkg/util/duration.
+// on another day, possibly by an earlier clock. The ages are those of apimachinery pkg/util/duration.
 func TestAgesAreNotCompared(t *testing.T) {
 	ages := []string{
 		"<invalid>", "0s", "1s", "59s", "60s", "119s", "2m", "2m1s", "9m59s", "10m", "179m", "3h", "3h1m", "7h59m", "8h", "47h",

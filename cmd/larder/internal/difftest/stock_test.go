@@ -57,7 +57,7 @@ func TestAnswersMatchKubeAPIServer(t *testing.T) {
 	c.report()
 }
 
-// speak makes requests to both servers use a version of HTTP until t ends.
+// speak makes requests to both servers use one version of HTTP until t ends.
 func (w *world) speak(t *testing.T, version string) {
 	for _, p := range []*process{w.stock, w.larder} {
 		if p == nil {
@@ -204,8 +204,8 @@ func (c *comparison) dry(r request) (difference string) {
 	return difference
 }
 
-// write compares a request that may change something, without the values that differ between equal writes. {who} in
-// it is a name that each server has for itself.
+// write compares a write, without the values that differ between equal writes. In the request, {who} is replaced by
+// each server's own name.
 func (c *comparison) write(r request) string {
 	var answers [2]answer
 	for i, p := range []*process{c.w.stock, c.w.larder} {
@@ -250,7 +250,7 @@ func unhurried(body []byte) []byte {
 	return slices.Concat(body[:at], sorted, body[at+int(in.InputOffset()):])
 }
 
-// lives compares the flows. Each flow is the life of one object.
+// lives compares the flows. Each flow has the writes of one object.
 func (c *comparison) lives() {
 	var g errgroup.Group
 	for i, flow := range slices.Concat(flows(), customFlows(), aggregatedFlows()) {

@@ -86,7 +86,7 @@ func (c *comparison) live() {
 		for _, selector := range []string{"", "&labelSelector=live%3Dyes", "&labelSelector=live!%3Dyes", "&fieldSelector=metadata.name%3Dlive"} {
 			for _, path := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/configmaps"} {
 				if accept == table && selector+path != "/api/v1/configmaps" {
-					continue // kube-apiserver puts columns into one more frame for every watcher that shares it
+					continue // kube-apiserver repeats the columns for each watcher that shares a frame
 				}
 				all = append(all, get(path+"?watch=1&timeoutSeconds=50&resourceVersion="+version+selector, accept))
 			}
@@ -196,8 +196,7 @@ func (s *stream) until(last string) []byte {
 	return got
 }
 
-// wholly reports whether mark has come, in a frame that is complete: split leaves an
-// empty one after it.
+// wholly reports whether mark is in a complete frame: split leaves an empty frame after it.
 func wholly(frames [][]byte, mark []byte) bool {
 	if len(frames) < 2 || len(frames[len(frames)-1]) > 0 {
 		return false

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// monitors holds the collector's informers of the metadata of all objects. It implements upstream's InformerFactory.
+// monitors holds the garbage collector's metadata informers of all resources. It implements upstream's InformerFactory.
 //
 // The collector cannot end the informer of a kind that is no longer served. The informer keeps retrying with
 // growing delays, without logging, until the kind is served again.

@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	// syncInterval is the interval in which the collector reads discovery. It is a sixth of upstream's,
+	// syncInterval is the interval at which the garbage collector reads discovery. It is a sixth of upstream's,
 	// because tests that create a CRD wait for it.
 	syncInterval = 5 * time.Second
-	// resetInterval is the interval in which cached discovery is discarded, as in upstream.
+	// resetInterval is the interval at which cached discovery is discarded, as in upstream.
 	resetInterval = 30 * time.Second
 	// collectors and deleters are upstream's default numbers of workers.
 	collectors, deleters = 20, 10

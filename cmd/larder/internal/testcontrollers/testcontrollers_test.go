@@ -194,8 +194,8 @@ func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 }
 
 // seen waits until the collector has seen all ConfigMaps created before the call. It relies on the order of events:
-// the collector deletes one whose owner does not exist. The collector does not orphan objects that it has not seen,
-// in Kubernetes either.
+// the collector deletes the ConfigMap name, whose owner does not exist. As in Kubernetes, the collector does not orphan
+// objects that it has not seen.
 func (c *cluster) seen(namespace, name string) {
 	c.t.Helper()
 	configMaps := c.client.CoreV1().ConfigMaps(namespace)
