@@ -219,7 +219,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 	}
 	c.mu.Unlock()
 	var r *request
-	if fresh {
+	if fresh || open != nil {
 		r = requests.Get().(*request)
 	}
 	ended := f.StreamEnded()
@@ -233,21 +233,23 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		r.check(!ended)
 		return c.openStream(id, r, ended)
 	case open != nil:
-		return open.trailer(ended)
+		malformed := r.malformed || r.pseudo != [lastPseudo]span{}
+		r.release()
+		return open.trailer(ended && !malformed)
 	case late:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
 	return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 }
 
-// trailer reads the header block after a body.
-func (st *stream) trailer(ended bool) error {
+// trailer ends a body. It takes nothing from the header block after it, but that must be whole and valid.
+func (st *stream) trailer(valid bool) error {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	switch b := st.body; {
 	case b == nil || b.ended:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
-	case !ended || !b.fits(true):
+	case !valid || !b.fits(true):
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	}
 	st.body.ended = true

@@ -140,6 +140,11 @@ func TestBodies(t *testing.T) {
 		send(post("/", false), 7, false)
 		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode("trailer", "x"), EndStream: true, EndHeaders: true}))
 		expect(id, "7 <nil> false", 0)
+		for _, trailer := range [][]string{{":path", "/"}, {":status", "200"}, {"Trailer", "x"}, {"trailer", "x\n"}} {
+			send(post("/", false), 7, false)
+			p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode(trailer...), EndStream: true, EndHeaders: true}))
+			expect(id, "", http2.ErrCodeProtocol)
+		}
 		post("/", false, "content-length", "1048577")
 		expect(id, "0 Request entity too large: limit is 1048576 false", 0)
 		send(post("/", false), 200_000, false) // and no more
