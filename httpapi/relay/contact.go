@@ -35,7 +35,7 @@ const (
 	missed = 3 * contactEvery
 )
 
-// Age returns how long the upstream has not answered, 0 if it answers.
+// Age returns the time since the last answer of the upstream, 0 up to missed.
 func (r *Relay) Age() time.Duration {
 	if age := time.Since(time.Unix(0, r.contact.last.Load())); age > missed {
 		return age

@@ -42,7 +42,7 @@ func (r *Relay) Collect(ch chan<- prometheus.Metric) {
 	for by, n := range map[string]uint64{"cache": r.hits.Load(), "upstream": r.passed.Load()} {
 		emit("larder_relay_requests_total", "Counter of requests, by what answered them: a cache or the upstream.", prometheus.CounterValue, []string{"by"}, float64(n), by)
 	}
-	emit("larder_relay_upstream_age_seconds", "Time since the upstream last answered, 0 if it answers.", prometheus.GaugeValue, nil, r.Age().Seconds())
+	emit("larder_relay_upstream_age_seconds", "Time since the last answer of the upstream, 0 up to 15 seconds.", prometheus.GaugeValue, nil, r.Age().Seconds())
 	labels := []string{"group", "version", "resource"}
 	for _, f := range r.cached() {
 		if f.stored().Ready() {
