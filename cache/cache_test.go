@@ -193,8 +193,8 @@ func TestOffersDoNotPileUp(t *testing.T) {
 	check("withdrawn", 0)
 }
 
-// TestOffersAreTakenByTheirValue checks that an event adopts the offer with its key and bytes, whatever other writers
-// of the key do and in whatever order the offers end.
+// TestOffersAreTakenByTheirValue checks that an event adopts the offer with its key and bytes. Other writers of the
+// key and the order in which offers end do not matter.
 func TestOffersAreTakenByTheirValue(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestExactRevisionOutlastsReload checks a cache whose resource does not change. Its revision must be the store's,
-// far above the last change, even if the subscription loses its place and the cache is reloaded at an earlier
+// TestExactRevisionOutlastsReload checks a cache whose resource does not change. Its revision must be the store's, far
+// above the last change. That must hold even if the subscription loses its place, and the cache reloads at an earlier
 // revision so that watches can continue.
 func TestExactRevisionOutlastsReload(t *testing.T) {
 	for _, c := range []struct {

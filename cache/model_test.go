@@ -440,7 +440,7 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 			return
 		}
 		if errors.Is(err, errCorrupt) && page.Index != "" {
-			// If an index shows that nothing more matches, the page covers the whole range, and with it a corrupt
+			// If an index shows that nothing more matches, the page covers the whole range. It then includes a corrupt
 			// object that a scan would reach only on a later page.
 			if _, _, _, corrupt := w.list(Query{Prefix: q.Prefix, From: q.From}); corrupt {
 				return

@@ -32,8 +32,8 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	return m
 }
 
-// TestReflectorReplaysThePast checks that after a start a cache shows nothing until it has reached the present,
-// and then also the past, as far as it is available.
+// TestReflectorReplaysThePast checks that after a start a cache shows nothing until it has reached the present. Then
+// it also shows the past, as far as it is available.
 func TestReflectorReplaysThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }

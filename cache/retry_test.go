@@ -60,8 +60,8 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// TestHealedEvents checks that readers of the log who come after a repair find the sound object in the event that brought
-// the corrupt one, and that nothing else changes.
+// TestHealedEvents checks that after a repair, readers of the log find the sound object in the event that brought the
+// corrupt one. Nothing else changes.
 func TestHealedEvents(t *testing.T) {
 	schema := NewSchema("things", nil)
 	c, err := New(Config{Schema: schema})
@@ -143,8 +143,8 @@ func TestCorruptObjectsCostLinearly(t *testing.T) {
 	}
 }
 
-// TestCorruptObjectsAreRetriedAFewAtATime checks that many values that cannot be decoded are retried, but only
-// some at a time, and that all heal soon once they can be decoded.
+// TestCorruptObjectsAreRetriedAFewAtATime checks that only some of many corrupt values are retried at a time. All heal
+// soon once they can be decoded.
 func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ func hashOf(text string) uint64 {
 	return h.Sum64()
 }
 
-// TestShardsSelectByTheWholeHash checks that all 64 bits of a hash decide when the bits kept beside an object do not,
-// wherever a range begins and ends, and that Touches and Prefix agree.
+// TestShardsSelectByTheWholeHash checks that all 64 bits of a hash decide when the bits kept beside an object do not.
+// It tries all ends of ranges, and compares Touches with Prefix.
 func TestShardsSelectByTheWholeHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema, by := NewSchema("things", nil), rapid.SampledFrom([]ShardKey{ByIdentity, ByNamespace}).Draw(t, "by")
@@ -62,8 +62,8 @@ func TestShardsSelectByTheWholeHash(t *testing.T) {
 	})
 }
 
-// TestShardsDivideAList checks that each object is in the pages of exactly one shard, in order, whatever the page
-// size, that omitted objects are counted, and that shards cost no memory for objects.
+// TestShardsDivideAList checks that each object is in the pages of exactly one shard, in order, for all page sizes.
+// Omitted objects are counted, and shards cost no memory for objects.
 func TestShardsDivideAList(t *testing.T) {
 	schema := NewSchema("things", nil)
 	schema.IdentifyBy(func(head []byte) []byte { return head })

@@ -89,8 +89,8 @@ func TestRefusedClientsAreAnsweredBeforeTheirBody(t *testing.T) {
 // discarded is how much of an unread body the server reads.
 const discarded = 256 << 10
 
-// TestBodiesArrive checks that a handler reads the whole body, however it is framed and split, and that the next
-// request is found whether or not the body was read.
+// TestBodiesArrive checks that a handler reads the whole body, regardless of framing and splits. The next request is
+// found whether or not the body was read.
 func TestBodiesArrive(t *testing.T) {
 	sum := func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestSeatsOfUpstreamsWatches checks that a watch over a websocket, which upstream's handler serves, holds a seat
-// until it has sent the initial events, like any other, and is counted until it ends.
+// TestSeatsOfUpstreamsWatches opens a watch over a websocket, which upstream's handler serves. Like other watches it
+// holds a seat until it has sent the initial events, and is counted until it ends.
 func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	flow := newFlow(t) // one seat for all that are not exempt
 	back := registrytest.New(t, nil)
@@ -73,8 +73,8 @@ func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	awaitWatches(0)
 }
 
-// TestRequestsWaitAFourthOfTheirTime checks that a request waits for a seat for at most a fourth of its timeout,
-// where a watch has --request-timeout, and never longer than a minute.
+// TestRequestsWaitAFourthOfTheirTime checks that a request waits for a seat for at most a fourth of its timeout, and
+// never longer than a minute. The timeout of a watch is --request-timeout.
 func TestRequestsWaitAFourthOfTheirTime(t *testing.T) {
 	received := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct{ timeout, own, want time.Duration }{

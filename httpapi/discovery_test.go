@@ -36,8 +36,8 @@ func TestVersionDocuments(t *testing.T) {
 	}
 }
 
-// TestRoutesOfDocumentsMatchUpstream checks that trailing slashes are ignored, that a request's Content-Type must be
-// one that the document has, and that resources that cannot be watched have no watch path.
+// TestRoutesOfDocumentsMatchUpstream checks that trailing slashes are ignored, and that a request's Content-Type must
+// be one of the document's. Resources that cannot be watched have no watch path.
 func TestRoutesOfDocumentsMatchUpstream(t *testing.T) {
 	ours, _ := newLarder(t)
 	theirs := newUpstream(t)

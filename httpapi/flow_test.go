@@ -44,8 +44,8 @@ var named = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Re
 	return &authenticator.Response{User: who}, true, nil
 })
 
-// newFlow runs flow control with only the mandatory configuration, whose UIDs are x-level and x-schema for x, and
-// with one seat for all requests that are not exempt.
+// newFlow runs flow control with only the mandatory configuration, and with one seat for all requests that are not
+// exempt. The UIDs of an object x are x-level and x-schema.
 func newFlow(t *testing.T) *flow.Control {
 	t.Helper()
 	return newFlowWith(t, flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject})
@@ -175,8 +175,8 @@ func (f *running) awaitFlow(t *testing.T) {
 	})
 }
 
-// TestRequestsWithoutASeatAreRefusedAsUpstreamDoes checks that a request without a seat is refused as upstream
-// refuses it, that exempt requests are not refused, and that all answers name the flow schema and priority level.
+// TestRequestsWithoutASeatAreRefusedAsUpstreamDoes checks that a request without a seat gets upstream's answer. Exempt
+// requests are not refused. All answers name the flow schema and priority level.
 func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	want := refusedByUpstream(t)
 	flow := newFlow(t)
@@ -201,8 +201,8 @@ func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestClientsThatLeaveLeaveTheQueue checks that a request that waits for a seat leaves the queue when its client
-// resets the HTTP/2 stream or closes the connection, and not only at its deadline.
+// TestClientsThatLeaveLeaveTheQueue checks that a request that waits for a seat leaves the queue at once when its
+// client resets the HTTP/2 stream or closes the connection.
 func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 	flow := newFlowWith(t, flowcontrolv1.LimitResponse{
 		Type:    flowcontrolv1.LimitResponseTypeQueue,

@@ -284,9 +284,8 @@ func TestHandedRequestsSayWhatWasAuthorized(t *testing.T) {
 	})
 }
 
-// TestProxiedQueriesAreNotRewritten checks that an application behind a proxy gets its query parameters as they
-// were spelled, that upstream's handlers get them re-encoded, and that neither gets parameters that were not
-// parsed.
+// TestProxiedQueriesAreNotRewritten checks that an application behind a proxy gets the client's spelling of query
+// parameters. Upstream's handlers get them re-encoded. Neither gets parameters that were not parsed.
 func TestProxiedQueriesAreNotRewritten(t *testing.T) {
 	const query = "?b=%7e+%20&a&c;d&e=%zz&a=2&&signature=x%2fy"
 	for target, want := range map[string]string{

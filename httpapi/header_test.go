@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// TestHeaderEndsAtOnePlace checks that a header with a line that ends with LF alone is refused, however it is split
-// into pieces, and that nothing after it is read. net/http's server and some proxies accept such a line, other
-// proxies do not, so that they see the header end elsewhere.
+// TestHeaderEndsAtOnePlace checks that a header with a line that ends with LF alone is refused, even if it arrives in
+// pieces. Nothing after it is read. net/http's server and some proxies accept such a line, other proxies do not, so
+// that they see the header end elsewhere.
 func TestHeaderEndsAtOnePlace(t *testing.T) {
 	const behind = "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"
 	lines := []string{"GET /x HTTP/1.1", "Host: h", "A: b", ""}

@@ -72,8 +72,8 @@ func TestShardsAnswerAsUpstream(t *testing.T) {
 	}
 }
 
-// TestShardsAreWatched checks that each event reaches the watch of one shard, that metrics count the watches and the
-// filtered events, and that deletecollection with a shard selector deletes that shard.
+// TestShardsAreWatched checks that each event reaches the watch of one shard. Metrics count the watches and the
+// filtered events. A deletecollection with a shard selector deletes only that shard.
 func TestShardsAreWatched(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	p := newPair(t)

@@ -77,8 +77,8 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 }
 
-// TestShutdownSendsLastBookmarks checks that a client that allows bookmarks can continue from the present after
-// the server has ended, even if nothing that it watches has changed for long.
+// TestShutdownSendsLastBookmarks checks that a client that allows bookmarks can resume at the present after the server
+// has ended. Its watched objects may not have changed for long.
 func TestShutdownSendsLastBookmarks(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"all at once":         func(*Config) {},

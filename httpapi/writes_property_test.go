@@ -89,8 +89,8 @@ func (r *writeRequest) in(old, namespace string) *writeRequest {
 	return &moved
 }
 
-// TestCreatesIgnoreDeletion checks that an object that is created by a PUT or an apply is not being deleted, whatever its
-// client says, and that no manager owns the fields.
+// TestCreatesIgnoreDeletion checks that an object that a PUT or an apply creates is not being deleted, even if the
+// request says so. No manager owns the fields.
 func TestCreatesIgnoreDeletion(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -45,8 +45,8 @@ import (
 )
 
 const (
-	// maxSentBody is how large the bodies of requests may be on both sides of a comparison of
-	// writes, maxStoredObject how large the objects that their stores take.
+	// maxSentBody limits the bodies of requests on both sides of a comparison of writes, and maxStoredObject the
+	// objects in their stores.
 	maxSentBody, maxStoredObject = 64 << 10, 16 << 10
 
 	// writesPolicy records each user's requests at its own level.

@@ -218,8 +218,8 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 	}
 }
 
-// TestExpiryIsNoReplacement checks that the expiry of a lease, which raises the revision without a response to any
-// client, does not make a later revision appear to be older than the watch's.
+// TestExpiryIsNoReplacement checks that the expiry of a lease does not make a later revision appear to be older than
+// the watch's. The expiry raises the revision without a response to any client.
 func TestExpiryIsNoReplacement(t *testing.T) {
 	store := openEmbedded(t, embedded.Config{})
 	result, err := store.Put(t.Context(), "/registry/a", nil, kv.PutOptions{TTL: time.Hour})

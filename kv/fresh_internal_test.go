@@ -13,9 +13,9 @@ type lasting struct{ Store }
 
 func (lasting) Replacements() uint64 { return 0 }
 
-// TestFreshOfOneHistory loses the history again and again while readers call Fresh. The owner never applies the
-// last event of a history, so Fresh must never return its revision, though other histories apply as many events as
-// this one has queued. Builds with the tag invariants yield where such a race is most likely.
+// TestFreshOfOneHistory loses the history again and again while readers call Fresh. The owner never applies the last
+// event of a history, so Fresh must never return its revision. Other histories apply as many events as this one has
+// queued. Builds with the tag invariants yield where such a race is most likely.
 func TestFreshOfOneHistory(t *testing.T) {
 	const before, last, small = 90, 100, 2
 	ctx := context.Background()

@@ -356,8 +356,8 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 	want(next, 2, nil)
 }
 
-// TestLeaseLeavesAHungMember checks that a grant that hangs is tried again soon, that a slow grant succeeds, and that
-// callers whose lease is not shared do not wait for either.
+// TestLeaseLeavesAHungMember checks that a grant that hangs is soon tried again, and that a slow grant succeeds.
+// Callers whose lease is not shared wait for neither.
 func TestLeaseLeavesAHungMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := stalledGrants{asked: make(chan struct{}, 10), granted: make(chan struct{})}
@@ -414,8 +414,8 @@ func TestConfigsAreChecked(t *testing.T) {
 
 func second(_ *Etcd, err error) error { return err }
 
-// TestDeliveredRevisionsWereCommitted checks that a store whose revision is lower than one that a watch delivered
-// counts as replaced, but that deliveries of a lost history say nothing about the next.
+// TestDeliveredRevisionsWereCommitted checks that a store with a lower revision than one that a watch delivered counts
+// as replaced. Deliveries of a lost history say nothing about the next.
 func TestDeliveredRevisionsWereCommitted(t *testing.T) {
 	answer := func(revision int64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: 2}

@@ -178,8 +178,8 @@ func TestBeginWaitsForTheFirstRevision(t *testing.T) {
 	})
 }
 
-// TestBeginReturnsARevisionThatExists checks that an owner that cannot load where the Tail began gets a later
-// revision that still exists, and after a loss one of the new past.
+// TestBeginReturnsARevisionThatExists checks that an owner that cannot load where the Tail began gets a later revision
+// that still exists. After a loss, the revision is one of the new past.
 func TestBeginReturnsARevisionThatExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -453,7 +453,7 @@ func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
 }
 
 // TestLateSubscriptionHasItsPast checks that a subscription created long after the Tail began gets the past of its
-// prefix once and in order, as far as the store and the Tail still have it.
+// prefix once and in order. It gets as much as the store and the Tail still have.
 func TestLateSubscriptionHasItsPast(t *testing.T) {
 	for _, c := range []struct {
 		name      string

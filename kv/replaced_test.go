@@ -41,8 +41,8 @@ func newReplaced(t *testing.T) replaced {
 	return r
 }
 
-// TestNothingIsFreshOfAReplacedStore checks that as soon as an answer shows that the store was replaced, nothing
-// is fresh, and that Wait waits until the owner has loaded again.
+// TestNothingIsFreshOfAReplacedStore checks that nothing is fresh once an answer shows that the store was replaced.
+// Wait waits until the owner has loaded again.
 func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplaced(t)

@@ -40,7 +40,7 @@ func (s *slowWatches) Watch(ctx context.Context, prefix string, after int64) <-c
 }
 
 // TestSlowIsNotStalled checks that a watch that needs longer than a heartbeat, at the start or after an interruption,
-// is not abandoned, and that one that delivers nothing is.
+// is not abandoned. One that delivers nothing is.
 func TestSlowIsNotStalled(t *testing.T) {
 	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {

@@ -40,7 +40,7 @@ func (i *instead) Txn(context.Context, *etcdserverpb.TxnRequest, ...grpc.CallOpt
 }
 
 // TestFailedWritesAreNotSentAgain checks that a failed write is repeated only if the member refused it before
-// processing it, and that a member that cannot write gets no further writes.
+// processing it. A member that cannot write gets no further writes.
 func TestFailedWritesAreNotSentAgain(t *testing.T) {
 	for _, c := range []struct {
 		err           error

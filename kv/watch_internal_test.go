@@ -81,8 +81,8 @@ func watchEventful(member *eventful, log io.Writer) *Etcd {
 	return e
 }
 
-// TestUnconfirmedWatchMovesOn checks that a watch leaves a member that does not confirm it, at first soon, that it skips
-// this member a few times, and that the log names the member.
+// TestUnconfirmedWatchMovesOn checks that a watch leaves a member that does not confirm it, at first soon, and skips
+// the member a few times. The log names the member.
 func TestUnconfirmedWatchMovesOn(t *testing.T) {
 	for hanging, want := range map[int]struct {
 		took  time.Duration

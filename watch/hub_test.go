@@ -350,8 +350,8 @@ func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	}
 }
 
-// TestReadEventsAreGarbage checks that events are collected once the Log has dropped them, two watchers of a
-// group have read them, and a watcher of another group has skipped them.
+// TestReadEventsAreGarbage checks that events are collected once the Log has dropped them. Two watchers of a group
+// have read them, and a watcher of another group has skipped them.
 func TestReadEventsAreGarbage(t *testing.T) {
 	w := newWorld(t, config{events: 2})
 	w.reset()

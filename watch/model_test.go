@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model runs random histories through a Hub that is stepped explicitly, so that every interleaving of writer, hub
-// and watchers can be drawn, and every failure shrunk.
+// model runs random histories through a Hub that is stepped explicitly. So it can draw every interleaving of writer,
+// hub and watchers, and shrink every failure.
 type model struct {
 	*world
 	keys     []string

@@ -19,8 +19,8 @@ func (w *world) shards(t *testing.T, n uint64) []*watch.Watcher {
 	return watchers
 }
 
-// TestAnEventFindsItsShards checks that an event is delivered to one of many shards, that the Hub considers few of
-// their groups, and that Stats count the states that were not delivered to the others.
+// TestAnEventFindsItsShards checks that an event is delivered to one of many shards, and that the Hub considers few of
+// their groups. Stats count the states that were not delivered to the others.
 func TestAnEventFindsItsShards(t *testing.T) {
 	w := newWorld(t, config{events: 1000})
 	w.reset()
@@ -69,8 +69,8 @@ func TestAnEventFindsItsShards(t *testing.T) {
 		t.Errorf("%d groups examined for %d events", examined, 2*creates)
 	}
 	stats := w.hub.Stats()
-	// Each state is outside all shards but one of each division, and outside the shard of no hashes, which also
-	// reads an event from before it was opened.
+	// Each state is outside all shards but one of each division. It is also outside the shard of no hashes, which reads
+	// an event from before it was opened.
 	if got, want := stats.Outside-before.Outside, uint64(3*creates*(shards-1+1+1)+1); got != want {
 		t.Errorf("%d states outside, want %d", got, want)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// TestWatchersSurviveStress has clients with every filter open watches, read at different rates, close and resume,
-// while revisions are written as fast as possible and the cache is sometimes loaded again. The events of each are
+// TestWatchersSurviveStress has clients with every filter open, read at different rates, close and resume watches.
+// Meanwhile revisions are written as fast as possible, and the cache is sometimes loaded again. The events of each are
 // checked against the history of its epoch.
 func TestWatchersSurviveStress(t *testing.T) {
 	for _, c := range []config{

@@ -83,8 +83,8 @@ func TestTextAndJSON(t *testing.T) {
 	}
 }
 
-// TestPairs checks that the table has the figures of both servers side by side, each the median of all rounds with
-// minimum and maximum, and their ratio.
+// TestPairs checks that the table shows both servers side by side: the median of all rounds with minimum and maximum,
+// and the ratio.
 func TestPairs(t *testing.T) {
 	at := func(server, work string, cpu time.Duration) *bench.Result {
 		return &bench.Result{Name: server + ": " + work, Counts: bench.Counts{Ops: 1}, ServerCPU: cpu, Values: []bench.Value{{Name: "heap", Value: 1e6, Unit: "B"}}}

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // same returns the target itself, for workloads without their own user.
 func same(t *bench.Target) *bench.Target { return t }
 
-// TestResultsHaveTheNamesOfTheirWorkloads checks that the first result sums up all workloads and the others
-// are its parts, and that the series of a workload that starts later is shifted.
+// TestResultsHaveTheNamesOfTheirWorkloads checks that the first result sums up all workloads and the others are its
+// parts. The series of a workload that starts later is shifted.
 func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	target, err := bench.NewTarget(kubeconfig)

@@ -105,8 +105,8 @@ kubelet-read-only-port kubelet-timeout log-flush-frequency log-json-info-buffer-
 log-json-split-stream log-text-info-buffer-size log-text-split-stream max-connection-bytes-per-sec
 permit-address-sharing service-account-lookup vmodule`
 
-// TestEveryFlagHasATest checks that each flag of kube-apiserver has a test of its effect, on each of its consumers
-// if there are several, unless upstream's code alone uses it.
+// TestEveryFlagHasATest checks that each flag of kube-apiserver has a test of its effect. A flag with several
+// consumers needs a test for each. Flags that only upstream's code uses need none.
 func TestEveryFlagHasATest(t *testing.T) {
 	said := make(map[string][]string)
 	for test, flags := range testedBy() {

@@ -25,8 +25,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runRegistering is the program. At its end it writes the names of the metrics in upstream's registry, as
-// bench/buildapiserver/registered does, and of the metrics of Larder's own collectors, which replace upstream's code.
+// runRegistering is the program. At its end it writes the names of all metrics. These are the metrics in upstream's
+// registry, as bench/buildapiserver/registered writes them, and those of Larder's collectors, which replace upstream's
+// code.
 func runRegistering() int {
 	code := run(os.Args, os.Stdout, os.Stderr)
 	descs := make(chan *prometheus.Desc)

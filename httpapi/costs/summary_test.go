@@ -36,8 +36,8 @@ func streams(random *rand.Rand) map[string]func(i int) Key {
 	}
 }
 
-// TestBoundsHold compares reports with exact counts. A row must not exceed the charges, the charges must not exceed
-// the row plus its possible error, and the error must stay within the promised part of the total.
+// TestBoundsHold compares reports with exact counts. A row must not exceed the charges, and the charges must not
+// exceed the row plus its possible error. The error must stay within the promised part of the total.
 func TestBoundsHold(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -174,8 +174,8 @@ func oneVersion() string {
 	return one
 }
 
-// TestResumesLoadsNothing checks that a watch of a custom resource resumes cheaply only if the resource has a cache and
-// no webhook converts it, and that the question itself loads no cache.
+// TestResumesLoadsNothing checks that a watch of a custom resource resumes cheaply only if the resource has a cache
+// and no webhook converts it. The check itself loads no cache.
 func TestResumesLoadsNothing(t *testing.T) {
 	for _, converts := range []bool{false, true} {
 		s := newServer(t)

@@ -35,9 +35,8 @@ spec:
     schema: {openAPIV3Schema: {type: object, properties: {one: {type: string}}}}
 `
 
-// TestGenerationGoesBack checks that everything derived from a CRD follows its content even when its generation
-// repeats with another content, as after a reset or in a restored etcd: OpenAPI documents, discovery, schemas,
-// tables, and conditions.
+// TestGenerationGoesBack checks that everything derived from a CRD follows its content: OpenAPI documents, discovery,
+// schemas, tables, and conditions. After a reset or in a restored etcd, a generation may repeat with other content.
 func TestGenerationGoesBack(t *testing.T) {
 	s := newServer(t)
 	s.define(t, crates)

@@ -122,8 +122,8 @@ func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestEstablishedCRDsAreServedAtOnce checks that a CRD is served as soon as a client sees that it is
-// established, even if the server's informer has not seen this yet.
+// TestEstablishedCRDsAreServedAtOnce checks that a CRD is served as soon as a client sees that it is established. The
+// server's informer may not have seen this yet.
 func TestEstablishedCRDsAreServedAtOnce(t *testing.T) {
 	s := newServer(t)
 	for i := range 20 {

@@ -81,8 +81,8 @@ func (s *Server) serveScript(c net.Conn, before func()) {
 	s.Network.running.Wait()
 }
 
-// TestBytesBehindStreamsAreTheNextRequests checks that bytes after the request of a watch, read with it, during the
-// watch or after it, are served as the same requests as without watches. Reads of them have a deadline.
+// TestBytesBehindStreamsAreTheNextRequests sends further requests with the request of a watch, during the watch, and
+// after it. They are served as without watches. Reads of them have a deadline.
 func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		requests := rapid.SliceOfN(rapid.SampledFrom([]string{

@@ -356,9 +356,9 @@ func (m *model) release() {
 	}
 }
 
-// TestConnectionMemoryMatchesItsModel checks that whatever a client sends within its windows, and however slowly it
-// reads, the connection holds only what its streams still need, and nothing when all are answered. No stream waits
-// for another: every body can be sent to its end. A response waits only for its windows.
+// TestConnectionMemoryMatchesItsModel checks that a connection holds only what its streams still need, and nothing
+// when all are answered. The client sends anything within its windows, and reads slowly. No stream waits for another:
+// every body can be sent to its end. A response waits only for its windows.
 func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

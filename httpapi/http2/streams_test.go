@@ -116,8 +116,8 @@ func stealing(taken chan<- exchange.BodyStream) handler {
 	}
 }
 
-// TestStolenStreams checks that a response that another goroutine writes is framed by the server, keeps no goroutine
-// while nothing is written, and notifies its writer when a write waits and when the client leaves.
+// TestStolenStreams checks that the server frames a response that another goroutine writes, and keeps no goroutine
+// while nothing is written. The writer is notified when a write waits and when the client leaves.
 func TestStolenStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 90
@@ -244,8 +244,8 @@ func (b lingering) Close() error {
 	return nil
 }
 
-// TestAnsweredStreamsDoNotCount checks that a client may open a stream as soon as another has been answered, although
-// the server still has work to do for that one, and that such work has a limit.
+// TestAnsweredStreamsDoNotCount checks that a client may open a stream as soon as another is answered, although the
+// server still has work for that one. This work has a limit.
 func TestAnsweredStreamsDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3

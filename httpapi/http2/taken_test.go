@@ -61,7 +61,7 @@ func (p *peer) said(id uint32) string {
 }
 
 // TestTakenStreams checks that a handler that takes a response over can send informational headers before the final
-// one, and a trailer after the body, which ends the stream.
+// one. A trailer after the body ends the stream.
 func TestTakenStreams(t *testing.T) {
 	hints := http.Header{"Link": {"</a>", "</b>"}}
 	plain := http.Header{"Content-Type": {"text/plain"}, "Trailer": {"X-Sum"}, "Connection": {"keep-alive"}, "Transfer-Encoding": {"chunked"}}

@@ -93,8 +93,8 @@ func (m *managers) of(kind schema.GroupVersionKind) *managedfields.FieldManager 
 	return made
 }
 
-// TestManagedFieldsOfManyWritesMatchUpstream writes random objects of every kind many times, as several managers and
-// in all versions, by update and by server-side apply, and compares the managedFields with upstream's.
+// TestManagedFieldsOfManyWritesMatchUpstream writes random objects of every kind many times, and compares the
+// managedFields with upstream's. Several managers update and apply the objects, in all versions.
 func TestManagedFieldsOfManyWritesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)

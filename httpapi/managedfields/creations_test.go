@@ -115,8 +115,8 @@ func knows(c *Cache, obj runtime.Object) bool {
 	return ok && known
 }
 
-// TestCreationsThatAreNotRemembered checks that the field manager computes managedFields that do not follow from the
-// fields of the object alone, and that results of one manager are not used for another.
+// TestCreationsThatAreNotRemembered checks that the field manager computes managedFields that depend on more than the
+// fields of the object. Results of one manager are not used for another.
 func TestCreationsThatAreNotRemembered(t *testing.T) {
 	own := newManagers(t, newManager)
 	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))

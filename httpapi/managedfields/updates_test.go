@@ -20,7 +20,7 @@ import (
 )
 
 // TestManagedFieldsOfUpdatesMatchUpstream makes many small updates of objects of every kind in every version, as
-// several managers, and compares the managedFields with upstream's, whether they are computed or copied.
+// several managers. It compares the managedFields, computed or copied, with upstream's.
 func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	bases, steps, enough := 1, 20, 1000

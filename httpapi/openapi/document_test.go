@@ -328,8 +328,8 @@ func summary(t *testing.T, w *httptest.ResponseRecorder) string {
 	return fmt.Sprintf("%d %v %d %s", w.Code, head, len(body), body)
 }
 
-// TestIndexFollowsCRDs checks that the index names each document by its hash, and that a document is built once
-// for each state of the CRDs that it describes.
+// TestIndexFollowsCRDs checks that the index names each document by its hash. A document is built once for each state
+// of the CRDs that it describes.
 func TestIndexFollowsCRDs(t *testing.T) {
 	custom := &described{definitions: make(map[string]*apiextensionsv1.CustomResourceDefinition), built: make(map[string]int)}
 	s := &openAPIv3{builtIn: map[string]*document{"version": newDocument(inV3, func(w io.Writer) error {

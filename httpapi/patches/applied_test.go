@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestUniqueFieldsNeedNoStrictYAML checks with random JSON, and with text that is almost JSON, that strict YAML
-// finds no error that lenient YAML does not find in data whose fields are unique.
+// TestUniqueFieldsNeedNoStrictYAML tries random JSON, and text that is almost JSON. If the fields of the data are
+// unique, strict YAML finds no error that lenient YAML does not find.
 func TestUniqueFieldsNeedNoStrictYAML(t *testing.T) {
 	t.Parallel()
 	var clean, dirty, twice int

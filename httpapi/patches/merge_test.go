@@ -86,7 +86,7 @@ var oddMerges = []string{
 }
 
 // TestMergePatchesGiveWhatUpstreamGives applies random and odd merge patches to random objects of all kinds and
-// versions, compares results and errors with upstream's, and checks that the stored objects do not change.
+// versions. Results and errors must equal upstream's, and stored objects must not change.
 func TestMergePatchesGiveWhatUpstreamGives(t *testing.T) {
 	t.Parallel()
 	var compared, failed, narrowed int
@@ -138,8 +138,8 @@ func TestMergePatchesGiveWhatUpstreamGives(t *testing.T) {
 	}
 }
 
-// TestMergePatchesAreReallyNarrowed checks that a patch is merged into part of the object only, unless the patch
-// is large, the object is small, or the patch may be invalid.
+// TestMergePatchesAreReallyNarrowed checks that a patch is merged into part of the object only. Exceptions are large
+// patches, small objects, and patches that may be invalid.
 func TestMergePatchesAreReallyNarrowed(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}

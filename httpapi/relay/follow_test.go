@@ -230,8 +230,8 @@ func TestOpenWatchesKeepAResource(t *testing.T) {
 	})
 }
 
-// TestUpstreamsThatCannotBeWatched checks that a cache that the upstream does not keep current stops answering after
-// a while, and that the relay stops following a resource that it may list but not watch.
+// TestUpstreamsThatCannotBeWatched checks that a cache stops answering after a while if the upstream does not keep it
+// current. The relay stops following a resource that it may list but not watch.
 func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 	resources := newRegistry(t)
 	for code, limit := range map[int]time.Duration{http.StatusForbidden: 20 * time.Second, http.StatusServiceUnavailable: heartbeat + 70*time.Second} {

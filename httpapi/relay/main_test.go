@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 }
 
 // settling runs tests, and then waits for goroutines that have no owner: net/http and client-go end some of theirs
-// shortly after the connection or watcher is closed, and others when the garbage collector finds that a transport
-// with certificates is unused.
+// shortly after the connection or watcher is closed. Others end when the garbage collector finds that a transport with
+// certificates is unused.
 type settling struct {
 	*testing.M
 	ignored []goleak.Option

@@ -298,8 +298,8 @@ func TestUpstreamAway(t *testing.T) {
 	}
 }
 
-// TestRelaysCredentialIsNotAccepted checks that a client with a valid certificate gets 503 if the upstream refuses the relay's
-// credential, and the 401 of a webhook, a kubelet or a pod.
+// TestRelaysCredentialIsNotAccepted checks that a client with a valid certificate gets 503 if the upstream refuses the
+// relay's credential. A 401 of a webhook, a kubelet or a pod reaches the client.
 func TestRelaysCredentialIsNotAccepted(t *testing.T) {
 	const own = "the relay's own credential"
 	var accepted atomic.Bool

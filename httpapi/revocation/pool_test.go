@@ -58,8 +58,8 @@ func TestSlowWebhooksDecide(t *testing.T) {
 	}
 }
 
-// TestSlowServicesAreAskedOnce checks that rounds do not ask a provider or webhook again while it is being asked
-// about the same thing, and that a change meanwhile is asked about afterwards.
+// TestSlowServicesAreAskedOnce checks that rounds do not ask a provider or webhook again while the same question is
+// open. A change meanwhile causes another question afterwards.
 func TestSlowServicesAreAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := new(fakeAccess)
@@ -109,8 +109,8 @@ func TestSlowServicesAreAskedOnce(t *testing.T) {
 	})
 }
 
-// TestTokensThatThisProcessNoLongerAccepts checks that a token that this process has accepted ends its watches when it
-// no longer does, although a provider that cannot be reached might accept it.
+// TestTokensThatThisProcessNoLongerAccepts checks that watches end when this process no longer accepts their token. An
+// unreachable provider that might accept the token does not matter.
 func TestTokensThatThisProcessNoLongerAccepts(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		r := newRights(&fakeAccess{silent: true})

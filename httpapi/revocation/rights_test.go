@@ -120,8 +120,8 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 	}
 }
 
-// TestChangedUsersAreAskedAbout checks that the authorizer is asked again, about the new user, when a credential
-// belongs to another user, or to one with another UID, other groups or other extra fields.
+// TestChangedUsersAreAskedAbout checks that the authorizer is asked again when a credential belongs to another user.
+// The same holds for another UID, other groups and other extra fields.
 func TestChangedUsersAreAskedAbout(t *testing.T) {
 	for name, c := range map[string]struct {
 		before    *user.DefaultInfo
@@ -197,9 +197,9 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	}
 }
 
-// TestImpersonationIsCheckedAgain checks that a change that only the authorizer reports ends the watch of a client
-// that may no longer impersonate the user, although the client was authenticated long ago. Until it is authenticated,
-// the impersonated user must not be taken for it.
+// TestImpersonationIsCheckedAgain checks that a watch ends when its client may no longer impersonate the user. The
+// client was authenticated long ago, and only the authorizer reports the change. Until it is authenticated, the
+// impersonated user must not be taken for it.
 func TestImpersonationIsCheckedAgain(t *testing.T) {
 	j := &fakeAccess{silent: true}
 	r := newRights(j)
@@ -234,8 +234,8 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// TestRightsThatDoNotSettle checks that rounds ask again about a node that a client impersonates when the node has
-// lost something, and every few seconds while a webhook decides.
+// TestRightsThatDoNotSettle checks that rounds ask again about an impersonated node when the node has lost something.
+// They ask every few seconds while a webhook decides.
 func TestRightsThatDoNotSettle(t *testing.T) {
 	for name, prepare := range map[string]func(*fakeAccess, *credential) (ask func()){
 		"impersonated node": func(j *fakeAccess, c *credential) func() {
@@ -274,8 +274,8 @@ func TestRightsThatDoNotSettle(t *testing.T) {
 	}
 }
 
-// TestAnswersAboutAnotherUserDecideNothing checks that the answer about the user that a credential had belonged to
-// when a slow webhook was asked neither ends the watch nor settles the question about the present user.
+// TestAnswersAboutAnotherUserDecideNothing changes the user of a credential while a slow webhook is asked. The answer
+// about the old user neither ends the watch nor settles the right of the new one.
 func TestAnswersAboutAnotherUserDecideNothing(t *testing.T) {
 	for _, v := range []verdict{undecided, allowed, denied} {
 		r := newRights(new(fakeAccess))
@@ -294,8 +294,8 @@ func TestAnswersAboutAnotherUserDecideNothing(t *testing.T) {
 	}
 }
 
-// TestSettledRightsAreLookedAtAgain checks that a round that finds all rights of a credential decided lets later
-// rounds skip them, until a right is added or a counter grows.
+// TestSettledRightsAreLookedAtAgain checks that later rounds skip a credential once all its rights are decided, until
+// a right is added or a counter grows.
 func TestSettledRightsAreLookedAtAgain(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)

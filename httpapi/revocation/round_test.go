@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// TestDeletionsDuringARoundAreSeen deletes the pod that a credential is bound to after the round has
-// compared the pod, and before it comes to another credential with the same pod: the next round checks both.
+// TestDeletionsDuringARoundAreSeen deletes the pod of a credential during a round. The round has already compared the
+// pod, and later comes to another credential with the same pod. The next round must check both.
 func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 	for range 50 { // a round walks the credentials as a Go map
 		pods, err := cache.New(cache.Config{Schema: cache.NewSchema("pods", nil)})
@@ -59,8 +59,8 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 	}
 }
 
-// TestCredentialsOfObjectsThatAreBeingDeleted checks that a credential is checked again when the object to which it
-// is bound has been terminating for too long, although the object does not change then.
+// TestCredentialsOfObjectsThatAreBeingDeleted checks that a credential is checked again when its object has been
+// terminating for too long. The object itself does not change then.
 func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
 	pods, err := cache.New(cache.Config{Schema: cache.NewSchema("pods", nil)})
 	if err != nil {

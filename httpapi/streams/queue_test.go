@@ -13,8 +13,8 @@ type connection struct{ flushed int }
 
 func (c *connection) Flush(*socket.Waiter) { c.flushed++ }
 
-// TestQueue checks that every waiting watch is returned once, that watches of a connection keep their order, and
-// that a connection has at most maxInSuccession turns in a row while others wait.
+// TestQueue checks that every waiting watch is returned once, and that watches of a connection keep their order. While
+// others wait, a connection has at most maxInSuccession turns in a row.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := queue{conns: make(map[socket.Group]*connQueue)}

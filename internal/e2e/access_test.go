@@ -82,8 +82,8 @@ func TestStatusCodesShowWhoIsAuthorized(t *testing.T) {
 	}
 }
 
-// TestRBAC checks that a role grants its subject exactly its rules, until it is deleted, and that a user cannot grant
-// rights that they do not have.
+// TestRBAC checks that a role grants its subject exactly its rules, until it is deleted. A user cannot grant rights
+// that the user does not have.
 func TestRBAC(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin, alice, ctx := p.client(), p.as("alice-token"), t.Context()

@@ -235,8 +235,8 @@ func established(t *testing.T, p *process, name string) (created, done time.Time
 	return created, done
 }
 
-// TestServerCountTakesEffect checks that with several servers, a CRD is established after all of them have had five
-// seconds to see it, and that the endpoints of a second server are added to those of the first.
+// TestServerCountTakesEffect checks that with several servers, a CRD is established only after all have had five
+// seconds to see it. The endpoints of a second server are added to those of the first.
 func TestServerCountTakesEffect(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--apiserver-count=2", "--endpoint-reconciler-type=master-count", "--advertise-address=192.0.2.8")

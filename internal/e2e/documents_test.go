@@ -197,8 +197,8 @@ func (s *shell) script(name, text string) {
 	}
 }
 
-// writeProgram writes a program that can be started at once. A process that is forked while the file is open
-// has it open, too, until it executes another program, and the kernel starts no file that is open for writing.
+// writeProgram writes a program that can be started at once. A process that is forked while the file is open also has
+// it open, until it executes another program. The kernel starts no file that is open for writing.
 func writeProgram(file, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

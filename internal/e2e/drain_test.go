@@ -46,8 +46,8 @@ func TestServerServesOnWhileItDrains(t *testing.T) {
 	t.Error("the longest delay is too short to see anything within")
 }
 
-// servesOn returns an error if the server, which has received a signal, does not serve normally before its delay is
-// over, except that it is not ready.
+// servesOn returns an error if a server that has received a signal does not serve normally during its delay. Only
+// /readyz may fail.
 func (p *process) servesOn(watched <-chan error) error {
 	p.t.Helper()
 	code, err := 0, error(nil)

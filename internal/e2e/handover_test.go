@@ -410,8 +410,8 @@ func (h *handover) restored() *handover {
 	return &handover{plane: &plane{t: h.t, url: serveEtcdIn(h.t, data), args: h.args}, port: proctest.Port(h.t)}
 }
 
-// TestHandover moves a cluster from kube-apiserver to Larder and back, on one etcd, with encryption at rest, another
-// prefix and custom resources of two versions, while clients continue. Both servers must be able to serve a backup.
+// TestHandover moves a cluster from kube-apiserver to Larder and back while clients continue. The etcd has another
+// prefix, encryption at rest, and custom resources of two versions. Both servers must be able to serve a backup.
 // Without -stock, Larder replaces kube-apiserver.
 func TestHandover(t *testing.T) {
 	t.Parallel()

@@ -63,8 +63,8 @@ func completeJobs(t *testing.T, p *process) {
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
-// TestHelmTakesAChartThroughItsLife installs a chart with a CRD, objects of many kinds and hooks, upgrades it by
-// server-side apply, in conflict with another manager, rolls it back and deletes it.
+// TestHelmTakesAChartThroughItsLife installs a chart with a CRD, objects of many kinds and hooks. It upgrades the
+// chart by server-side apply, in conflict with another manager, rolls it back and deletes it.
 func TestHelmTakesAChartThroughItsLife(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "shop")

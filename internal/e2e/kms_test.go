@@ -164,9 +164,8 @@ func encryptResources(t *testing.T, file, resources string, services ...*keyServ
 	}
 }
 
-// TestKeyServiceRotatesKeys encrypts by KMS v2: with another key once the service has one, while it
-// is down and after it came back, after a restart, and by another service once the file
-// names one, without a restart.
+// TestKeyServiceRotatesKeys encrypts by KMS v2: with another key once the service has one; while the service is down
+// and after it came back; after a restart; and by another service once the file names one, without a restart.
 func TestKeyServiceRotatesKeys(t *testing.T) {
 	t.Parallel() // it waits a minute for the file to be read again
 	dir := keysDir(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestKubeletReadsWhatItsPodsNeed checks that a kubelet can read its own pods and the objects that they need while
-// they are on its node, including pods created before the server started.
+// TestKubeletReadsWhatItsPodsNeed checks that a kubelet can read its own pods and the objects that they need. It can
+// while the pods are on its node, including pods created before the server started.
 func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(file, []byte("n1-token,system:node:n1,u1,system:nodes\nn2-token,system:node:n2,u2,system:nodes\n"), 0o600); err != nil {

@@ -261,8 +261,8 @@ func TestResetOutlastsDeletions(t *testing.T) {
 	r.undefine("boxes")
 }
 
-// TestResetEndsServing checks that once a reset has returned, deleted CRDs and namespaces serve no request, no object
-// that was being created is left, and restored resources are served.
+// TestResetEndsServing checks the state when a reset has returned. Deleted CRDs and namespaces serve no request, no
+// object that was being created is left, and restored resources are served.
 func TestResetEndsServing(t *testing.T) {
 	r := newResettable(t)
 	ctx := t.Context()

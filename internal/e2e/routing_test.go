@@ -95,9 +95,8 @@ func pointConsumers(t *testing.T, p *process, ca []byte) (clusterIPs map[string]
 	return clusterIPs
 }
 
-// TestServicesAreResolved checks that admission and conversion webhooks and aggregated servers are reached through
-// the cluster's egress proxy, at the cluster IPs of their services or, with --enable-aggregator-routing, at their
-// endpoints.
+// TestServicesAreResolved checks that the server reaches webhooks and aggregated servers through the cluster's egress
+// proxy, at the cluster IPs of their services. With --enable-aggregator-routing it uses their endpoints.
 func TestServicesAreResolved(t *testing.T) {
 	t.Parallel()
 	authority := testcert.New(t, "services")

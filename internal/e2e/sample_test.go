@@ -142,7 +142,7 @@ func (s *sample) ask(token string) (int, error) {
 }
 
 // TestSampleAPIServer checks that an aggregated server built on kube-apiserver's library, as most are, is served
-// completely to users with rights, and that its API disappears and returns with its process.
+// completely to users with rights. Its API disappears and returns with its process.
 func TestSampleAPIServer(t *testing.T) {
 	proxies := testcert.New(t, "proxies")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", proxies.Sign(t, "front-proxy", nil, nil))

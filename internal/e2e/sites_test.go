@@ -11,10 +11,9 @@ import (
 	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
-// TestOtherSitesChangeNothing checks that a page of another site, whose requests a browser sends with its certificate
-// or kubectl proxy with its own credentials, changes nothing outside the API, whatever its requests. Programs, the
-// server's own pages and those that --cors-allowed-origins names are not restricted, and the API answers as
-// kube-apiserver does.
+// TestOtherSitesChangeNothing checks that a page of another site changes nothing outside the API. A browser sends its
+// requests with a client certificate, or kubectl proxy with its own credentials. Programs, the server's own pages and
+// those that --cors-allowed-origins names are not restricted, and the API answers as kube-apiserver does.
 func TestOtherSitesChangeNothing(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--cors-allowed-origins=^https://friend[.]example[.]com$")
 	client := e2etest.HTTPClient(t, p.config()) // which has the administrator's certificate

@@ -19,7 +19,7 @@ import (
 )
 
 // TestSlowReadsLeaveATrace checks that a GET and a LIST that wait for the store longer than half a second are logged
-// with the time of each step, and that others are not. A watch does not wait beyond its timeout.
+// with the time of each step. Faster ones are not. A watch does not wait beyond its timeout.
 func TestSlowReadsLeaveATrace(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

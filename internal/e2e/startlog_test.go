@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestLogBeginsAsThatOfKubeAPIServer checks that at --v=1 the log begins with all flags and their values, the version
-// and the variables of Go's runtime, and that the server's own requests cause no warning.
+// TestLogBeginsAsThatOfKubeAPIServer checks that at --v=1 the log begins with the version, all flags and their values,
+// and the variables of Go's runtime. The server's own requests cause no warning.
 func TestLogBeginsAsThatOfKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	m := newPlane(t, "--v=1", "--endpoint-reconciler-type=lease", "--advertise-address=192.0.2.1", "--max-requests-inflight=401").member(*stockBinary != "", "", proctest.Port(t)).start()

@@ -23,7 +23,7 @@ import (
 )
 
 // TestStoresByResource keeps every built-in resource in a second etcd and a custom one in a third, each with its own
-// revisions. Objects must be in the right store, the stores must be checked, measured and compacted, a checkpoint
+// revisions. Objects must be in the right store, and the stores must be checked, measured and compacted. A checkpoint
 // must cover them, watches must resume after a restart, and one store can be restored alone.
 func TestStoresByResource(t *testing.T) {
 	first, second := serveEtcd(t), serveEtcd(t)

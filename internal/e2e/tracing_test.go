@@ -77,8 +77,8 @@ func newCollector(t *testing.T, rate string) (c *collector, config string) {
 	return c, config
 }
 
-// TestTracing checks that a request is traced from its beginning to etcd's work for it if its sender is an
-// administrator and asks for that, and not otherwise.
+// TestTracing checks that a request is traced from its beginning to etcd's work if its sender is an administrator and
+// asks for a trace. Other requests are not traced.
 func TestTracing(t *testing.T) {
 	c, config := newCollector(t, "")
 	p := serve(t, "--etcd-servers", serveEtcd(t), "--tracing-config-file", config, "--token-auth-file", tokens(t), "--authorization-mode=RBAC")

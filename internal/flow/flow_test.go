@@ -158,8 +158,8 @@ func TestKeysTellRequestsApart(t *testing.T) {
 	})
 }
 
-// TestTheControllerDecidesOnce checks that upstream's controller decides on the first request of a class and on all
-// watches, that all seats are released, and that a panic reaches the caller.
+// TestTheControllerDecidesOnce checks that upstream's controller decides on all watches, and on the first request of
+// each class. All seats are released, and a panic reaches the caller.
 func TestTheControllerDecidesOnce(t *testing.T) {
 	f := runFlow(t, 600, flowConfiguration()...)
 	acquire := func(request Request, a authorizer.Attributes) (queued, ok bool) {
@@ -200,9 +200,8 @@ type withoutURL struct{ *flowRequest }
 
 func (withoutURL) URL() *url.URL { panic("no URL") }
 
-// TestRequestsWaitForSeats checks that as many requests are served at once as there are seats, and that
-// another request waits for a seat, but not beyond its deadline, unless it is free. Upstream's gauges count each
-// request once meanwhile.
+// TestRequestsWaitForSeats checks that as many requests are served at once as there are seats. Unless it is free,
+// another request waits for a seat, but not beyond its deadline. Upstream's gauges count each request once meanwhile.
 func TestRequestsWaitForSeats(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	gauges := func() [2]float64 {
@@ -261,8 +260,8 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	}
 }
 
-// checkFree checks that free requests are served while no seat of their level is free, whether the controller decides
-// or not, but not more than maxFree of a user. check checks how many are executing.
+// checkFree checks that free requests are served while their level has no free seat, but at most maxFree of a user. It
+// makes no difference whether the controller decides. check checks how many are executing.
 func checkFree(t *testing.T, f *Control, check func(when string, free int)) {
 	watch, who := onPods("watch"), flowUsers["service-accounts"]
 	acquire := func(seat *Seat) bool {

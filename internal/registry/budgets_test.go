@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// TestResourcesAreInTheirBudgets checks that each resource is in its configured budget, including a resource that
-// shares its storage with another group's, and one whose CRD is created later.
+// TestResourcesAreInTheirBudgets checks that each resource is in its configured budget. One shares its storage with
+// another group's resource, and the CRD of one is created later.
 func TestResourcesAreInTheirBudgets(t *testing.T) {
 	crontabs := schema.GroupResource{Group: "stable.example.com", Resource: "crontabs"}
 	lookalike := schema.GroupResource{Group: "metrics.k8s.io", Resource: "secrets"}

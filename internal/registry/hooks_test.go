@@ -9,9 +9,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestNothingChangesWhatAWriteReturns checks that no hook of upstream's storages changes an object after
-// storage.Interface has returned it, except a Decorator, which storage.Written takes into account, and the hook of
-// deleted services, which decorates them.
+// TestNothingChangesWhatAWriteReturns checks that no hook of upstream's storages changes an object that
+// storage.Interface has returned. Exceptions are a Decorator, which storage.Written takes into account, and the hook
+// of deleted services, which decorates them.
 func TestNothingChangesWhatAWriteReturns(t *testing.T) {
 	server := registrytest.New(t, nil, everything)
 	stores := 0

@@ -26,9 +26,8 @@ func service(name string, kind corev1.ServiceType, ports ...corev1.ServicePort) 
 	}
 }
 
-// TestServicesHaveAddressesOfTheirOwn checks that every service gets its own address, that a requested address is
-// used, that an address that is taken or outside the range is refused, and that addresses of deleted services are
-// released.
+// TestServicesHaveAddressesOfTheirOwn checks that every service gets its own address, or the one that it requests. An
+// address that is taken or out of range is refused. The deletion of a service releases its addresses.
 func TestServicesHaveAddressesOfTheirOwn(t *testing.T) {
 	s := startServer(t)
 	services, ctx := s.Client.CoreV1().Services("default"), t.Context()

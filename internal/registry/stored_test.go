@@ -44,10 +44,9 @@ var elsewhere = map[string]bool{
 
 const tableNamespace = "etcdstoragepathtestnamespace"
 
-// TestStoredAsUpstreamStores walks the table with which Kubernetes guards its
-// layout of etcd (kubernetes test/integration/etcd): every object is created
-// through the API, looked up under the key of the table, in the version of the
-// table, and read back through every version that serves it.
+// TestStoredAsUpstreamStores walks the table with which Kubernetes guards its layout of etcd (kubernetes
+// test/integration/etcd): every object is created through the API and looked up under the table's key, in the table's
+// version. Then it is read back through every version that serves it.
 func TestStoredAsUpstreamStores(t *testing.T) {
 	t.Run("default", func(t *testing.T) { walkTable(t, false) })
 	t.Run("everything", func(t *testing.T) {

@@ -74,7 +74,7 @@ func (d deaf) TransformFromStorage(ctx context.Context, data []byte, dataCtx val
 	return d.Transformer.TransformFromStorage(ctx, data, dataCtx)
 }
 
-// TestOneCacheDoesNotHoldUpTheOthers checks that while the cache of Secrets hangs, the registry is ready, other
+// TestOneCacheDoesNotHoldUpTheOthers checks that the registry is ready while the cache of Secrets hangs. Other
 // resources and access rules can be read and written, and requests for Secrets get 429. Secrets are served as soon as
 // they are loaded.
 func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {

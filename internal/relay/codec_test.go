@@ -95,8 +95,8 @@ func TestFramesAreLimited(t *testing.T) {
 	}
 }
 
-// TestPagesAreLimited checks that a page has at most the requested number of objects, that a Status is small, and that decoding small
-// items does not need much more memory than the page.
+// TestPagesAreLimited checks that a page has at most the requested number of objects, and that a Status is small.
+// Decoding small items does not need much more memory than the page.
 func TestPagesAreLimited(t *testing.T) {
 	o := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "a", ResourceVersion: "7"}}
 	for name, c := range codecs() {

@@ -198,8 +198,8 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 	})
 }
 
-// TestReplacedWhileAsked replaces the store between its answer with the revision and the wait for that revision,
-// which belongs to no history any more and must not be waited for.
+// TestReplacedWhileAsked replaces the store between its answer with the revision and the wait for it. That revision
+// belongs to no history any more, and must not be waited for.
 func TestReplacedWhileAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := kvtest.NewMemory()

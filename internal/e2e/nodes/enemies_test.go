@@ -64,8 +64,8 @@ func (c *cluster) open(t *testing.T, q question) net.Conn {
 	return conn
 }
 
-// TestStalledKubeletsCostLittle checks that kubelets and pods that stop responding, at any point, cost the server
-// nothing once the client has left, and do not affect other requests.
+// TestStalledKubeletsCostLittle checks that kubelets and pods that stop responding at any point do not affect other
+// requests. Once the client has left, they cost the server nothing.
 func TestStalledKubeletsCostLittle(t *testing.T) {
 	c := newCluster(t)
 	serving := &tls.Config{Certificates: []tls.Certificate{c.serving(t)}}

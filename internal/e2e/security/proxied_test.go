@@ -171,9 +171,9 @@ func redirectedClient(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// nodeAddress creates nodes at addresses that belong to this machine or its network. A name that resolves to
-// different addresses at the check and at the dial stays possible, as in kube-apiserver, because only users with the
-// right to create nodes can name them.
+// nodeAddress creates nodes at addresses that belong to this machine or its network. A name that resolves to different
+// addresses at the check and at the dial stays possible, as in kube-apiserver. Only users with the right to create
+// nodes can set such names.
 func nodeAddress(t *testing.T, f *hardenedServer) {
 	b := f.kubelet(t, "near")
 	for _, address := range []string{"127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "224.0.0.1", "localhost"} {

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestUnreadableServiceCIDRsExcuseHooks checks that hooks that need an unreadable ServiceCIDR wait for it, that the
-// server may become ready without them, and that they finish once the ServiceCIDR can be read.
+// TestUnreadableServiceCIDRsExcuseHooks checks that hooks that need an unreadable ServiceCIDR wait for it. The server
+// may become ready without them, and they finish once the ServiceCIDR can be read.
 func TestUnreadableServiceCIDRsExcuseHooks(t *testing.T) {
 	store := kvtest.NewMemory()
 	const key = "/registry/servicecidrs/kubernetes"

@@ -152,8 +152,8 @@ var (
 	there = net.IPv4(192, 0, 2, 8)
 )
 
-// TestSiblingAtAnotherPort checks that a server that starts and stops beside a kube-apiserver at another port, on the
-// same machine or another, does not change the kubernetes service, its endpoints or the leases.
+// TestSiblingAtAnotherPort starts and stops a server beside a kube-apiserver at another port, on the same machine or
+// another. The kubernetes service, its endpoints and the leases must not change.
 func TestSiblingAtAnotherPort(t *testing.T) {
 	for name, ip := range map[string]net.IP{"at the same address": here, "at another address": there} {
 		t.Run(name, func(t *testing.T) {
@@ -346,8 +346,8 @@ func TestSiblingsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAddressesOfSiblings checks that a server becomes ready although another, which started at the same time, has
-// allocated the service's address first, and its informer has not shown that yet.
+// TestAddressesOfSiblings checks that a server becomes ready although another, started at the same time, has first
+// allocated the service's address. The server's informer has not shown that yet.
 func TestAddressesOfSiblings(t *testing.T) {
 	first := registrytest.New(t, nil)
 	_, stop := run(t, first, nil)

@@ -61,8 +61,8 @@ func (accept) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp.Result(), nil
 }
 
-// TestAllocationVisitsNoOtherAddress checks that an allocation and a release cost the same with 10 and with 2,000
-// allocated addresses, and that the gauges show the number of addresses nonetheless.
+// TestAllocationVisitsNoOtherAddress checks that allocations and releases cost the same with 10 and with 2,000
+// allocated addresses. The gauges show the number of addresses nonetheless.
 func TestAllocationVisitsNoOtherAddress(t *testing.T) {
 	for i, size := range []int{10, 2000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

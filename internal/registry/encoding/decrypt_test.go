@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
 
-// TestKeyServiceThatHangs checks that however many values there are, a key service that hangs delays readers for
-// seconds only, gets few requests, and is used again once it answers.
+// TestKeyServiceThatHangs checks that a key service that hangs delays readers only for seconds and gets few requests,
+// for any number of values. It is used again once it answers.
 func TestKeyServiceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := new(encodingtest.KeyService)

@@ -86,8 +86,8 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 	}
 }
 
-// TestCheapItemsAreNotKept checks that if not all items of a list fit, the cache keeps those that resemble no other,
-// and not those that are copied from templates.
+// TestCheapItemsAreNotKept has a list whose items do not all fit into the cache. The cache keeps items that resemble
+// no other, and not those that are copied from templates.
 func TestCheapItemsAreNotKept(t *testing.T) {
 	server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = 1 << 20 })
 	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View

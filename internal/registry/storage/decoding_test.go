@@ -63,8 +63,8 @@ func (f *fixture) touch(key string) *example.Pod {
 	return out
 }
 
-// TestOldKeysAreReadAndWritesUseTheNewOne checks that values encrypted with an older key can be read, and that a
-// write without changes encrypts them with the new key, although the cache sees no difference.
+// TestOldKeysAreReadAndWritesUseTheNewOne checks that values encrypted with an older key can be read. A write without
+// changes encrypts them with the new key, although the cache sees no difference.
 func TestOldKeysAreReadAndWritesUseTheNewOne(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	before, after := key(t, "before"), key(t, "after")

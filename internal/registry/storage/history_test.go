@@ -55,8 +55,8 @@ func (f *fixture) setBack(revision int64) (load func()) {
 	return func() { close(loading) }
 }
 
-// TestReadsOfAReplacedStore checks that once a response shows that the store was replaced, which the first consistent
-// read's does, no read returns lost objects, however long the reload takes.
+// TestReadsOfAReplacedStore checks that no read returns lost objects after a response has shown that the store was
+// replaced. The first consistent read shows that. The reload may take long.
 func TestReadsOfAReplacedStore(t *testing.T) {
 	one := Scope{Namespace: "a", Name: "lost"}
 	get := func(resourceVersion string) func(*fixture) (int, error) {
@@ -333,7 +333,7 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 }
 
 // TestWatchOfTheFuture checks that a watch of a revision that the store has not reached fails, because no replica can
-// have issued it, and that a watch waits for a revision that only the cache has not reached.
+// have issued it. If only the cache has not reached the revision, the watch waits.
 func TestWatchOfTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -360,8 +360,8 @@ func TestWatchOfTheFuture(t *testing.T) {
 	})
 }
 
-// TestResumes checks that a watch resumes cheaply only from a revision that the cache shows, of the store's own
-// history, with at most 256 changes after it.
+// TestResumes checks that a watch resumes cheaply only from a revision of the store's own history that the cache
+// shows. At most 256 changes may follow it.
 func TestResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

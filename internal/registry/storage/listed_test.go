@@ -130,7 +130,7 @@ func wholeListing() listing {
 }
 
 // TestPagesOfALaggingCacheCanBeRead checks that a list with a minimum revision begins at a revision whose next page
-// can be read, even if everything up to the minimum was compacted.
+// can be read. Everything up to the minimum may be compacted.
 func TestPagesOfALaggingCacheCanBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

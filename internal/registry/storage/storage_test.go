@@ -206,7 +206,7 @@ func examplePodAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 }
 
 // UpdatePrefixTransformer replaces the transformer. It also replaces the cache, which holds results of the old
-// transformer, by the cache of another server, which decodes present and past with the new one.
+// transformer. The new cache is another server's, which decodes present and past with the new one.
 func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
 	f.stop() // no read may run while the transformer, which counts reads, is copied
 	before := *f.transformer.now.Load()
@@ -500,8 +500,8 @@ func plainSuites() map[string]plainSuite {
 	}
 }
 
-// TestWritesStartFromTheLastWrite checks that before the event of a write has arrived, the next write of the same
-// object starts from that write's result, with no read and no second transaction. If another server has changed the
+// TestWritesStartFromTheLastWrite checks that before the event of a write has arrived, the next write of the object
+// starts from the result of the first. It needs no read and no second transaction. If another server has changed the
 // object since, the write must notice.
 func TestWritesStartFromTheLastWrite(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)

@@ -51,8 +51,8 @@ func TestRetiredConnectionsEnd(t *testing.T) {
 	}
 }
 
-// TestPingsAreAnswered checks that one ping is answered with a call or at the next Tick, as are many at once, and all
-// at once when the peer goes away, which may wait for them.
+// TestPingsAreAnswered checks that one ping, or many at once, are answered with a call or at the next Tick. When the
+// peer goes away, which may wait for them, they are answered at once.
 func TestPingsAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)

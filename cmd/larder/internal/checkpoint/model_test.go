@@ -189,8 +189,8 @@ func TestRecordsOfServersAreNotReset(t *testing.T) {
 	}
 }
 
-// TestConcurrentWritesAreComparedAgain checks that a reset compares keys again that another client writes meanwhile,
-// and that a reset of a store that is written to all the time fails.
+// TestConcurrentWritesAreComparedAgain checks that a reset compares a key again if another client writes it meanwhile.
+// A reset fails if others write all the time.
 func TestConcurrentWritesAreComparedAgain(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")

@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestClusterStopsAndRestarts checks that Ctrl-C ends all programs, that the next start continues with the stored
-// objects and the requested number of nodes, that the end of one program ends all, and that a killed cluster leaves
-// no process running.
+// TestClusterStopsAndRestarts checks that Ctrl-C ends all programs, and that the end of one program ends all. The next
+// start continues with the stored objects and the requested number of nodes. A killed cluster leaves no process
+// running.
 func TestClusterStopsAndRestarts(t *testing.T) {
 	r := start(t, 3)
 	pids := r.children()

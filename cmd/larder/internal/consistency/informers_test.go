@@ -43,8 +43,8 @@ type informed struct {
 	begun  int // lists, and watches with initial events
 }
 
-// informAll runs informers of all resources but the first, in JSON and protobuf, with initial
-// lists and initial events, at each replica and at one after the other.
+// informAll runs informers of all resources but the first, in JSON and protobuf, with initial lists and with initial
+// events. They run at each replica, and at all replicas in turn.
 func (l *load) informAll(t *testing.T, ctx context.Context) (all []*informed) {
 	t.Helper()
 	form := 0

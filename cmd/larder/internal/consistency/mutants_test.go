@@ -25,8 +25,8 @@ type recording struct {
 	others object   // another process's version of c's deletion
 }
 
-// batches are the truth: a is created at 10, b at 11, a moves from group a to b at 12,
-// a transaction changes b and creates c at 13, c is deleted at 14, a moves back at 15.
+// batches are the truth: a is created at 10, b at 11; a moves from group a to b at 12. A transaction changes b and
+// creates c at 13. c is deleted at 14, and a moves back at 15.
 func batches() []kv.Batch {
 	put := func(revision int64, key string, p payload) kv.Event {
 		return kv.Event{Key: prefix + key, Revision: revision, Value: p.stored(key)}
@@ -220,8 +220,8 @@ func TestOraclesFindMutants(t *testing.T) {
 	}
 }
 
-// TestPartReachesItsGoal checks that a watcher has reached its goal at the event of that revision, or at the end of
-// the initial events, but not at one of the initial objects.
+// TestPartReachesItsGoal checks that a watcher reaches its goal at the event of that revision or at the end of the
+// initial events. It does not reach it at an initial object.
 func TestPartReachesItsGoal(t *testing.T) {
 	all := func(*watchtest.State) bool { return true }
 	end := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"15","annotations":{"k8s.io/initial-events-end":"true"}}}}`

@@ -364,7 +364,7 @@ func asStatus(err error, status *apierrors.APIStatus) bool {
 	return ok
 }
 
-// TestMutatingWebhooksRunInTurn checks that webhooks mutate an object one after the other, and that a webhook with a
+// TestMutatingWebhooksRunInTurn checks that webhooks mutate an object one after the other. A webhook with a
 // reinvocation policy is called again after another has changed the object.
 func TestMutatingWebhooksRunInTurn(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)

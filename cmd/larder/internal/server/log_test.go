@@ -19,8 +19,8 @@ func (k kept) Handle(_ context.Context, r slog.Record) error {
 func (k kept) WithAttrs([]slog.Attr) slog.Handler { return k }
 func (k kept) WithGroup(string) slog.Handler      { return k }
 
-// TestEtcdWarningsAreLoggedVerbosely checks that etcd's own warnings are logged only verbosely, whatever their
-// text, and that warnings of others are always logged, even if their text begins like etcd's.
+// TestEtcdWarningsAreLoggedVerbosely checks that etcd's own warnings are logged only verbosely. Warnings of other code
+// are always logged, even if their text begins like etcd's.
 func TestEtcdWarningsAreLoggedVerbosely(t *testing.T) {
 	var messages []string
 	all := slog.New(storeLog{Handler: kept{&messages}})

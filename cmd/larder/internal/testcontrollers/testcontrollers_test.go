@@ -97,8 +97,8 @@ func (c *cluster) gone(what string, get func() error) {
 	})
 }
 
-// TestNamespacesGetWhatPodsNeed checks that a namespace gets the objects that pods need, that these are restored when
-// deleted, and that the namespace is deleted with all its objects, including custom resources.
+// TestNamespacesGetWhatPodsNeed checks that the controllers create the objects that pods need in a namespace, and
+// create them again after their deletion. The namespace is deleted with all its objects, including custom resources.
 func TestNamespacesGetWhatPodsNeed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

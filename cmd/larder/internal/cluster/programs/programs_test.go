@@ -15,8 +15,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestProgramsHaveLardersVersions checks that modules linked into both Larder and the programs have one version, so
-// that they are compiled once. If it fails after a change of go.mod, set the versions in programs.mod and run `go mod
-// tidy` in a directory where the two files have their usual names.
+// that they are compiled once. If it fails after a change of go.mod, set the versions in programs.mod. Then run `go
+// mod tidy` in a directory where the two files have their usual names.
 func TestProgramsHaveLardersVersions(t *testing.T) {
 	ours, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "..", "go.mod"))
 	if err != nil {

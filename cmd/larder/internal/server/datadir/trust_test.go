@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRefusesWhatOthersControl checks that a directory is refused if a user other than its own and root owns or can
-// write it, anything in it or a parent directory, or can read a key in it. No other directory is refused.
+// TestRefusesWhatOthersControl checks the refusal of a directory that a user other than root and its owner controls:
+// the user owns or can write it, a file in it or a parent, or can read a key. No other directory is refused.
 func TestRefusesWhatOthersControl(t *testing.T) {
 	must := func(err error) {
 		t.Helper()
@@ -88,8 +88,8 @@ func TestRefusesWhatOthersControl(t *testing.T) {
 	}
 }
 
-// TestTrustedGroupsMayWrite checks that a group may write to a directory if it is root's, or if root gave the
-// directory to a group of this process, as a kubelet does with a volume.
+// TestTrustedGroupsMayWrite checks that root's group may write to a directory. A group of this process may write if root
+// gave the directory to the group, as a kubelet does with a volume.
 func TestTrustedGroupsMayWrite(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to groups")

@@ -29,8 +29,8 @@ func TestLayersStopInReverse(t *testing.T) {
 	})
 }
 
-// TestLayersThatEndLate checks that a layer that ends only after a layer that was started before it delays Stop up to
-// its limit, and that Stop waits for it at the end.
+// TestLayersThatEndLate has a layer that ends only after a layer that was started before it. The first delays Stop up
+// to its limit, and Stop waits for it at the end.
 func TestLayersThatEndLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var order []string

@@ -66,8 +66,8 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	}
 }
 
-// TestServicesResync checks that a handler of Services and IPAddresses that joins after the start is called at every
-// interval, as upstream's repair of service addresses needs it.
+// TestServicesResync checks that a handler of Services or IPAddresses that joins after the start is called at every
+// interval. Upstream's repair of service addresses needs this.
 func TestServicesResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
