@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,13 +129,27 @@ func (g *group) detach(w *Watcher) bool {
 	return last == 0
 }
 
-// each calls visit for each watcher.
+// visitBatch is how many watchers are visited before a watcher that opens or closes may have the group's lock.
+const visitBatch = 256
+
+// each calls visit for each watcher that stays attached. It begins with the last batch, because detach moves the last
+// watcher to an earlier place: visit may be called twice for that watcher, but is not left out.
 func (g *group) each(visit func(*Watcher)) {
+	for end := math.MaxInt; end > 0; {
+		end = g.visitBefore(end, visit)
+	}
+}
+
+// visitBefore visits the last watchers before the place end, and returns the place of the first of them.
+func (g *group) visitBefore(end int, visit func(*Watcher)) (first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, w := range g.watchers {
+	end = min(end, len(g.watchers))
+	first = max(end-visitBatch, 0)
+	for _, w := range g.watchers[first:end] {
 		visit(w)
 	}
+	return first
 }
 
 // wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds
