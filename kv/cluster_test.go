@@ -84,8 +84,8 @@ func TestClusterLeaderKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen.sawOnce(t, acknowledged)
-	if stats := tail.Stats(); stats.Losses != 0 {
-		t.Errorf("the tail lost its place: %+v", stats)
+	if state := tail.State(); state.Losses != 0 {
+		t.Errorf("the tail lost its place: %+v", state)
 	}
 }
 

@@ -96,21 +96,3 @@ func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
 
 // Seen returns the revision up to which every event has been queued to its subscription, or 0 if that is unknown.
 func (t *Tail) Seen() int64 { return t.seen.Load() }
-
-// TailStats has counters of a Tail.
-type TailStats struct {
-	Events   int64 // delivered by the watch
-	Progress int64 // responses without events
-	Watches  int64 // opened
-	Losses   int64 // of the history: all subscriptions had to reload
-}
-
-// Stats returns the counters.
-func (t *Tail) Stats() TailStats {
-	return TailStats{
-		Events:   t.stats.events.Load(),
-		Progress: t.stats.progress.Load(),
-		Watches:  t.stats.watches.Load(),
-		Losses:   t.stats.losses.Load(),
-	}
-}

@@ -122,8 +122,8 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen.sawOnce(t, acknowledged)
-	if stats := tail.Stats(); stats.Losses != 0 || store.Replacements() != 0 {
-		t.Errorf("the tail lost its place: %+v, %d replacements", stats, store.Replacements())
+	if state := tail.State(); state.Losses != 0 || store.Replacements() != 0 {
+		t.Errorf("the tail lost its place: %+v, %d replacements", state, store.Replacements())
 	}
 }
 

@@ -288,7 +288,6 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]Batch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t.stats.watches.Add(1)
 	responses := t.config.Store.Watch(ctx, prefix, after)
 	silent := time.Tick(progressMax) // nothing may have happened since until
 	var batches []Batch

@@ -585,7 +585,7 @@ func TestQuietPrefixesBeginAtOnce(t *testing.T) {
 			{"/registry/quiet/", true},
 			{"/registry/too/deep/quiet/", false},
 		} {
-			watches := tail.Stats().Watches
+			opened := countWatches(store)
 			sub := tail.Subscribe(c.prefix)
 			if past, present, err := sub.Begin(t.Context(), 0); past != 1 || present != revision || err != nil {
 				t.Errorf("%s: from %d to %d, %v", c.prefix, past, present, err)
@@ -594,9 +594,35 @@ func TestQuietPrefixesBeginAtOnce(t *testing.T) {
 			if fresh := sub.Fresh(); fresh == 0 || c.quiet && fresh != revision {
 				t.Errorf("%s: fresh at %d", c.prefix, fresh)
 			}
-			if quiet := tail.Stats().Watches == watches; quiet != c.quiet {
+			if quiet := opened.Load() == 0; quiet != c.quiet {
 				t.Errorf("%s: no watch of the past: %v", c.prefix, quiet)
 			}
 		}
 	})
+}
+
+// TestPastOfNestedPrefixes checks that a subscription gets the past that only a closed subscription to a shorter or
+// longer prefix has received.
+func TestPastOfNestedPrefixes(t *testing.T) {
+	const long, short = "/registry/example.com/kinds/", "/registry/example.com/"
+	for closed, later := range map[string]string{long: short, short: long} {
+		synctest.Test(t, func(t *testing.T) {
+			store := kvtest.NewMemory()
+			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
+			kvtest.RunUntilEnd(t, tail.Run)
+			synctest.Wait()
+			first := tail.Subscribe(closed)
+			revision := kvtest.Put(t, store, long+"a", "1")
+			if err := tail.Wait(t.Context(), revision); err != nil {
+				t.Fatal(err)
+			}
+			first.Close()
+			sub := tail.Subscribe(later)
+			past, _ := begin(t, sub, 0)
+			sub.Loaded(past)
+			if fresh := sub.Fresh(); past >= revision || fresh >= revision {
+				t.Errorf("%s after %s: begins at %d and is fresh at %d without the change at %d", later, closed, past, fresh, revision)
+			}
+		})
+	}
 }

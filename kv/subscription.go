@@ -182,33 +182,35 @@ func (s *Subscription) setProgressLocked(applied int64) {
 // history of the store: when the owner loses its place, Fresh keeps its value until Loaded.
 // See the package doc for what an owner notes before it reloads.
 func (s *Subscription) Fresh() int64 {
+	fresh, _ := s.fresh()
+	return fresh
+}
+
+// fresh returns Fresh, and whether the owner has loaded.
+func (s *Subscription) fresh() (fresh int64, loaded bool) {
 	for {
 		generation := s.generation.Load()
-		fresh := s.kept.Load()
-		if generation&1 == 0 {
+		if loaded = generation&1 == 0; loaded {
 			fresh = s.appliedRevision()
+		} else {
+			fresh = s.kept.Load()
 		}
 		if s.generation.Load() != generation {
 			continue
 		}
 		if !s.tail.follows() {
-			return 0 // the revision belongs to a history that was replaced
+			return 0, loaded // the revision belongs to a history that was replaced
 		}
-		return fresh
+		return fresh, loaded
 	}
 }
 
 // current is Fresh, but 0 while the owner must load.
 func (s *Subscription) current() int64 {
-	generation := s.generation.Load()
-	if generation&1 == 1 {
-		return 0
+	if fresh, loaded := s.fresh(); loaded {
+		return fresh
 	}
-	fresh := s.appliedRevision()
-	if s.generation.Load() != generation || !s.tail.follows() {
-		return 0
-	}
-	return fresh
+	return 0
 }
 
 // appliedRevision returns the revision up to which an owner that has loaded has applied everything.

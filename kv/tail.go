@@ -86,10 +86,11 @@ type Tail struct {
 	// history is how often the store had been replaced when the watch found its place.
 	history atomic.Uint64
 	kick    chan struct{} // has an element when a goroutine began to wait
-	stats   tailCounters
 	// advances counts the responses with new progress, of the watch and of watches that read the past for
 	// a subscription.
 	advances atomic.Int64
+	// progress and losses count, and heard is when the last response came, in Unix nanoseconds: see TailState.
+	progress, losses, heard atomic.Int64
 
 	mu      sync.Mutex
 	started bool // the watch's place in the store's history is known
@@ -113,15 +114,6 @@ type Tail struct {
 	progressRequested time.Time
 }
 
-// tailCounters count what a Tail has received.
-type tailCounters struct {
-	events   atomic.Int64 // delivered by the watch
-	progress atomic.Int64 // responses without events
-	watches  atomic.Int64 // opened
-	losses   atomic.Int64 // of the history: all subscriptions had to reload
-	heard    atomic.Int64 // when the last response came, in nanoseconds; 0 before the first
-}
-
 // TailState describes what a Tail has received.
 type TailState struct {
 	// Seen is the revision up to which the Tail has received all events; 0 while it cannot resume.
@@ -136,8 +128,8 @@ type TailState struct {
 
 // State returns the current state.
 func (t *Tail) State() TailState {
-	s := TailState{Seen: t.seen.Load(), Began: t.began.Load(), Progress: t.stats.progress.Load(), Losses: t.stats.losses.Load()}
-	if heard := t.stats.heard.Load(); heard != 0 {
+	s := TailState{Seen: t.seen.Load(), Began: t.began.Load(), Progress: t.progress.Load(), Losses: t.losses.Load()}
+	if heard := t.heard.Load(); heard != 0 {
 		s.Silence = max(time.Since(time.Unix(0, heard)), 0)
 	}
 	return s
@@ -190,9 +182,7 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 }
 
 func (t *Tail) unsubscribeLocked(s *Subscription) {
-	if t.config.Replay > 0 {
-		t.noteLocked(s.prefix, t.seen.Load())
-	}
+	t.noteClosedLocked(s.prefix)
 	rest := slices.DeleteFunc(slices.Clone(t.subs[s.prefix]), func(other *Subscription) bool { return other == s })
 	if t.subs[s.prefix] = rest; len(rest) == 0 {
 		delete(t.subs, s.prefix)
@@ -278,7 +268,6 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 	defer cancel(nil)
 	t.setCancel(cancel)
 	defer t.setCancel(nil)
-	t.stats.watches.Add(1)
 	responses := t.config.Store.Watch(ctx, t.config.Prefix, after)
 	if t.config.Store.Replacements() != replacements {
 		return ErrReplaced // before the watch was open, so the watch does not end
@@ -339,7 +328,7 @@ func (t *Tail) lose(foreign bool) {
 
 func (t *Tail) loseLocked(foreign bool) {
 	if t.started { // otherwise notice has dropped the history
-		t.stats.losses.Add(1)
+		t.losses.Add(1)
 	}
 	t.started, t.past, t.present = false, 0, 0
 	for _, subs := range t.subs {
@@ -377,13 +366,12 @@ func (t *Tail) dispatch(response WatchResponse) {
 		return // the history was dropped after the response was sent
 	}
 	for _, batch := range response.Batches {
-		t.stats.events.Add(int64(len(batch.Events)))
 		t.routeLocked(batch)
 	}
 	if len(response.Batches) == 0 {
-		t.stats.progress.Add(1)
+		t.progress.Add(1)
 	}
-	t.stats.heard.Store(time.Now().UnixNano())
+	t.heard.Store(time.Now().UnixNano())
 	if response.Progress > t.seen.Load() {
 		t.advances.Add(1)
 		t.raiseLocked(response.Progress)
@@ -393,7 +381,11 @@ func (t *Tail) dispatch(response WatchResponse) {
 // routeLocked queues each event to the subscriptions whose prefix its key has.
 func (t *Tail) routeLocked(batch Batch) {
 	for _, event := range batch.Events {
-		for _, s := range t.receiversLocked(event.Key, batch.Revision) {
+		subs := t.subscribedLocked(event.Key)
+		if subs == nil {
+			t.noteLocked(event.Key, batch.Revision)
+		}
+		for _, s := range subs {
 			if len(s.staged) == 0 {
 				t.touched = append(t.touched, s)
 			}
