@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/larder-io/larder/internal/proctest"
-	"github.com/larder-io/larder/kv/kvtest"
+	"github.com/larder-io/larder/kv/snapshot"
 )
 
 // handover is a cluster whose server is replaced by another program, at the same address, while clients continue.
@@ -398,13 +398,12 @@ func (h *handover) finish() {
 func (h *handover) restored() *handover {
 	h.t.Helper()
 	backup := filepath.Join(h.t.TempDir(), "backup")
-	if err := kvtest.NewClient(h.t, []string{h.url}).Snapshot(h.t.Context(), backup); err != nil {
+	if _, err := snapshot.Save(h.t.Context(), snapshot.Source{Endpoints: []string{h.url}}, backup); err != nil {
 		h.t.Fatal(err)
 	}
-	const peer = "http://localhost:2380" // etcd's default
 	data := filepath.Join(h.t.TempDir(), "restored")
-	m := &kvtest.Member{Config: kvtest.MemberConfig{Name: "default", Dir: data, Peer: peer, Cluster: "default=" + peer}}
-	if err := m.Restore(backup); err != nil {
+	member := snapshot.Member{Name: "default", Peer: "http://localhost:2380"} // etcd's defaults
+	if _, err := snapshot.Restore(h.t.Context(), snapshot.RestoreConfig{Path: backup, Dir: data, Member: member}); err != nil {
 		h.t.Fatal(err)
 	}
 	return &handover{plane: &plane{t: h.t, url: serveEtcdIn(h.t, data), args: h.args}, port: proctest.Port(h.t)}

@@ -15,7 +15,6 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
@@ -199,35 +198,6 @@ func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64
 		return 0, false, fmt.Errorf("kvtest: transact: %w", err)
 	}
 	return answer.Header.Revision, answer.Succeeded, nil
-}
-
-// Snapshot saves the data of a cluster of one member to a file, as a backup does.
-func (c *Client) Snapshot(ctx context.Context, path string) error {
-	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: c.urls, Logger: zap.NewNop()}, path); err != nil {
-		return fmt.Errorf("kvtest: snapshot: %w", err)
-	}
-	return nil
-}
-
-// Restore replaces the data of a cluster's only member, which must not run, by the data of a
-// snapshot, as etcdutl does without the flag that raises the revision. Cluster and member
-// keep their ids.
-func (m *Member) Restore(path string) error {
-	if err := os.RemoveAll(m.Config.Dir); err != nil {
-		return fmt.Errorf("kvtest: restore: %w", err)
-	}
-	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
-		SnapshotPath:        path,
-		Name:                m.Config.Name,
-		OutputDataDir:       m.Config.Dir,
-		PeerURLs:            []string{m.Config.Peer},
-		InitialCluster:      m.Config.Cluster,
-		InitialClusterToken: "etcd-cluster", // the default
-	})
-	if err != nil {
-		return fmt.Errorf("kvtest: restore: %w", err)
-	}
-	return nil
 }
 
 // Items returns the items under a prefix.

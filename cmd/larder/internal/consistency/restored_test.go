@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv/kvtest"
+	"github.com/larder-io/larder/kv/snapshot"
 )
 
 var large = flag.Int("large", 20_000, "number of objects of the large resource of TestRestoredStoreHidesLostHistory")
@@ -267,7 +269,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 		}
 	}
 	backup := filepath.Join(t.TempDir(), "backup")
-	if err := r.outsider.Snapshot(t.Context(), backup); err != nil {
+	if _, err := snapshot.Save(t.Context(), snapshot.Source{Endpoints: r.urls}, backup); err != nil {
 		t.Fatal(err)
 	}
 	var saved []map[string]int64
@@ -302,7 +304,12 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	}
 	member := r.members[0]
 	member.Kill()
-	if err := member.Restore(backup); err != nil {
+	if err := os.RemoveAll(member.Config.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: backup, Dir: member.Config.Dir, Member: snapshot.Member{
+		Name: member.Config.Name, Peer: member.Config.Peer, Cluster: member.Config.Cluster, Token: "etcd-cluster", // the default: all IDs stay
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := member.Start(); err != nil {
