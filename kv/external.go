@@ -33,7 +33,7 @@ const (
 const reconnectDelay = 3 * time.Second
 
 // How many unread bytes the cluster may send, per stream and in total. Without these, gRPC estimates a window, and
-// sends a ping for each answer and each event to measure it, which is a tenth of the cost of an event (B24).
+// sends a ping for each answer and each event to measure it. That is a tenth of the cost of an event (B24).
 const (
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20 // what gRPC would allow at most

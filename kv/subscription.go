@@ -177,10 +177,9 @@ func (s *Subscription) setProgressLocked(applied int64) {
 	}
 }
 
-// Fresh returns a revision up to which the owner has applied everything, 0 before its
-// first load and once the store is known to have been replaced. It never goes back in one
-// history of the store: when the owner loses its place, Fresh keeps its value until Loaded.
-// See the package doc for what an owner notes before it reloads.
+// Fresh returns a revision up to which the owner has applied everything. It returns 0 before the owner's first load,
+// and once the store is known to have been replaced. It never goes back in one history of the store: when the owner
+// loses its place, Fresh keeps its value until Loaded. See the package doc for what an owner notes before it reloads.
 func (s *Subscription) Fresh() int64 {
 	fresh, _ := s.fresh()
 	return fresh
@@ -261,8 +260,8 @@ func (s *Subscription) WaitIn(ctx context.Context, history uint64, revision int6
 	return nil
 }
 
-// whenChanged returns a channel that is closed when the owner has applied everything up to a revision, or next
-// loads or loses its place, and whether it has loaded.
+// whenChanged returns a channel and whether the owner has loaded. The channel is closed when the owner has applied
+// everything up to a revision, or next loads or loses its place.
 func (s *Subscription) whenChanged(revision int64) (changed <-chan struct{}, loaded bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -53,9 +53,9 @@ type TailConfig struct {
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// place; 0 is 256 MiB.
 	QueueBytes int64
-	// Replay is how many revisions before the current one Run begins, at its start and after it has lost
-	// its place to a compaction, if the store still has them. Clock may raise it. With 0, Run
-	// begins at the current revision.
+	// Replay is how many revisions before the current one Run begins, if the store still has them. It applies at the
+	// start, and after Run has lost its place to a compaction. Clock may raise it. With 0, Run begins at the current
+	// revision.
 	Replay int64
 	Clock  Clock
 	// ReplayFrom makes a replay shorter: it returns the revision >= past after which events are replayed. It is for an etcd

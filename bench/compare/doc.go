@@ -8,8 +8,8 @@
 // The table compares the CPU time of the servers' processes. The JSON also has
 // latencies, memory, system calls, and the CPU time of etcd and the client.
 //
-// In rows of watches, a separate Larder makes the changes, except for the limit. These rows therefore
-// have the cost of following etcd, encoding and delivering, but not of writing. All other servers are
-// stopped meanwhile, as in the mixed load (B36) and in rows of writes, because each of them would follow
-// the changes too. In rows of reads, the server that is not measured makes the changes.
+// In rows of watches, a separate Larder makes the changes, except for the limit. These rows therefore have the cost of
+// following etcd, encoding and delivering, but not of writing. All other servers are stopped meanwhile, because each
+// of them would follow the changes too. The same holds in the mixed load (B36) and in rows of writes. In rows of
+// reads, the server that is not measured makes the changes.
 package compare

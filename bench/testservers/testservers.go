@@ -295,7 +295,7 @@ func (f *Servers) StartBeside(name, program string, args []string) (*Server, err
 	return server, nil
 }
 
-// Ports are below the ranges that systems use for outgoing connections and for listeners on port 0, so that no other
+// Ports are below the ranges that systems use for outgoing connections and for listeners on port 0. So no other
 // program takes a chosen port before the server listens.
 const (
 	firstPort = 11_000

@@ -12,8 +12,8 @@ import (
 const monitorSlack = "1000000"
 
 // slowMonitor lets Linux wake the Go runtime's monitor thread less often. Each time an idle process gets work, this
-// thread begins to sleep 20 µs at a time, which the default slack makes 70, and doubles that only after 50 rounds. A
-// server whose work comes in short bursts repeats the 50 rounds all the time (N1), and the monitor starts further
+// thread begins to sleep 20 µs at a time, and doubles that only after 50 rounds. The default slack makes 20 µs 70. A
+// server whose work comes in short bursts repeats the 50 rounds all the time (N1). The monitor also starts further
 // threads when a system call outlasts a round. The slack delays what the monitor does for goroutines that block in a
 // system call or run for more than ten milliseconds. Threads that the monitor starts inherit the slack, so their
 // timers may also be late.

@@ -87,9 +87,8 @@ func (r *request) size() int64 {
 	return int64(len(r.text)) + int64(len(r.lines))*int64(unsafe.Sizeof(line{}))
 }
 
-// HPACK lets a client repeat a long field of an earlier header with one byte. The expanded size of a header is
-// therefore limited to a usual size, and beyond that to a multiple of its encoded size, so that few bytes cannot
-// cause much work.
+// HPACK lets a client repeat a long field of an earlier header with one byte. So the expanded size of a header is
+// limited to a usual size, and beyond that to a multiple of its encoded size. Then few bytes cannot cause much work.
 const (
 	expandUsual  = 64 << 10
 	maxExpansion = 8

@@ -8,9 +8,9 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// memoryUsage counts the bytes that one connection keeps in memory for its client. It counts
-// headers from when they are read until their exchanges end, bodies from when they arrive until
-// they are read or discarded, and answers while they wait for the client. Conn.mu guards it.
+// memoryUsage counts the bytes that one connection keeps in memory for its client. It counts headers from their
+// reading to the end of their exchanges, and bodies from their arrival until they are read or discarded. It counts
+// answers while they wait for the client. Conn.mu guards it.
 //
 // Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
 // twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that

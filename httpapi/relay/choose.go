@@ -162,8 +162,8 @@ func (f *followed) scoped(x *request.Request) bool {
 	return namespaced && (x.Namespace != "" || x.Verb != "get") || !namespaced && !x.InNamespace
 }
 
-// fresh reports whether the cache can answer x: a relay must not refuse a revision that the upstream has, and
-// a list or watch that begins with the present objects must have seen all that the upstream had when it was asked.
+// fresh reports whether the cache can answer x: a relay must not refuse a revision that the upstream has. A list or
+// watch that begins with the present objects must have seen everything that the upstream had when the request arrived.
 // from is Config.ConsistentFrom.
 func (f *followed) fresh(ctx context.Context, x *request.Request, from int, away bool) bool {
 	stored := f.stored()

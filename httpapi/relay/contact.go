@@ -110,8 +110,8 @@ type oneVersion struct {
 }
 
 // versionTries is how often a request is sent until the version of the answering server is known. Over HTTP/1.1, the
-// version cannot be asked for on the connection of an answer, but the next request may use the connection of the version,
-// unless one of many concurrent requests has taken it.
+// version cannot be asked for on the connection of an answer. But the next request may use the connection of the
+// version, unless one of many concurrent requests has taken it.
 const versionTries = 10
 
 // RoundTrip implements http.RoundTripper.

@@ -41,8 +41,8 @@ type Config struct {
 
 	// Follows reports whether a resource may be followed; nil means all.
 	Follows func(schema.GroupResource) bool
-	// ConsistentFrom is the number of objects from which a list without a resourceVersion is answered from a cache,
-	// once the cache has provably reached the upstream's current revision; 0 means never.
+	// ConsistentFrom is the number of objects from which a list without a resourceVersion is answered from a cache. The
+	// cache must provably have reached the upstream's current revision; 0 means never.
 	ConsistentFrom int
 	// Idle is how long the relay follows a resource after its last read.
 	Idle time.Duration

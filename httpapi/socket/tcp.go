@@ -20,9 +20,9 @@ type Waiter interface {
 	GoesOn()
 }
 
-// TCP is the TCP connection below TLS. It measures how long writes wait for the client. It is a [Writer]: a write
-// of Send gets its deadline when it has to wait, because setting a deadline costs more than all else in a write
-// except the system call.
+// TCP is the TCP connection below TLS. It measures how long writes wait for the client. It is a [Writer]: a write of
+// Send gets its deadline when it has to wait. Setting a deadline costs more than all else in a write except the system
+// call.
 type TCP struct {
 	*net.TCPConn
 
@@ -66,8 +66,8 @@ func (s *TCP) TakeWaited() time.Duration {
 	return time.Duration(s.spent.Swap(0))
 }
 
-// TakeWaited returns how long writes to c, or to the socket below it, have waited for the
-// client since the last call, 0 if that is not known. The writing goroutine calls it.
+// TakeWaited returns how long writes to c, or to the socket below it, have waited for the client since the last call.
+// It returns 0 if that is not known. The writing goroutine calls it.
 func TakeWaited(c net.Conn) time.Duration {
 	if own, ok := c.(interface{ TakeWaited() time.Duration }); ok {
 		return own.TakeWaited()
@@ -152,8 +152,8 @@ func (s *TCP) Send(c net.Conn, p []byte, more bool, w *Waiter) error {
 // recordSize is the maximum of bytes in a TLS record.
 const recordSize = 16 << 10
 
-// Write writes p to c. If c is above a TCP, all TLS records except the last are written with MSG_MORE, so
-// the kernel sends fewer packets and wakes the client less often (L2).
+// Write writes p to c. If c is above a TCP, all TLS records except the last are written with MSG_MORE. So the kernel
+// sends fewer packets and wakes the client less often (L2).
 func Write(c net.Conn, p []byte) (int, error) {
 	if s := Below(c); s != nil {
 		return s.write(c, p, len(p))

@@ -151,9 +151,9 @@ func (a *reauthenticator) refuses(ctx context.Context, err error, token string) 
 	return a.claims(token).local(a.issuers) || !unanswered(err)
 }
 
-// unanswered reports whether err, or one of several errors, says that a provider or a webhook could not be
-// asked, or that the answer was no TokenReview, such as a page of a proxy. Most of these errors have no type. Every
-// other error is a refusal: a webhook may give a reason.
+// unanswered reports whether err, or one of several errors, says that a provider or webhook could not be asked. An
+// answer that is no TokenReview, such as a page of a proxy, counts too. Most of these errors have no type. Every other
+// error is a refusal: a webhook may give a reason.
 func unanswered(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
 		return slices.ContainsFunc(all.Errors(), unanswered)

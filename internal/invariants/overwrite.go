@@ -5,9 +5,8 @@ import "bufio"
 // Pattern is the bytes that [Overwrite] repeats. They are neither text nor a message of any protocol.
 const Pattern = "\xdb\xfe\xadlarder's pattern\xad\xfe\xdb"
 
-// Overwrite fills the whole capacity of b with [Pattern]. Code that gives a buffer back for
-// reuse calls it inside an "if Enabled" block, so that code that still reads from the buffer
-// afterwards shows it instead of bytes that look right.
+// Overwrite fills the whole capacity of b with [Pattern]. Code that gives a buffer back for reuse calls it inside an
+// "if Enabled" block. Code that still reads from the buffer then shows these bytes instead of bytes that look right.
 func Overwrite(b []byte) {
 	b = b[:cap(b)]
 	for n := copy(b, Pattern); n > 0 && n < len(b); n *= 2 {

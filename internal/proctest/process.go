@@ -244,8 +244,8 @@ func (b *Buffer) String() string {
 }
 
 // Build builds a program, named by the path of its package, and writes it to file. flags are further flags of the go
-// command. `go run` keeps the programs that it links in the build cache and links them without debugging
-// information, so among several test binaries only the first one waits for the linker.
+// command. `go run` keeps the programs that it links in the build cache, and links them without debugging information.
+// So among several test binaries only the first one waits for the linker.
 func Build(file, program string, flags ...string) error {
 	args := append([]string{"run", "-exec", "cp"}, flags...)
 	if out, err := exec.Command("go", append(args, program, file)...).CombinedOutput(); err != nil {
@@ -254,8 +254,8 @@ func Build(file, program string, flags ...string) error {
 	return nil
 }
 
-// ShortTemp makes /tmp the directory for temporary files if the name of the usual one leaves no
-// room for the path of a unix socket, which has about a hundred bytes. TestMain calls it.
+// ShortTemp makes /tmp the directory for temporary files if the usual one has too long a name. The path of a unix
+// socket has about a hundred bytes. TestMain calls it.
 func ShortTemp() {
 	const long = 30
 	if len(os.TempDir()) <= long {

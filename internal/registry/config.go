@@ -41,11 +41,10 @@ type Config struct {
 	// Transformers encrypt at rest; nil stores plain text.
 	Transformers value.ResourceTransformers
 
-	// CacheBytes limits other encodings, watch events and past events of all caches together. The
-	// canonical encodings of current objects do not count. 0 allows encodings and watch events half
-	// the size of all objects, but at least 144 MiB, and together with past events twice that size, but
-	// at least 256 MiB. Both are at most 3/8 of the memory limit of the process. Less than 0 means no
-	// limit.
+	// CacheBytes limits other encodings, watch events and past events of all caches together. The canonical encodings
+	// of current objects do not count. 0 allows encodings and watch events half the size of all objects, but at least
+	// 144 MiB. Together with past events they may have twice that size, but at least 256 MiB. Both are at most 3/8 of
+	// the memory limit of the process. Less than 0 means no limit.
 	CacheBytes int64
 	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing. Such a
 	// resource uses at most its share, and others use only the part that it leaves. If

@@ -133,8 +133,8 @@ func (s *Store) refusal(response *http.Response) error {
 	return statusError(err.Status())
 }
 
-// IsRefusal reports whether the upstream has answered that it does not serve the resource, or not to the relay, or not in
-// the encoding that the relay needs.
+// IsRefusal reports whether the upstream has answered that it does not serve the resource. It may also refuse it to
+// this relay, or in the encoding that the relay needs.
 func IsRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
 }

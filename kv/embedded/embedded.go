@@ -180,12 +180,12 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	return nil, err
 }
 
-// elect makes a server that is the only voter and has no leader call an election at once, instead of after the election
-// timeout. It sends the message by which a leader transfers its leadership. Before that, raft must have applied all
-// entries that it knows to be committed, because it panics if it looks for changes of members in entries that the
+// elect makes a server that is the only voter and has no leader call an election at once, instead of after the
+// election timeout. It sends the message by which a leader transfers its leadership. Before that, raft must have
+// applied all entries that it knows to be committed. It panics if it looks for changes of members in entries that the
 // server has already dropped. etcd publishes raft's status of the server that was started last, as a variable of the
-// process (expvar). A server that has just been restored has no applied index yet. elect returns an error if there is no voter: then there can be no election,
-// and no peer that would add a voter.
+// process (expvar). A server that has just been restored has no applied index yet. elect returns an error if there is
+// no voter: then there can be no election, and no peer that would add a voter.
 func elect(ctx context.Context, server *etcdserver.EtcdServer) error {
 	read := func() raft.Status {
 		status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)

@@ -24,9 +24,9 @@ import (
 const firstLog = "0000000000000000-0000000000000000.wal"
 
 // removeEmptyLog removes a WAL that has no entry, so that etcd makes a new one. If the first start is killed before it
-// writes the entry that adds the member, it leaves such a WAL, and etcd would wait forever for a voter. Nothing is lost,
-// because an acknowledged write is an entry. removeEmptyLog keeps the WAL if it cannot read it to the end, if etcd has
-// truncated it for that reason, or if there is a snapshot or anything in the database.
+// writes the entry that adds the member, it leaves such a WAL. etcd would then wait forever for a voter. Nothing is
+// lost, because an acknowledged write is an entry. removeEmptyLog keeps the WAL if it cannot read it to the end, or if
+// etcd has truncated it for that reason. It also keeps the WAL beside a snapshot or a database with contents.
 func removeEmptyLog(dir string) error {
 	logs := datadir.ToWALDir(dir)
 	files, err := fs.Glob(os.DirFS(logs), "*.wal*")

@@ -21,9 +21,9 @@ import (
 const (
 	// spaceInterval is how often the size of the database is checked.
 	spaceInterval = time.Second
-	// fullInterval is the pause after a failed attempt to make room in a full database, and after a
-	// defragmentation of a nearly full one, whose free pages are soon used again. It is at least
-	// fullPauses times as long as the attempt took, in which others waited.
+	// fullInterval is the pause after a failed attempt to make room in a full database. It is also the pause after a
+	// defragmentation of a nearly full one, whose free pages are soon used again. It is at least fullPauses times as
+	// long as the attempt took, in which others waited.
 	fullInterval = 10 * time.Second
 	fullPauses   = 10
 	// worthFreeing is how much of the disk a periodic defragmentation must free.

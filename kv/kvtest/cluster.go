@@ -234,10 +234,9 @@ type MemberConfig struct {
 // memberReady is the line that a member prints once it serves.
 const memberReady = "member is ready"
 
-// RunMember serves as the member that raw, a MemberConfig as JSON, describes, until
-// the process is killed or the server fails. A test
-// binary that was started again by its own test calls it in TestMain, so that members
-// are processes that a test can kill, stop and start.
+// RunMember serves as the member that raw, a MemberConfig as JSON, describes, until the process is killed or the
+// server fails. A test binary that its own test has started again calls it in TestMain. So members are processes that
+// a test can kill, stop and start.
 func RunMember(raw string) error {
 	var cfg MemberConfig
 	if err := json.Unmarshal([]byte(raw), &cfg); err != nil {

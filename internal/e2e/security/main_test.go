@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	duration = flag.Duration("duration", 10*time.Second, "how long TestTenantsSeeNoForeignData goes on")
-	seed     = flag.Int64("seed", 0, "of what the users do in TestTenantsSeeNoForeignData; 0 takes one from the clock")
+	duration = flag.Duration("duration", 10*time.Second, "how long TestTenantsSeeNoForeignData runs")
+	seed     = flag.Int64("seed", 0, "seed of TestTenantsSeeNoForeignData; 0 takes one from the clock")
 	larder   = flag.String("larder", "", "program to attack; built if not given")
 )
 

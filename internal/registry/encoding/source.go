@@ -8,9 +8,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Source makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small
-// for all, it always caches the same subset, because otherwise items of one list would evict each other, and caches
-// no items that are cheap to make.
+// Source makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small for
+// all, it always caches the same subset: otherwise items of one list would evict each other. It caches no items that
+// are cheap to make.
 type Source struct {
 	*Encoder
 	share uint64 // of the objects whose items are cached, in parts of allObjects

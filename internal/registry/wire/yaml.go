@@ -13,7 +13,7 @@ import (
 const yamlPiece = 32 << 10
 
 // YAML returns a JSON body as upstream's YAML serializer writes it, or that serializer's error. The items of a large
-// list and the rows of a large table are converted in pieces, so that only a few of them are in memory as values.
+// list and the rows of a large table are converted in pieces. So only a few of them are in memory as values.
 func YAML(body []byte) ([]byte, error) { return yamlInPieces(body, yamlPiece) }
 
 func yamlInPieces(body []byte, size int) ([]byte, error) {

@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	duration = flag.Duration("duration", 15*time.Second, "how long the nemesis acts")
-	seed     = flag.Int64("seed", 0, "of the faults and the clients; 0 takes one from the clock")
-	only     = flag.String("faults", "", "what the nemesis does: names that match this regular expression")
+	duration = flag.Duration("duration", 15*time.Second, "how long faults are injected")
+	seed     = flag.Int64("seed", 0, "seed of the faults and the clients; 0 takes one from the clock")
+	only     = flag.String("faults", "", "regular expression that selects faults by name")
 	beside   = flag.String("stock", "", "kube-apiserver that serves beside the Larders of TestHistory")
 )
 

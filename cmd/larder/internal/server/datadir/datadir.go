@@ -75,9 +75,8 @@ func sweepScratch(dir string) {
 // lockName is the name of the file in a data directory that its process locks.
 const lockName = "lock"
 
-// Open creates the directory with mode 0700 if necessary, and locks it. Before it reads any file,
-// it rejects a directory that another user owns, can write to, or has put files in, because the server would trust
-// a CA of that user.
+// Open creates the directory with mode 0700 if necessary, and locks it. It first rejects a directory that another user
+// owns, can write to, or has put files in: the server would trust a CA of that user.
 //
 // A process that replaces another passes the inherited lock. Others pass nil.
 func Open(path string, lock *os.File) (*Dir, error) {
