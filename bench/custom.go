@@ -77,8 +77,8 @@ const (
 
 // resource validates the configuration and returns its resource.
 func (c *CustomConfig) resource() (*customResource, error) {
-	if c.Objects < 1 || c.Namespaces < 1 || c.Changes > c.Objects {
-		return nil, fmt.Errorf("bench: --objects and --namespaces must be at least 1 and --changes at most --objects, are %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
+	if c.Objects < 1 || c.Namespaces < 1 || c.Changes < 0 || c.Changes > c.Objects {
+		return nil, fmt.Errorf("bench: --objects and --namespaces must be at least 1 and --changes from 0 to --objects, are %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
 	}
 	i := slices.Index(CustomResources, c.Resource)
 	if i < 0 {

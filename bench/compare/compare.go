@@ -54,6 +54,9 @@ func New(c *Config) (*Comparison, error) {
 	seed := bench.SeedConfig{Pods: c.Pods, Namespaces: max(1, c.Pods/200), Nodes: max(1, c.Pods/20), Clients: 16}
 	comparison := &Comparison{config: c, seed: seed, servers: make(map[string]*testservers.Server), table: &Table{Rounds: c.Rounds}}
 	comparison.reads, comparison.starts = c.selected(comparison.steps()), c.selected(comparison.startSteps())
+	if len(comparison.reads)+len(comparison.starts) == 0 {
+		return nil, fmt.Errorf("compare: --rows %q matches no id or name of a row", c.Rows)
+	}
 	return comparison, nil
 }
 
@@ -76,9 +79,6 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.started.Close()) }()
-	if len(c.reads)+len(c.starts) == 0 {
-		return nil, fmt.Errorf("compare: no row matches %q", c.config.Rows)
-	}
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}

@@ -126,8 +126,8 @@ func TestMistakesNameTheirFlag(t *testing.T) {
 		"watch --objects=0", "watch --watchers=0", "watch --changes=0", "open --watchers=0", "open --idle=-1s",
 		"read / --requests=0", "read / --rate=NaN", "read / --clients=0", "read / --rounds=0", "read / --json=none/x", "read / --max-p99=x",
 		"write --objects=0", "watchlist --stages=1s:1/s", "watchlist --requests=0", "seed --pods=0", "seed --namespaces=0", "seed --clients=0",
-		"components --nodes=0", "custom --changes=1001", "custom --resource=other", "mixed --nodes=0", "mixed --requests=0", "slow --bytes-per-second=0",
-		"compare --rounds=0", "starts --data=other", "starts --objects=0", "starts --server=other", "starts --rounds=0", "beside --rest=0", "beside --count=0",
+		"components --nodes=0", "custom --changes=1001", "custom --changes=-1", "custom --resource=other", "mixed --nodes=0", "mixed --requests=0", "slow --bytes-per-second=0",
+		"compare --rounds=0", "compare --rows=none", "starts --data=other", "starts --objects=0", "starts --server=other", "starts --rounds=0", "beside --rest=0", "beside --count=0",
 		"crds --count=0", "cluster --pods-per-node=0", "cluster --duration=0", "cluster --protocol=h3", "rollout --pods=150", "rollout --nodes=1",
 	} {
 		args := strings.Fields(line)

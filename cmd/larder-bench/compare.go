@@ -58,12 +58,8 @@ func runComparison(cmd *cobra.Command, o *options, c *compare.Config, rows strin
 	if err != nil {
 		return err
 	}
-	ids := comparison.IDs()
-	if len(ids) == 0 {
-		return fmt.Errorf("--rows %q matches no id or name of a row", rows)
-	}
 	o.rounds = c.Rounds
-	old, err := o.checkRows(ids)
+	old, err := o.checkRows(comparison.IDs())
 	if err != nil {
 		return err
 	}
