@@ -73,22 +73,23 @@ type governor struct {
 	cost    time.Duration // CPU time of the last collection
 	settled bool          // whether the start is over
 	times   float64       // factor of the headroom
-	onSet   func(int)     // for tests: unless nil, called with each new percentage
-	free    func()        // collects garbage and returns free memory to the operating system
-	measure func() usage
+
+	setPercent func(percent int) (before int)
+	free       func() // collects garbage and returns free memory to the operating system
+	measure    func() usage
 }
 
 // Govern adjusts the percentage until ctx ends, and then restores the original one. When settled is closed,
 // it returns the start's free memory to the operating system. If settled is nil, there is no start phase.
 func Govern(ctx context.Context, settled <-chan struct{}) error {
-	return (&governor{free: debug.FreeOSMemory, measure: runtimeUsage}).run(ctx, settled)
+	return (&governor{setPercent: debug.SetGCPercent, free: debug.FreeOSMemory, measure: runtimeUsage}).run(ctx, settled)
 }
 
 // run implements Govern.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	g.settled = settled == nil
 	before := g.set(collectorPercent(0, 1))
-	defer debug.SetGCPercent(before)
+	defer g.setPercent(before)
 	collected := make(chan struct{}, 1)
 	watchCollections(ctx, collected)
 	g.govern(ctx, settled, collected)
@@ -159,11 +160,7 @@ func (g *governor) wanted(recent usage) float64 {
 
 func (g *governor) set(percent int) (before int) {
 	g.percent = percent
-	before = debug.SetGCPercent(percent)
-	if g.onSet != nil {
-		g.onSet(percent)
-	}
-	return before
+	return g.setPercent(percent)
 }
 
 // sentinel is garbage whose cleanup runs after a collection. It has a pointer, because the runtime may put small

@@ -60,7 +60,7 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 		"a flood of writes": {100 * time.Millisecond, 600 * time.Millisecond, 100 * time.Millisecond, 3.1, 3.2, 1. / collectorShare, 0.005},
 	} {
 		before := debug.SetGCPercent(123)
-		g, now, used := &governor{settled: true, times: 1, live: live}, time.Unix(100, 0), usage{}
+		g, now, used := &governor{settled: true, times: 1, live: live, setPercent: debug.SetGCPercent}, time.Unix(100, 0), usage{}
 		for range 12 {
 			room := g.times * least
 			used.collector += load.cost
@@ -87,7 +87,7 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 	}
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
-	g := &governor{live: live}
+	g := &governor{live: live, setPercent: debug.SetGCPercent}
 	for size, want := range map[uint64]float64{startLive - 1: 1, startLive: startTimes} {
 		if g.adjust(size, usage{time.Minute, time.Second, 1 << 40}, time.Unix(100, 0)); g.times != want {
 			t.Errorf("%v times the headroom during the start, with %d bytes", g.times, size)
@@ -105,7 +105,10 @@ func TestTheGovernorFollowsTheHeap(t *testing.T) {
 	settled := make(chan struct{})
 	close(settled)
 	adjusted := make(chan int, 64)
-	g := &governor{measure: runtimeUsage, free: debug.FreeOSMemory, onSet: func(percent int) { adjusted <- percent }}
+	g := &governor{measure: runtimeUsage, free: debug.FreeOSMemory, setPercent: func(percent int) int {
+		adjusted <- percent
+		return debug.SetGCPercent(percent)
+	}}
 	go func() { ended <- g.run(ctx, settled) }()
 	small := <-adjusted
 	ballast := make([]byte, 512<<20)
@@ -169,7 +172,7 @@ func TestGovernorReturnsUnneededHeadroom(t *testing.T) {
 		collected := make(chan struct{}, 1)
 		given := make(chan time.Time, 10)
 		p := &process{at: time.Now()}
-		g := &governor{settled: true, times: 1, measure: p.usage, free: func() {
+		g := &governor{settled: true, times: 1, setPercent: debug.SetGCPercent, measure: p.usage, free: func() {
 			given <- time.Now()
 			collected <- struct{}{}
 		}}
