@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"go.uber.org/zap/zapcore"
 )
@@ -21,6 +22,9 @@ func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) 
 		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
 			err = fmt.Errorf("%s: %w", entry.Message, cause)
 		}
+	}
+	if errors.Is(err, syscall.ENOMEM) {
+		err = fmt.Errorf("%w: the address space (ulimit -v) must have room for the whole quota", err)
 	}
 	if h.fatal == nil || starting() {
 		panic(err)

@@ -1,0 +1,23 @@
+package embedded
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// TestLackOfAddressSpaceIsNamed checks the error for a process whose address space cannot hold the database.
+func TestLackOfAddressSpaceIsNamed(t *testing.T) {
+	for cause, want := range map[error]bool{syscall.ENOMEM: true, syscall.ENOSPC: false} {
+		var got error
+		hook := fatalHook{func(err error) { got = err }}
+		hook.OnWrite(&zapcore.CheckedEntry{Entry: zapcore.Entry{Message: "failed to open database"}}, []zapcore.Field{zap.Error(fmt.Errorf("mmap: %w", cause))})
+		if got == nil || strings.Contains(got.Error(), "ulimit -v") != want {
+			t.Errorf("%v becomes %v", cause, got)
+		}
+	}
+}
