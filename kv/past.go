@@ -233,6 +233,9 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 		return beginning{}, false
 	}
 	s.lost, s.history = false, t.config.Store.Replacements()
+	if s.since < s.made { // fill has queued the events in between
+		return beginning{past: s.since, present: s.made}, true
+	}
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
 	}

@@ -479,6 +479,7 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 				}
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay, QueueBytes: c.queue})
 				kvtest.RunUntilEnd(t, tail.Run)
+				synctest.Wait()
 				for i := range 20 { // revisions 22 to 41
 					kvtest.Put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
 				}
@@ -495,6 +496,9 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 				past, present := begin(t, sub, c.least)
 				if past != c.past || past > 0 && present != 41 {
 					t.Fatalf("from %d to %d, want from %d", past, present, c.past)
+				}
+				if again, to := begin(t, sub, c.least); again != past || to != present { // its owner could not load
+					t.Fatalf("from %d to %d, and then from %d to %d", past, present, again, to)
 				}
 				if past == 0 {
 					past = 41

@@ -46,7 +46,7 @@ type Subscription struct {
 	bytes int64
 	// since is the revision after which nothing is missing from the queue.
 	since int64
-	made  int64 // the value of since when the subscription was made, 0 if it was unknown
+	made  int64 // the value of since when the subscription was made, 0 if it was unknown or the history was lost
 	// history is how often the store had been replaced when the owner learnt that it must
 	// load.
 	history uint64
@@ -359,7 +359,7 @@ func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 	if foreign || s.history != history {
 		s.kept.Store(0)
 	}
-	s.since = revision
+	s.since, s.made = revision, 0
 	s.changedLocked()
 	s.wakeLocked()
 }
