@@ -54,7 +54,7 @@
 //     covers it fails, and a Get returns the Object with its error. All other keys are served. Its
 //     deletion is an ordinary event. Every 15 seconds a Reflector decodes up to a thousand corrupt
 //     objects again, and more as long as some succeed. A decoded object replaces the
-//     corrupt one, also in its event, without another event.
+//     corrupt one, also in its event and in past states, without another event.
 //   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache still serves its
 //     last objects, at their last revision.
 //

@@ -2,7 +2,7 @@ package cache
 
 import (
 	"context"
-	"sync"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -34,24 +34,17 @@ func (r *Reflector) retry(ctx context.Context) {
 
 // retryAll decodes objects again and returns those that can now be decoded.
 func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []repair {
-	var (
-		mu       sync.Mutex
-		repaired []repair
-		group    errgroup.Group
-	)
+	tried := make([]repair, len(corrupt))
+	var group errgroup.Group
 	group.SetLimit(r.config.Workers)
-	for _, o := range corrupt {
+	for i, o := range corrupt {
 		group.Go(func() error {
-			if sound := r.retryOne(ctx, o); sound != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				repaired = append(repaired, repair{o, sound})
-			}
+			tried[i] = repair{o, r.retryOne(ctx, o)}
 			return nil
 		})
 	}
 	_ = group.Wait() // none fails
-	return repaired
+	return slices.DeleteFunc(tried, func(r repair) bool { return r.sound == nil })
 }
 
 // retryOne decodes a corrupt object again. It returns nil if that fails or the object has changed.
@@ -67,28 +60,23 @@ func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 }
 
 // showRepaired replaces corrupt objects that are still present with sound ones of the same
-// revision, also in their events. The objects have not changed in the store, so there are no new events.
+// revision, also in their events and in past states. The objects have not changed in the store, so there are no new
+// events.
 func (c *Cache) showRepaired(repaired []repair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.current.Load()
-	var next *state
-	for _, r := range repaired {
-		if now.get(r.corrupt.Key()) != r.corrupt {
-			continue
-		}
-		if next == nil {
-			next = now.clone()
-		}
-		next.put(r.sound)
-	}
-	if next == nil || c.retired.Load() {
+	repaired = slices.DeleteFunc(repaired, func(r repair) bool { return now.get(r.corrupt.Key()) != r.corrupt })
+	if len(repaired) == 0 || c.retired.Load() {
 		return
 	}
-	c.publish(next)
+	next := now.clone()
 	for _, r := range repaired {
-		if next.get(r.corrupt.Key()) == r.sound {
-			c.log.repair(r)
-		}
+		next.put(r.sound)
+	}
+	c.publish(next)
+	c.checkpoints.reset() // they have the corrupt objects
+	for _, r := range repaired {
+		c.log.repair(r)
 	}
 }

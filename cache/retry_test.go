@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,32 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 		page, err := c.Snapshot().List(Query{Label: selector(t, "app="+app)}, nil)
 		if err != nil || page.Index != "app" || len(page.Objects) != 2 || page.Objects[1] != sound[100+i] {
 			t.Errorf("app=%s: %d objects by index %q, %v", app, len(page.Objects), page.Index, err)
+		}
+	}
+}
+
+// TestHealedPast checks that past states have an object that is healed, too.
+func TestHealedPast(t *testing.T) {
+	schema := NewSchema("things", nil)
+	c, err := New(Config{Schema: schema, Log: LogConfig{CheckpointEvery: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	corrupt, sound := corruptObjects(schema, 1)
+	c.Reset(corrupt, 1)
+	const last = 4
+	for revision := int64(2); revision <= last; revision++ {
+		o := NewObject(ObjectConfig{Key: "other", Revision: revision}, schema)
+		c.Apply(Batch{Revision: revision, Changes: []Change{{Key: o.Key(), Object: o}}})
+	}
+	c.showRepaired([]repair{{corrupt[0], sound[0]}})
+	for revision := range int64(last) {
+		past, err := c.At(revision + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page, err := past.List(Query{}, nil); err != nil || !slices.Contains(page.Objects, sound[0]) {
+			t.Errorf("revision %d: %d objects, %v", revision+1, len(page.Objects), err)
 		}
 	}
 }
