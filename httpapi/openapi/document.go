@@ -88,10 +88,8 @@ func pack(write func(w io.Writer) error) (*packed, error) {
 // packFast compresses what write writes with S2, at a tenth of the cost of pack. It is for documents that
 // are never sent compressed.
 func packFast(write func(w io.Writer) error) (*packed, error) {
-	whole := wholes.Get().(*bytes.Buffer)
-	defer wholes.Put(whole)
-	whole.Reset()
-	if err := write(whole); err != nil {
+	var whole bytes.Buffer
+	if err := write(&whole); err != nil {
 		return nil, err
 	}
 	return &packed{
@@ -99,9 +97,6 @@ func packFast(write func(w io.Writer) error) (*packed, error) {
 		tag: fmt.Sprintf("%X", sha512.Sum512(whole.Bytes())), made: time.Now(),
 	}, nil
 }
-
-// wholes is a pool of buffers for packFast.
-var wholes = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // counter counts written bytes.
 type counter int64
@@ -193,9 +188,9 @@ func (d *document) acceptable(clauses []goautoneg.Accept) (p *packed, subType st
 }
 
 // send answers with p, as kube-openapi pkg/handler and pkg/handler3 do.
-func (p *packed) send(w http.ResponseWriter, r *http.Request, subType, tag string) {
+func (p *packed) send(w http.ResponseWriter, r *http.Request, subType string) {
 	w.Header().Set("Content-Type", "application/"+subType)
-	w.Header().Set("Etag", strconv.Quote(tag))
+	w.Header().Set("Etag", strconv.Quote(p.tag))
 	if !p.fast && compresses(w) && p.size >= gziphandler.DefaultMinSize && plain(r) {
 		w.Header().Set("Content-Encoding", "gzip") // so that w does not compress
 		serveContent(w, r, p.made, bytes.NewReader(p.data))

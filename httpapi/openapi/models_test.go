@@ -110,7 +110,7 @@ func TestDocumentIsInflatedOncePerRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.send(w, r, "json", p.tag) })
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.send(w, r, "json") })
 	for _, test := range []struct {
 		name, header string
 		n            int

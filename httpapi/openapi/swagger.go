@@ -72,7 +72,7 @@ func (s *swaggerService) serve(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		w.WriteHeader(http.StatusNotAcceptable)
 	default:
-		p.send(w, r, subType, p.tag)
+		p.send(w, r, subType)
 	}
 }
 

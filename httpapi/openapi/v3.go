@@ -25,23 +25,19 @@ type openAPIv3 struct {
 	extensions Extensions           // nil if there are none
 	aggregator Aggregator           // nil if there is none
 
-	mu      sync.Mutex
-	known   map[string]describedPart[*document] // documents of the extensions, by path; replaced whole
-	changes int                                 // of known
-	index   []byte                              // of known and the built-in ones; nil if it was not requested
+	mu    sync.Mutex
+	known map[string]describedPart[*document] // documents of the extensions, by path; replaced whole
 }
 
-// documentsLocked returns the current documents of the extensions.
-func (s *openAPIv3) documentsLocked() map[string]describedPart[*document] {
+// extended returns the current documents of the extensions.
+func (s *openAPIv3) extended() map[string]describedPart[*document] {
 	if s.extensions == nil {
 		return nil
 	}
-	documents, changed := partsOf(s.known, s.extensions.OpenAPIV3(), func(d Description[spec3.OpenAPI]) *document { return newDocument(inV3, written(d)) })
-	if changed {
-		s.known, s.index = documents, nil
-		s.changes++
-	}
-	return documents
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known, _ = partsOf(s.known, s.extensions.OpenAPIV3(), func(d Description[spec3.OpenAPI]) *document { return newDocument(inV3, written(d)) })
+	return s.known
 }
 
 // written returns a function that writes the document of d.
@@ -64,12 +60,10 @@ func written(d Description[spec3.OpenAPI]) func(w io.Writer) error {
 
 // find returns the document at a path below /openapi/v3/, nil if there is none.
 func (s *openAPIv3) find(name string) *document {
-	if d := s.builtIn[name]; d != nil || s.extensions == nil {
+	if d := s.builtIn[name]; d != nil {
 		return d
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.documentsLocked()[name].part
+	return s.extended()[name].part
 }
 
 // serveIndex lists the documents by their hashes, which needs all documents. net/http guesses the
@@ -89,16 +83,6 @@ func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 
 // indexed returns the current index.
 func (s *openAPIv3) indexed() ([]byte, error) {
-	s.mu.Lock()
-	known, changes, index := s.documentsLocked(), s.changes, s.index
-	s.mu.Unlock()
-	var linked map[string]handler3.OpenAPIV3DiscoveryGroupVersion
-	if s.aggregator != nil {
-		linked = s.aggregator.OpenAPIV3()
-	}
-	if index != nil && len(linked) == 0 {
-		return index, nil
-	}
 	root := handler3.OpenAPIV3Discovery{Paths: make(map[string]handler3.OpenAPIV3DiscoveryGroupVersion)}
 	link := func(name string, d *document) error {
 		p, err := d.in("json")
@@ -112,26 +96,19 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 			return nil, err
 		}
 	}
-	for name, d := range known {
+	for name, d := range s.extended() {
 		if err := link(name, d.part); err != nil {
 			klog.ErrorS(err, "Omitting an API from the index of OpenAPI v3", "path", name)
 		}
 	}
-	for name, linkedTo := range linked {
-		if _, own := root.Paths[name]; !own {
-			root.Paths[name] = linkedTo
+	if s.aggregator != nil {
+		for name, linked := range s.aggregator.OpenAPIV3() {
+			if _, own := root.Paths[name]; !own {
+				root.Paths[name] = linked
+			}
 		}
 	}
-	index, err := json.Marshal(root)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.changes == changes && len(linked) == 0 {
-		s.index = index
-	}
-	return index, nil
+	return json.Marshal(root)
 }
 
 // hashed returns the URL of a document with its hash.
@@ -175,5 +152,5 @@ func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
 	}
-	p.send(w, r, subType, p.tag)
+	p.send(w, r, subType)
 }
