@@ -49,7 +49,7 @@ func NewTarget(scope *handlers.RequestScope, empty func() runtime.Object) Target
 	t.lenient = decoder{info.Serializer, scope.Serializer.DecoderToVersion(info.Serializer, scope.HubGroupVersion)}
 	t.strict = decoder{info.StrictSerializer, scope.Serializer.DecoderToVersion(info.StrictSerializer, scope.HubGroupVersion)}
 	if sample, err := scope.Creater.New(scope.Kind); err == nil {
-		t.narrows = Narrows(sample)
+		t.narrows = !holdsDocument(reflect.TypeOf(sample), make(map[reflect.Type]bool))
 	}
 	var reference runtime.Object
 	if reference, t.metaErr = scope.UnsafeConvertor.ConvertToVersion(empty(), scope.Kind.GroupVersion()); t.metaErr == nil {
@@ -232,7 +232,7 @@ func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runt
 		}
 		return nil, apierrors.NewBadRequest(p.decodeErr.Error())
 	}
-	narrowed := p.mayNarrow(versioned)
+	narrowed := p.mayNarrow()
 	part := versioned
 	if narrowed {
 		part = narrowedCopy(versioned, p.parsed)
@@ -309,14 +309,9 @@ const (
 // structs below. The other fields are restored before the result gets its defaults. If a directive such
 // as "$patch" is among the fields, all fields stay: the directive may apply to any of them.
 
-// Narrows reports whether merge patches may apply to a part of an object of the type of sample. They may
-// not if the type holds arbitrary JSON, as a ControllerRevision does. Upstream converts that JSON to a map
-// and back, which sorts its keys and rewrites its numbers.
-func Narrows(sample runtime.Object) bool {
-	return isStruct(sample) && !holdsDocument(reflect.TypeOf(sample), make(map[reflect.Type]bool))
-}
-
-// holdsDocument reports whether values of t may hold a document, unless a type in seen does.
+// holdsDocument reports whether values of t may hold arbitrary JSON, as a ControllerRevision does, unless a type in seen
+// does. Merge patches of such a type apply to the whole object: upstream converts that JSON to a map and back, which
+// sorts its keys and rewrites its numbers.
 func holdsDocument(t reflect.Type, seen map[reflect.Type]bool) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
@@ -342,14 +337,9 @@ func holdsDocument(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-func isStruct(obj runtime.Object) bool {
-	t := reflect.TypeOf(obj)
-	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
-}
-
-// mayNarrow reports whether the patch, which is decoded, may apply to a part of obj.
-func (p *Patch) mayNarrow(obj runtime.Object) bool {
-	return p.Target.narrows && p.parsed != nil && len(p.Data) <= maxNarrowed && isStruct(obj)
+// mayNarrow reports whether the patch, which is decoded, may apply to a part of its object.
+func (p *Patch) mayNarrow() bool {
+	return p.Target.narrows && p.parsed != nil && len(p.Data) <= maxNarrowed
 }
 
 // mergePart applies a JSON merge patch to a part of stored. It returns nil if the patch must apply to the
@@ -361,10 +351,10 @@ func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 	if err != nil {
 		return nil
 	}
-	if sized, ok := whole.(interface{ Size() int }); !ok || sized.Size() < minMerged || len(p.Data) > maxNarrowed {
+	if sized, ok := whole.(interface{ Size() int }); !ok || sized.Size() < minMerged {
 		return nil
 	}
-	if p.decode(); p.decodeErr != nil || len(p.strictErrs) > 0 || !p.mayNarrow(whole) {
+	if p.decode(); p.decodeErr != nil || len(p.strictErrs) > 0 || !p.mayNarrow() {
 		return nil
 	}
 	before, err := runtime.Encode(t.encoder, narrowedCopy(whole, p.parsed))

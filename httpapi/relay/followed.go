@@ -47,13 +47,12 @@ type followed struct {
 	source   source
 	err      error // why it cannot be followed
 
-	resource atomic.Pointer[reads.Resource] // of endpoint, once a request has come
-	lastUsed atomic.Int64                   // in nanoseconds since the epoch
-	ended    atomic.Int64                   // when alive ended; 0 before
-	loaded   atomic.Int64                   // bytes of the objects in the last load, as far as it has come
-	over     atomic.Bool                    // the budget had no room for it, or it may not be watched
-	unproven atomic.Int64                   // when the cache last could not be proven current; 0 if never
-	minor    atomic.Int64                   // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
+	lastUsed atomic.Int64 // in nanoseconds since the epoch
+	ended    atomic.Int64 // when alive ended; 0 before
+	loaded   atomic.Int64 // bytes of the objects in the last load, as far as it has come
+	over     atomic.Bool  // the budget had no room for it, or it may not be watched
+	unproven atomic.Int64 // when the cache last could not be proven current; 0 if never
+	minor    atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
 
 	users int // Relay.mu guards it
 }
@@ -87,12 +86,8 @@ func (f *followed) served(from *reads.Resource) *reads.Resource {
 	if f.custom != nil {
 		return f.custom
 	}
-	if made := f.resource.Load(); made != nil {
-		return made
-	}
 	made := *from
 	made.Endpoint, made.View = f.endpoint, f.endpoint.View
-	f.resource.Store(&made)
 	return &made
 }
 
