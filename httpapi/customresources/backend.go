@@ -65,29 +65,9 @@ func (s *serving) build() (*backend, error) {
 	if g.custom, err = e.config.Registry.NewCustomResource(g.resourceOf(s)); err != nil {
 		return nil, err
 	}
-	if !mayWait(crd) {
-		if _, err := g.built(); err != nil {
-			g.custom.Retire()
-			return nil, err
-		}
-	}
-	g.ending, g.end = context.WithCancel(context.Background())
-	g.running, g.stop = context.WithCancel(context.Background())
-	if !e.begin(g.run) {
-		g.end()
-		_ = g.custom.Run(g.ending) // g.ending has ended: Run only releases what custom holds
-		return nil, errRetired
-	}
-	for i := range crd.Spec.Versions {
-		v := &crd.Spec.Versions[i]
-		if !v.Served {
-			continue
-		}
-		var err error
-		if g.readable[v.Name], err = ReadsOf(g.custom, &e.monitors, crd, v); err != nil {
-			g.retire()
-			return nil, err
-		}
+	if err := g.start(s); err != nil {
+		g.custom.Retire()
+		return nil, err
 	}
 	loading, cancel := context.WithTimeout(g.ending, loadTimeout)
 	defer cancel()
@@ -95,6 +75,33 @@ func (s *serving) build() (*backend, error) {
 		klog.InfoS("Custom resources are not loaded yet, serving them anyway", "resource", g.custom.GroupResource, "err", err)
 	}
 	return g, nil
+}
+
+// start makes what serves reads and, unless it may wait, what serves writes, and starts the cache.
+func (g *backend) start(s *serving) error {
+	e, crd := s.extensions, s.crd.Load()
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		if !v.Served {
+			continue
+		}
+		var err error
+		if g.readable[v.Name], err = ReadsOf(g.custom, &e.monitors, crd, v); err != nil {
+			return err
+		}
+	}
+	if !mayWait(crd) {
+		if _, err := g.built(); err != nil {
+			return err
+		}
+	}
+	g.ending, g.end = context.WithCancel(context.Background())
+	g.running, g.stop = context.WithCancel(context.Background())
+	if !e.begin(g.run) {
+		g.end()
+		return errRetired
+	}
+	return nil
 }
 
 // hasWebhook reports whether a webhook converts the objects of crd.

@@ -51,16 +51,13 @@ type group struct {
 func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
 	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
 	next := &group{document: metav1.APIGroup{Name: name}, versions: make(map[string][]metav1.APIResource)}
-	whole := make(map[string][]apidiscoveryv2.APIResourceDiscovery)
 	for _, member := range members {
 		if !apihelpers.IsCRDConditionTrue(member, apiextensionsv1.Established) {
 			continue
 		}
 		for i := range member.Spec.Versions {
 			if v := &member.Spec.Versions[i]; v.Served {
-				list := resources(member, v)
-				next.versions[v.Name] = append(next.versions[v.Name], list...)
-				whole[v.Name] = append(whole[v.Name], aggregatedEntries(name, v.Name, list)...)
+				next.versions[v.Name] = append(next.versions[v.Name], resources(member, v)...)
 			}
 		}
 	}
@@ -71,30 +68,21 @@ func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourc
 		gv := schema.GroupVersion{Group: name, Version: v}
 		next.document.Versions = append(next.document.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
 	}
-	if len(names) == 0 {
-		next = nil
-	} else {
-		next.document.PreferredVersion = next.document.Versions[0]
-	}
-	d.publish(name, next, whole)
-}
-
-// publish replaces the discovery of a group; nil removes it.
-func (d *discovery) publish(name string, next *group, whole map[string][]apidiscoveryv2.APIResourceDiscovery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.known[name]
-	if next == nil {
+	if len(names) == 0 {
 		if before != nil {
 			delete(d.known, name)
 			d.everything.RemoveGroup(name)
 		}
 		return
 	}
+	next.document.PreferredVersion = next.document.Versions[0]
 	d.known[name] = next
-	for v, list := range whole {
+	for v, list := range next.versions {
 		d.everything.AddGroupVersion(name, apidiscoveryv2.APIVersionDiscovery{
-			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v, Resources: list,
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v, Resources: aggregatedEntries(name, v, list),
 		})
 		d.everything.SetGroupVersionPriority(metav1.GroupVersion{Group: name, Version: v}, groupPriority, versionPriority)
 	}

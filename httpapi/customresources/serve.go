@@ -73,33 +73,39 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		e.discovery.serve(w, req, e.unknown())
 		return
 	}
+	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	found, err := e.use(req.Context(), gr, info.APIVersion, func(s *serving, g *backend, b *built) error {
+		e.serve(w, req, info, s, g, b)
+		return nil
+	})
+	switch {
+	case !found:
+		e.unknown().ServeHTTP(w, req)
+	case errors.Is(err, errRetired):
+		fail(w, req, info, errChanging())
+	case err != nil:
+		klog.ErrorS(err, "Custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup)
+		fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
+	}
+}
+
+// use calls serve with the backend of gr, which is not retired before serve returns. If the CRD has changed since, or
+// serve returns errRetired, use begins again. It returns errRetired if the server is shutting down. found is false if
+// there is no such resource now.
+func (e *Extensions) use(ctx context.Context, gr schema.GroupResource, version string, serve func(*serving, *backend, *built) error) (found bool, err error) {
 	for {
-		gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 		s := e.servings.Load().of(gr)
-		if s == nil || !s.offers(info.APIVersion) {
-			e.unknown().ServeHTTP(w, req)
-			return
+		if s == nil || !s.offers(version) {
+			return false, nil
 		}
-		err := e.serve(w, req, info, s)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, errRetired) {
-			klog.ErrorS(err, "Custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup)
-			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
-			return
-		}
-		// The CRD has changed since, or this server is shutting down.
-		if !e.awaitReplaced(req.Context(), gr, s) {
-			fail(w, req, info, errChanging())
-			return
+		err := s.use(serve)
+		if !errors.Is(err, errRetired) || !e.awaitReplaced(ctx, gr, s) {
+			return true, err
 		}
 	}
 }
 
-// serve has the backend of s answer a request. If it returns an error, the request is not answered.
-// errRetired says that the CRD has changed.
-func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, s *serving) error {
+func (s *serving) use(serve func(*serving, *backend, *built) error) error {
 	g, err := s.get()
 	if err != nil {
 		return err
@@ -112,9 +118,14 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 	if err != nil {
 		return err
 	}
+	return serve(s, g, b)
+}
+
+// serve has upstream's handlers answer a request.
+func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, s *serving, g *backend, b *built) {
 	if b.Versions[info.APIVersion] == nil || !s.inScope(info.Verb, info.Namespace) {
 		e.unknown().ServeHTTP(w, req)
-		return nil
+		return
 	}
 	if info.Verb == "watch" { // ends when g is retired
 		ctx, cancel := context.WithCancel(req.Context())
@@ -123,7 +134,6 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 		req = req.WithContext(ctx)
 	}
 	filters.WithWarningRecorder(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.answer(w, req, info, b) })).ServeHTTP(w, req)
-	return nil
 }
 
 func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, err error) {

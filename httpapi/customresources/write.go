@@ -18,6 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources/versions"
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/managedfields"
 	"github.com/larder-io/larder/httpapi/writes"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -71,23 +72,22 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 			if storage == nil {
 				continue
 			}
-			own, view := admit, func() *registry.View { return g.readable[v.Name].View }
-			manager := set.Versions[v.Name].Updates
+			own, view, manager := admit, g.readable[v.Name].View, scope.FieldManager
 			switch subresource {
 			case "":
-				own = creates{admit, s}
+				own, manager = creates{admit, s}, set.Versions[v.Name].Updates
 			case "status":
 				manager = set.Versions[v.Name].StatusUpdates
 			case "scale":
-				view, manager = nil, nil
+				view = nil
 			}
 			b.endpoints[target{v.Name, subresource}] = writes.New(writes.Config{
 				Endpoint: &registry.Endpoint{
 					GVR: scope.Resource, Subresource: subresource, GVK: scope.Kind,
-					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
+					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage, View: view,
 				},
-				View: view, Scope: scope, Admission: own, Unrouted: true,
-				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Manager: manager,
+				Scope: scope, Admission: own, ManagedFields: managedfields.Uncached(manager, scope.Creater, scope.Kind),
+				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Unrouted: true,
 			})
 		}
 	}
@@ -105,43 +105,27 @@ func errChanging() error {
 }
 
 // Write serves a write of a custom resource and reports whether it has. If not, there is no such
-// resource now. attributes returns the attributes of the write's tracing span.
-func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.KeyValue) bool {
-	gr := schema.GroupResource{Group: x.Group, Resource: x.Resource}
-	for {
-		s := e.servings.Load().of(gr)
-		if s == nil || !s.offers(x.Version) || e.builtIn.Has(x.Group) || !s.inScope(x.Verb, x.Namespace) {
-			return false
-		}
-		served, err := e.write(x, s, attributes)
-		if err == nil || !errors.Is(err, errRetired) {
-			return served // ServeHTTP answers with the error
-		}
-		// The CRD has changed since, or this server is shutting down.
-		if !e.awaitReplaced(x.Base(), gr, s) {
-			x.Fail(errChanging())
-			return true
-		}
+// resource now, or it cannot be served. attributes returns the attributes of the write's tracing span.
+func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.KeyValue) (served bool) {
+	if e.builtIn.Has(x.Group) {
+		return false
 	}
+	gr := schema.GroupResource{Group: x.Group, Resource: x.Resource}
+	_, err := e.use(x.Base(), gr, x.Version, func(s *serving, _ *backend, b *built) (err error) {
+		served, err = e.write(x, s, b, attributes)
+		return err
+	})
+	if errors.Is(err, errRetired) {
+		x.Fail(errChanging())
+		return true
+	}
+	return served // ServeHTTP answers with other errors
 }
 
-// write has the backend of s serve a write and reports whether it has. If not, the request is not
-// answered. errRetired says that the CRD has changed.
-func (e *Extensions) write(x *exchange.Exchange, s *serving, attributes func() []attribute.KeyValue) (bool, error) {
-	g, err := s.get()
-	if err != nil {
-		return false, err
-	}
-	if !g.acquire() {
-		return false, errRetired
-	}
-	defer g.release()
-	b, err := g.built()
-	if err != nil {
-		return false, err
-	}
+// write serves a write by an endpoint of b and reports whether it has. It returns errRetired if the CRD has changed.
+func (e *Extensions) write(x *exchange.Exchange, s *serving, b *built, attributes func() []attribute.KeyValue) (served bool, err error) {
 	t := target{x.Version, x.Subresource}
-	if !b.serves(t, x.Verb) {
+	if !b.serves(t, x.Verb) || !s.inScope(x.Verb, x.Namespace) {
 		return false, nil
 	}
 	if x.Verb == "create" || x.Verb == "patch" && x.Subresource == "" && bytes.HasPrefix(x.Peek("Content-Type"), []byte("application/apply-patch")) {

@@ -65,6 +65,11 @@ func New(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, d
 	return &Cache{Manager: manager, types: own, convertor: convertor, creater: creater, kind: kind, subresource: subresource}, nil
 }
 
+// Uncached returns a Cache that has manager compute the managedFields of every write of a kind.
+func Uncached(manager *managedfields.FieldManager, creater runtime.ObjectCreater, kind schema.GroupVersionKind) *Cache {
+	return &Cache{Manager: manager, types: new(converter), creater: creater, kind: kind}
+}
+
 // resultEntry is an entry of the managedFields that a write results in.
 type resultEntry struct {
 	entry metav1.ManagedFieldsEntry // without its time; its fields have numbers in place of identifiers
@@ -77,41 +82,13 @@ func (c *Cache) Create(obj runtime.Object, manager string) error {
 	if err != nil {
 		return nil // upstream does nothing either
 	}
-	key, ok := c.creationKey(obj, object, manager)
-	if ok {
-		if result, known := c.result(key); known {
-			object.SetManagedFields(entriesOf(result, nil, nil))
-			return nil
-		}
-	}
 	live, err := c.creater.New(c.kind)
 	if err != nil {
 		return err
 	}
-	c.Manager.UpdateNoErrors(live, obj, manager)
-	if made := object.GetManagedFields(); ok && len(made) == 1 {
-		c.add(key, nil, made, nil)
-	}
+	var ids identifiers
+	c.set(live, obj, object, manager, c.creationKey(obj, object, manager, &ids), nil, &ids)
 	return nil
-}
-
-// creationKey returns a key of everything that the managedFields of a created object depend on. There is no key for
-// an object that already has managedFields or kubectl's last applied configuration.
-func (c *Cache) creationKey(obj runtime.Object, object metav1.Object, manager string) ([]byte, bool) {
-	t := c.types.known(c.kind)
-	if t == nil || object.GetManagedFields() != nil {
-		return nil, false
-	}
-	if _, kubectl := object.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; kubectl {
-		return nil, false
-	}
-	versioned, ok := c.versioned(obj, t)
-	if !ok {
-		return nil, false
-	}
-	key := appendText(append(make([]byte, 0, 1024), 'c'), manager)
-	key, ok = t.appendOutline(key, versioned, nil)
-	return key, ok && len(key) <= maxKey
 }
 
 // Update sets the managedFields of obj, which is about to replace live, as the field manager would.
@@ -124,6 +101,11 @@ func (c *Cache) Update(live, obj runtime.Object, manager string) {
 	if err != nil {
 		return
 	}
+	t := c.types.known(c.kind)
+	if t == nil {
+		c.Manager.UpdateNoErrors(live, obj, manager)
+		return
+	}
 	before, ok := c.entriesBefore(stored, object)
 	if ok && len(before) == 0 {
 		object.SetManagedFields(nil)
@@ -134,21 +116,44 @@ func (c *Cache) Update(live, obj runtime.Object, manager string) {
 	if ok {
 		sent := object.GetManagedFields()
 		object.SetManagedFields(nil)
-		key, ok = c.updateKey(live, obj, before, manager, &ids)
+		key = c.updateKey(t, live, obj, before, manager, &ids)
 		object.SetManagedFields(sent)
 	}
-	if ok {
-		if result, known := c.result(key); known {
-			entries := entriesOf(result, before, &ids)
-			c.check(live, obj, manager, entries)
-			object.SetManagedFields(entries)
-			return
-		}
+	c.set(live, obj, object, manager, key, before, &ids)
+}
+
+// set sets the managedFields of obj, whose metadata is object, to the cached result of key, or has the field manager
+// compute them. It caches that result, unless key is nil. before are the managedFields that the field manager starts with.
+func (c *Cache) set(live, obj runtime.Object, object metav1.Object, manager string, key []byte, before []metav1.ManagedFieldsEntry, ids *identifiers) {
+	if result := c.result(key); result != nil {
+		entries := entriesOf(result, before, ids)
+		c.check(live, obj, manager, entries)
+		object.SetManagedFields(entries)
+		return
 	}
 	c.Manager.UpdateNoErrors(live, obj, manager)
-	if ok && managedfields.ValidateManagedFields(before) == nil {
-		c.add(key, before, object.GetManagedFields(), &ids)
+	if key != nil && managedfields.ValidateManagedFields(before) == nil {
+		c.add(key, before, object.GetManagedFields(), ids)
 	}
+}
+
+// creationKey returns a key of everything that the managedFields of a created object depend on. It is nil for
+// an object that already has managedFields or kubectl's last applied configuration.
+func (c *Cache) creationKey(obj runtime.Object, object metav1.Object, manager string, ids *identifiers) []byte {
+	t := c.types.known(c.kind)
+	if t == nil || object.GetManagedFields() != nil {
+		return nil
+	}
+	if _, kubectl := object.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; kubectl {
+		return nil
+	}
+	versioned, ok := c.versioned(obj, t)
+	if !ok {
+		return nil
+	}
+	key := appendText(append(make([]byte, 0, 1024), 'c'), manager)
+	key, ok = t.appendOutline(key, versioned, ids)
+	return ids.complete(key, ok)
 }
 
 // check panics if the field manager computes another result, in builds that assert invariants.
@@ -193,18 +198,15 @@ func (c *Cache) entriesBefore(stored, object metav1.Object) ([]metav1.ManagedFie
 	return before, len(before) > 0
 }
 
-// updateKey returns a key of everything that the managedFields of an updated object depend on.
-func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedFieldsEntry, manager string, ids *identifiers) ([]byte, bool) {
-	t := c.types.known(c.kind)
-	if t == nil {
-		return nil, false
-	}
+// updateKey returns a key of everything that the managedFields of an updated object depend on. It is nil for an update
+// whose result is not cached.
+func (c *Cache) updateKey(t *objectType, live, obj runtime.Object, before []metav1.ManagedFieldsEntry, manager string, ids *identifiers) []byte {
 	key, updaters := appendText(append(make([]byte, 0, 2048), 'u'), manager), 0
 	key = binary.AppendUvarint(key, uint64(len(before)))
 	for i := range before {
 		e := &before[i]
 		if e.FieldsV1 == nil || e.APIVersion != c.kind.GroupVersion().String() {
-			return nil, false
+			return nil
 		}
 		if e.Operation != metav1.ManagedFieldsOperationApply {
 			updaters++
@@ -215,16 +217,15 @@ func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedField
 		binary.BigEndian.PutUint32(key[at:], uint32(len(key)-at))
 	}
 	if updaters > maxUpdaters || ids.refused || len(key) > maxKey {
-		return nil, false
+		return nil
 	}
 	old, oldOK := c.versioned(live, t)
 	now, nowOK := c.versioned(obj, t)
 	if !oldOK || !nowOK || t.hasException(old) || t.hasException(now) {
-		return nil, false
+		return nil
 	}
 	key, ok := t.appendChange(key, old, now, ids)
-	key = ids.appendOrder(key)
-	return key, ok && !ids.refused && len(key) <= maxKey
+	return ids.complete(key, ok)
 }
 
 // versioned converts obj to the kind's version. It fails unless the result has type t.
@@ -233,11 +234,11 @@ func (c *Cache) versioned(obj runtime.Object, t *objectType) (reflect.Value, boo
 	return reflect.ValueOf(versioned), err == nil && reflect.TypeOf(versioned) == t.goType
 }
 
-func (c *Cache) result(key []byte) ([]resultEntry, bool) {
+// result returns the cached result of key, nil if there is none.
+func (c *Cache) result(key []byte) []resultEntry {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	result, known := c.results[string(key)]
-	return result, known
+	return c.results[string(key)]
 }
 
 // add caches the managedFields that a write has resulted in.
@@ -261,7 +262,7 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 		result[i] = resultEntry{entry: e, from: from}
 		size += len(fields)
 	}
-	if ids != nil && ids.refused || size > 2*maxKey {
+	if ids.refused || size > 2*maxKey {
 		return
 	}
 	c.mu.Lock()

@@ -10,7 +10,7 @@ import (
 
 // appendChange appends how after differs from before, two values of type s. It omits equal parts of structs,
 // maps and lists with keys. Pairs with the same change add, modify and remove the same fields. ok is false if
-// the change cannot be described. ids is that of appendOutline.
+// the change cannot be described. Numbers of ids replace identifiers.
 //
 // Changes are compared and never parsed, like outlines:
 //

@@ -110,9 +110,7 @@ func knows(c *Cache, obj runtime.Object) bool {
 	if err != nil {
 		return false
 	}
-	shape, ok := c.creationKey(obj, object, "creator")
-	_, known := c.results[string(shape)]
-	return ok && known
+	return c.result(c.creationKey(obj, object, "creator", new(identifiers))) != nil
 }
 
 // TestCreationsThatAreNotRemembered checks that the field manager computes managedFields that depend on more than the

@@ -8,8 +8,7 @@ import (
 
 // identifiers numbers the IP addresses and UIDs that are keys of list items. Nearly every object has its own,
 // but managedFields depend only on which of them are equal and how they sort. Keys and results of a [Cache]
-// have numbers in place of identifiers, so one result serves writes with other identifiers. A nil *identifiers
-// replaces nothing.
+// have numbers in place of identifiers, so one result serves writes with other identifiers.
 type identifiers struct {
 	texts   []string // by number
 	sealed  bool     // the key of the write is complete, and no other identifier gets a number
@@ -45,21 +44,23 @@ func (ids *identifiers) number(text string) byte {
 	return byte(len(ids.texts) - 1)
 }
 
-// appendOrder appends the numbers in the order of their identifiers, and seals ids.
-func (ids *identifiers) appendOrder(dst []byte) []byte {
+// complete appends the numbers in the order of their identifiers to key, and seals ids. It returns nil if ok is false, an
+// identifier was refused, or the key is too long.
+func (ids *identifiers) complete(key []byte, ok bool) []byte {
 	ids.sealed = true
 	sorted := slices.Sorted(slices.Values(ids.texts))
 	for _, text := range sorted {
-		dst = append(dst, byte(slices.Index(ids.texts, text)))
+		key = append(key, byte(slices.Index(ids.texts, text)))
 	}
-	return append(dst, byte(len(sorted)))
+	key = append(key, byte(len(sorted)))
+	if !ok || ids.refused || len(key) > maxKey {
+		return nil
+	}
+	return key
 }
 
 // appendNumbered appends FieldsV1 with numbers in place of identifiers.
 func (ids *identifiers) appendNumbered(dst, fields []byte) []byte {
-	if ids == nil {
-		return append(dst, fields...)
-	}
 	if bytes.IndexByte(fields, identifierMark) >= 0 {
 		ids.refused = true
 		return dst
@@ -86,9 +87,6 @@ func (ids *identifiers) appendNumbered(dst, fields []byte) []byte {
 
 // insert undoes appendNumbered. The result is a copy.
 func (ids *identifiers) insert(numbered []byte) []byte {
-	if ids == nil {
-		return bytes.Clone(numbered)
-	}
 	size := len(numbered)
 	for _, text := range ids.texts {
 		size += len(text)

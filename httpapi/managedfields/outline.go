@@ -11,9 +11,7 @@ import (
 
 // appendOutline appends the outline of v, a value of type s: which fields are set, which of them are empty,
 // and the keys of maps and list items. Other values, such as an image, are not part of it. Objects with the
-// same outline set the same fields. ok is false if v has no outline.
-//
-// If ids is not nil, its numbers replace identifiers.
+// same outline set the same fields. ok is false if v has no outline. Numbers of ids replace identifiers.
 //
 // Outlines are compared and never parsed. Outlines of one type are equal only if all of their parts are:
 //
@@ -158,7 +156,7 @@ func (s *schemaType) appendItems(dst []byte, v reflect.Value, ids *identifiers) 
 
 // appendKeyField appends v, a field of the key of a list item. A number in place of an identifier follows a 't'.
 func (s *schemaType) appendKeyField(dst []byte, key *value.FieldCacheEntry, v reflect.Value, ids *identifiers) []byte {
-	if ids != nil && len(s.keys) == 1 && v.Kind() == reflect.String && holdsIdentifiers(key.JsonName) {
+	if len(s.keys) == 1 && v.Kind() == reflect.String && holdsIdentifiers(key.JsonName) {
 		return append(dst, 't', ids.number(v.String()))
 	}
 	if v.Kind() == reflect.Pointer {

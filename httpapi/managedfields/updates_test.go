@@ -129,10 +129,8 @@ func knowsUpdate(t *testing.T, u *Cache, live, obj runtime.Object, who string) b
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ids identifiers
-	key, ok := u.updateKey(live, obj, stored.GetManagedFields(), who, &ids)
-	_, known := u.results[string(key)]
-	return ok && known
+	kind := u.types.known(u.kind)
+	return kind != nil && u.result(u.updateKey(kind, live, obj, stored.GetManagedFields(), who, new(identifiers))) != nil
 }
 
 // TestUpdatesOfOtherAddressesAreKnown checks that the result of an update is reused for an object with other

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/larder-io/larder/internal/invariants"
 )
@@ -52,7 +53,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 			kept = before // like upstream, keep changes that admission made in this list
 		}
 		managed.set(kept)
-		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
+		warning.AddWarning(ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
 	}
 	return nil
 }
@@ -75,38 +76,21 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	}
 	var kept []metav1.OwnerReference
 	var duplicates []string
-	known := make(map[ownerKey]bool, len(owners))
+	known := make(map[string]bool, len(owners))
 	for _, owner := range owners {
-		key := ownerKey{owner, flag(owner.Controller), flag(owner.BlockOwnerDeletion)}
-		key.Controller, key.BlockOwnerDeletion = nil, nil
-		if known[key] {
+		// References are semantically equal if their encodings are. Comparing all with each other would take hours for a
+		// body of the maximum size.
+		key, err := owner.Marshal()
+		if err == nil && known[string(key)] {
 			duplicates = append(duplicates, string(owner.UID))
 			continue
 		}
-		kept, known[key] = append(kept, owner), true
+		kept, known[string(key)] = append(kept, owner), true
 	}
 	if len(duplicates) > 0 {
-		warn(ctx, fmt.Sprintf(format, strings.Join(duplicates, ", ")))
+		warning.AddWarning(ctx, "", fmt.Sprintf(format, strings.Join(duplicates, ", ")))
 		object.SetOwnerReferences(kept)
 	}
-}
-
-// ownerKey identifies an owner reference: two are semantically equal if their keys are. Comparing all
-// references with each other would take hours for a body of the maximum size.
-type ownerKey struct {
-	metav1.OwnerReference // without its pointers
-	controller, blocks    byte
-}
-
-// flag returns different bytes for nil, false and true.
-func flag(b *bool) byte {
-	switch {
-	case b == nil:
-		return 0
-	case *b:
-		return 2
-	}
-	return 1
 }
 
 // isTooLarge reports whether err is etcd's refusal of a large object (apiserver
@@ -126,26 +110,25 @@ func isTooLarge(err error) bool {
 		strings.Contains(status.GRPCStatus().Message(), "trying to send message larger than max")
 }
 
-// manage returns obj with the managedFields that it gets when manager replaces live with it. A create
-// passes a nil live.
-func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Object, error) {
-	switch {
-	case live == nil && e.ManagedFields != nil:
-		if err := e.ManagedFields.Create(obj, manager); err != nil {
-			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
-		}
-		return obj, nil
-	case live == nil:
-		empty, err := e.Scope.Creater.New(e.Scope.Kind)
-		if err != nil {
-			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
-		}
-		return e.Manager.UpdateNoErrors(empty, obj, manager), nil
-	case e.ManagedFields != nil:
+// manage sets the managedFields that obj gets when it replaces live. The field manager is the named one, or else the start
+// of the user agent. A create passes a nil live.
+func (w *Write) manage(live, obj runtime.Object, named string) error {
+	e, manager := w.endpoint, managerOf(named, w.Peek("User-Agent"))
+	if live != nil {
 		e.ManagedFields.Update(live, obj, manager)
-		return obj, nil
+		return nil
 	}
-	return e.Manager.UpdateNoErrors(live, obj, manager), nil
+	if err := e.ManagedFields.Create(obj, manager); err != nil {
+		return fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
+	}
+	return nil
+}
+
+// removeManagedFields removes the managedFields of obj, if it has metadata.
+func removeManagedFields(obj runtime.Object) {
+	if object, err := meta.Accessor(obj); err == nil {
+		object.SetManagedFields(nil)
+	}
 }
 
 // managedFields reads and writes the managedFields of an object without converting them. In an unstructured object

@@ -98,7 +98,7 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 		w.Audit.RecordsAnswers():
 		return false
 	}
-	view := w.endpoint.View()
+	view := w.endpoint.view
 	if view == nil {
 		return false
 	}

@@ -85,8 +85,7 @@ func (e *Endpoint) prepareNew(obj runtime.Object, namespace string) error {
 // without managedFields.
 func (w *Write) storeNew(obj runtime.Object, name string, attributes admission.Attributes, options *metav1.CreateOptions) (runtime.Object, error) {
 	e := w.endpoint
-	obj, err := e.manage(nil, obj, w.manager(options.FieldManager))
-	if err != nil {
+	if err := w.manage(nil, obj, options.FieldManager); err != nil {
 		return nil, err
 	}
 	if err := e.admit(w.ctx, attributes); err != nil {
@@ -96,10 +95,8 @@ func (w *Write) storeNew(obj runtime.Object, name string, attributes admission.A
 	validate := rest.AdmissionToValidateObjectFunc(e.chain, attributes, e.Scope)
 	created, err := e.creater.Create(w.ctx, name, obj, validate, options)
 	if isTooLarge(err) {
-		if object, accessErr := meta.Accessor(obj); accessErr == nil {
-			object.SetManagedFields(nil)
-			created, err = e.creater.Create(w.ctx, name, obj, validate, options)
-		}
+		removeManagedFields(obj)
+		created, err = e.creater.Create(w.ctx, name, obj, validate, options)
 	}
 	return created, err
 }

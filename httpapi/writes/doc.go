@@ -16,7 +16,7 @@
 //	identify            Write.checkIdentity, prepareNew   name and namespace are the authorized ones
 //	patch               patches.Patch.Apply               the patched object shares no memory with the stored one
 //	apply               patched.applyConfiguration        the applied object shares no memory with the stored one
-//	managedFields       Endpoint.manage                   managedFields are upstream's
+//	managedFields       Write.manage                      managedFields are upstream's
 //	mutating admission  Endpoint.admit                    admission has run, and managedFields are valid
 //	deduplicate         dedupOwners                       every owner reference is unique
 //	validate            rest.BeforeCreate, BeforeUpdate   the object is valid; validating admission has run
@@ -28,9 +28,9 @@
 // Custom resources have no internal version: the version of the request takes its place.
 // A verb skips the steps that it does not need. A create runs each step once. For an update or a patch
 // the storage passes the stored object to a callback that returns the new object
-// (rest.UpdatedObjectInfo): the steps from patch to deduplicate run inside [replacement.UpdatedObject]
-// or [patched.UpdatedObject]. They run again after a conflict. An update then decodes its body again,
-// because the storage changes the object that it receives.
+// (rest.UpdatedObjectInfo): the steps from patch to deduplicate run inside [change.UpdatedObject]. They run
+// again after a conflict. An update then decodes its body again, because the storage changes the object that
+// it receives.
 //
 // If etcd rejects an object because of its size, the write retries once without managedFields, as
 // upstream does. An apply does not retry: its managedFields are part of the request.

@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	fieldmanager "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -25,11 +24,6 @@ import (
 type Config struct {
 	Endpoint *registry.Endpoint
 
-	// View returns the view that encodes the objects in answers, or nil if there is none. It is called
-	// for each answer. If View itself is nil, the view of Endpoint is used, or its parent's view if a
-	// subresource returns its parent's object.
-	View func() *registry.View
-
 	// Scope has the serializer, converters, field manager, kind and names of the endpoint. It is
 	// upstream's type, used as a plain struct.
 	Scope *handlers.RequestScope
@@ -37,10 +31,8 @@ type Config struct {
 	// Admission is the admission chain; nil admits everything.
 	Admission admission.Interface
 
-	// ManagedFields computes managedFields. If it is nil, Manager does, and if both are nil,
-	// Scope.FieldManager does. Scope.FieldManager always serves apply.
+	// ManagedFields computes managedFields, except those of an apply: Scope.FieldManager does.
 	ManagedFields *managedfields.Cache
-	Manager       *fieldmanager.FieldManager
 
 	// Life says whether the version is deprecated. Warnings are sent with every response.
 	Life     apimetrics.Lifecycle
@@ -56,6 +48,7 @@ type Config struct {
 type Endpoint struct {
 	Config
 
+	view    *registry.View    // encodes the objects in answers; nil if there is none
 	creater rest.NamedCreater // nil if the storage does not create
 	named   bool              // the path names the created object
 	updater rest.Updater
@@ -72,7 +65,7 @@ type Endpoint struct {
 
 // New returns an endpoint. The storage in config decides which verbs it serves.
 func New(config Config) *Endpoint {
-	e := &Endpoint{Config: config, chain: admission.WithAudit(config.Admission)}
+	e := &Endpoint{Config: config, view: viewOf(config.Endpoint), chain: admission.WithAudit(config.Admission)}
 	e.mutating, _ = e.chain.(admission.MutationInterface)
 	storage := config.Endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
@@ -86,12 +79,6 @@ func New(config Config) *Endpoint {
 	e.cleaner, _ = storage.(rest.CollectionDeleter)
 	e.produces, _ = negotiation.MediaTypesForSerializer(config.Scope.Serializer)
 	e.consumes = patchTypes(!config.Unrouted)
-	if view := viewOf(config.Endpoint); e.View == nil {
-		e.View = func() *registry.View { return view }
-	}
-	if e.Manager == nil {
-		e.Manager = config.Scope.FieldManager
-	}
 	if e.patcher != nil {
 		e.patches = patches.NewTarget(config.Scope, e.patcher.New)
 	}

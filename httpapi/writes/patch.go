@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/larder-io/larder/httpapi/patches"
 )
@@ -49,29 +47,24 @@ func (w *Write) patch() (result, error) {
 	w.Event("Recorded the audit event")
 	update := &metav1.UpdateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
 	update.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("UpdateOptions"))
-	change := w.newChange(e.patcher, update)
 	p := &patched{
-		change: change, force: options.Force != nil && *options.Force,
+		change: w.newChange(e.patcher, update), force: options.Force != nil && *options.Force,
 		patch: patches.Patch{Target: &e.patches, Kind: kind, Data: w.body, Directive: directiveOf(options.FieldValidation)},
 	}
-	stored, err := w.finish(change.store(p, p.applies(), func() bool {
-		_, err := meta.Accessor(e.patcher.New())
-		p.unmanaged = err == nil && !p.applies()
-		return p.unmanaged
-	}))
+	p.build = p.buildChecked
+	stored, err := w.finish(p.store(p.applies()))
 	if err != nil {
 		return result{}, err
 	}
 	w.Event("Object stored in database")
-	return change.result(stored), nil
+	return p.result(stored), nil
 }
 
-// patched makes the new object of a patch. It implements rest.UpdatedObjectInfo.
+// patched is a change by a patch.
 type patched struct {
 	*change
-	patch     patches.Patch
-	force     bool // an apply takes fields over from other managers
-	unmanaged bool // store the object without managedFields
+	patch patches.Patch
+	force bool // an apply takes fields over from other managers
 }
 
 // applies reports whether the patch is an apply, which may create the object.
@@ -79,65 +72,49 @@ func (p *patched) applies() bool {
 	return p.patch.Kind == types.ApplyYAMLPatchType || p.patch.Kind == types.ApplyCBORPatchType
 }
 
-func (p *patched) Preconditions() *metav1.Preconditions { return nil }
-
-// UpdatedObject implements rest.UpdatedObjectInfo. The storage calls it again after a conflict.
-func (p *patched) UpdatedObject(ctx context.Context, live runtime.Object) (runtime.Object, error) {
+// buildChecked returns the new object with its managedFields, if it is the one that the path names.
+func (p *patched) buildChecked(ctx context.Context, live runtime.Object, exists bool) (runtime.Object, error) {
 	w := p.write
 	w.Event("About to apply patch")
-	stored, err := hasUID(live)
+	obj, err := p.apply(ctx, live, exists)
 	if err != nil {
 		return nil, err
 	}
-	obj, err := p.apply(ctx, live, stored)
+	uid, err := uidOf(obj)
 	if err != nil {
 		return nil, err
 	}
-	if has, err := hasUID(obj); err != nil {
-		return nil, err
-	} else if has && !stored {
-		object, err := meta.Accessor(obj)
-		if err != nil {
-			return nil, err
-		}
+	if uid != "" && !exists {
 		return nil, apierrors.NewConflict(w.endpoint.Scope.Resource.GroupResource(), w.Name,
-			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", object.GetUID()))
+			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
 	}
 	if err := w.checkIdentity(obj); err != nil {
 		return nil, err
 	}
 	w.Event("About to check admission control")
-	if err := p.admit(ctx, obj, live); err != nil {
-		return nil, err
-	}
-	if p.unmanaged {
-		if object, err := meta.Accessor(obj); err == nil {
-			object.SetManagedFields(nil)
-		}
-	}
 	return obj, nil
 }
 
-// apply returns the new object with its managedFields.
-func (p *patched) apply(ctx context.Context, live runtime.Object, stored bool) (runtime.Object, error) {
+// apply applies the patch or the configuration to live, and computes managedFields.
+func (p *patched) apply(ctx context.Context, live runtime.Object, exists bool) (runtime.Object, error) {
 	w, scope := p.write, p.write.endpoint.Scope
-	switch {
-	case p.applies() && stored:
-		return p.applyConfiguration(ctx, live)
-	case p.applies():
-		empty, err := scope.Creater.New(scope.Kind)
-		if err != nil {
-			return nil, fmt.Errorf("failed to create new object: %w", err)
+	if p.applies() {
+		if !exists {
+			var err error
+			if live, err = scope.Creater.New(scope.Kind); err != nil {
+				return nil, fmt.Errorf("failed to create new object: %w", err)
+			}
 		}
-		return p.applyConfiguration(ctx, empty)
-	case !stored:
+		return p.applyConfiguration(ctx, live, exists)
+	}
+	if !exists {
 		return nil, apierrors.NewNotFound(scope.Resource.GroupResource(), w.Name)
 	}
 	obj, err := p.applyPatch(ctx, live)
 	if err != nil {
 		return nil, err
 	}
-	return w.endpoint.manage(live, obj, w.manager(p.options.FieldManager))
+	return obj, w.manage(live, obj, p.options.FieldManager)
 }
 
 // applyPatch applies the patch to live. It hides the managedFields of live from a patch that does not
@@ -162,8 +139,8 @@ func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.
 	return obj, err
 }
 
-// applyConfiguration merges the applied configuration into live by the field manager.
-func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (runtime.Object, error) {
+// applyConfiguration merges the applied configuration into live, which may be empty, by the field manager.
+func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object, exists bool) (runtime.Object, error) {
 	manager := p.write.endpoint.Scope.FieldManager
 	if manager == nil {
 		return nil, apierrors.NewInternalError(errors.New("the resource has no managedFields"))
@@ -173,7 +150,9 @@ func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
 	applied := &unstructured.Unstructured{Object: content}
-	ignoreDeletion(applied, live)
+	if !exists {
+		ignoreDeletion(applied)
+	}
 	obj, err := manager.Apply(live, applied, p.options.FieldManager, p.force)
 	if err != nil {
 		return nil, err
@@ -189,8 +168,3 @@ func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (
 	}
 	return obj, nil
 }
-
-var (
-	_ rest.UpdatedObjectInfo = (*patched)(nil)
-	_ rest.UpdatedObjectInfo = (*replacement)(nil)
-)

@@ -55,18 +55,31 @@ func (w *Write) update() (result, error) {
 	}
 	w.Event("About to store object in database")
 	dedupOwners(w.ctx, obj, duplicateOwners)
-	change := w.newChange(e.updater, options)
-	replacement := &replacement{change: change, decode: decode, decoded: obj}
-	stored, err := w.finish(change.store(replacement, false, func() bool {
-		replacement.unmanaged = true
-		return true
-	}))
+	c := w.newChange(e.updater, options)
+	if object, err := meta.Accessor(obj); err == nil && object.GetUID() != "" {
+		c.preconditions = metav1.NewUIDPreconditions(string(object.GetUID()))
+	}
+	c.build = func(ctx context.Context, live runtime.Object, exists bool) (runtime.Object, error) {
+		next := obj
+		if obj = nil; next == nil { // after a conflict: the storage has changed the object that it received
+			var err error
+			if next, _, err = decode(); err != nil {
+				return nil, err
+			}
+			if err := w.checkIdentity(next); err != nil { // also sets a missing namespace
+				return nil, err
+			}
+			dedupOwners(ctx, next, duplicateOwners)
+		}
+		return c.replace(live, next, exists)
+	}
+	stored, err := w.finish(c.store(false))
 	if err != nil {
 		w.failed(err)
 		return result{}, err
 	}
 	w.succeeded()
-	return change.result(stored), nil
+	return c.result(stored), nil
 }
 
 // checkIdentity returns an error unless obj has the name and namespace of the path.
@@ -86,68 +99,65 @@ func (w *Write) checkIdentity(obj runtime.Object) error {
 	return nil
 }
 
-// replacement makes the new object of an update. It implements rest.UpdatedObjectInfo.
-type replacement struct {
-	*change
-	decode    func() (runtime.Object, schema.GroupVersion, error)
-	decoded   runtime.Object // nil after the first call of UpdatedObject
-	uid       types.UID      // in the body
-	unmanaged bool           // store the object without managedFields
-}
-
-// Preconditions implements rest.UpdatedObjectInfo: a UID in the body must be the stored object's.
-func (r *replacement) Preconditions() *metav1.Preconditions {
-	if r.decoded != nil {
-		if object, err := meta.Accessor(r.decoded); err == nil {
-			r.uid = object.GetUID()
-		}
-	}
-	if r.uid == "" {
-		return nil
-	}
-	uid := r.uid
-	return &metav1.Preconditions{UID: &uid}
-}
-
-// UpdatedObject implements rest.UpdatedObjectInfo. The storage changes the object that it receives and
-// calls again after a conflict, so later calls decode the body again.
-func (r *replacement) UpdatedObject(ctx context.Context, live runtime.Object) (runtime.Object, error) {
-	obj := r.decoded
-	if r.decoded = nil; obj == nil {
-		var err error
-		if obj, _, err = r.decode(); err != nil {
-			return nil, err
-		}
-		if err := r.write.checkIdentity(obj); err != nil { // also sets a missing namespace
-			return nil, err
-		}
-		dedupOwners(ctx, obj, duplicateOwners)
-	}
-	ignoreDeletion(obj, live)
-	if r.unmanaged {
-		if object, err := meta.Accessor(obj); err == nil {
-			object.SetManagedFields(nil)
-		}
-	} else {
-		obj, _ = r.write.endpoint.manage(live, obj, r.write.manager(r.options.FieldManager)) // only a create can fail
-	}
-	return obj, r.admit(ctx, obj, live)
-}
-
-// change is an update or a patch on its way to the storage.
+// change is an update or a patch on its way to the storage. It implements rest.UpdatedObjectInfo.
 type change struct {
 	write   *Write
 	updater rest.Updater
 	options *metav1.UpdateOptions
 	create  *metav1.CreateOptions // options, for admission of a create
 
-	created bool
+	preconditions *metav1.Preconditions
+	// build returns the new object with its managedFields. If exists is false, live is an empty object.
+	build     func(ctx context.Context, live runtime.Object, exists bool) (runtime.Object, error)
+	unmanaged bool // store the object without managedFields
+	created   bool
 }
+
+var _ rest.UpdatedObjectInfo = (*change)(nil)
 
 func (w *Write) newChange(updater rest.Updater, options *metav1.UpdateOptions) *change {
 	create := &metav1.CreateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
 	create.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("CreateOptions"))
 	return &change{write: w, updater: updater, options: options, create: create}
+}
+
+// Preconditions implements rest.UpdatedObjectInfo.
+func (c *change) Preconditions() *metav1.Preconditions { return c.preconditions }
+
+// UpdatedObject implements rest.UpdatedObjectInfo. The storage calls it again after a conflict.
+func (c *change) UpdatedObject(ctx context.Context, live runtime.Object) (runtime.Object, error) {
+	uid, err := uidOf(live)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := c.build(ctx, live, uid != "")
+	if err != nil {
+		return nil, err
+	}
+	operation := admission.Update
+	if uid == "" {
+		operation, live = admission.Create, nil
+	}
+	if err := c.write.endpoint.admit(ctx, c.attributes(obj, live, operation)); err != nil {
+		return nil, err
+	}
+	dedupOwners(ctx, obj, duplicateOwnersAdmitted)
+	if c.unmanaged {
+		removeManagedFields(obj)
+	}
+	return obj, nil
+}
+
+// replace returns obj, which replaces live in an update, with its managedFields.
+func (c *change) replace(live, obj runtime.Object, exists bool) (runtime.Object, error) {
+	if !exists {
+		ignoreDeletion(obj)
+	}
+	if c.unmanaged {
+		removeManagedFields(obj)
+		return obj, nil
+	}
+	return obj, c.write.manage(live, obj, c.options.FieldManager)
 }
 
 // result returns the answer for the stored object.
@@ -158,22 +168,23 @@ func (c *change) result(stored runtime.Object) result {
 	return result{http.StatusOK, stored}
 }
 
-// store updates the object by info. If the new object is too large for etcd and slim reports that it
-// can be made smaller, store retries once.
-func (c *change) store(info rest.UpdatedObjectInfo, forceCreate bool, slim func() bool) (runtime.Object, error) {
-	stored, err := c.storeOnce(info, forceCreate)
-	if isTooLarge(err) && slim() {
-		stored, err = c.storeOnce(info, forceCreate)
+// store has the storage update the object; apply says that it may also create the object. If the new object is too
+// large for etcd, store retries once without managedFields. An apply does not: its managedFields are part of the request.
+func (c *change) store(apply bool) (runtime.Object, error) {
+	stored, err := c.storeOnce(apply)
+	if isTooLarge(err) && !apply {
+		c.unmanaged = true
+		stored, err = c.storeOnce(apply)
 	}
 	return stored, err
 }
 
-func (c *change) storeOnce(info rest.UpdatedObjectInfo, forceCreate bool) (stored runtime.Object, err error) {
+func (c *change) storeOnce(apply bool) (stored runtime.Object, err error) {
 	w, e := c.write, c.write.endpoint
-	stored, c.created, err = c.updater.Update(w.ctx, w.Name, info,
+	stored, c.created, err = c.updater.Update(w.ctx, w.Name, c,
 		c.authorizeCreate(rest.AdmissionToValidateObjectFunc(e.chain, c.attributes(nil, nil, admission.Create), e.Scope)),
 		rest.AdmissionToValidateObjectUpdateFunc(e.chain, c.attributes(nil, nil, admission.Update), e.Scope),
-		forceCreate, c.options)
+		apply, c.options)
 	return stored, err
 }
 
@@ -186,23 +197,6 @@ func (c *change) attributes(obj, live runtime.Object, operation admission.Operat
 	}
 	return admission.NewAttributesRecord(obj, live, scope.Kind, w.Namespace, w.Name, scope.Resource, scope.Subresource,
 		operation, options, dryrun.IsDryRun(c.options.DryRun), w.User)
-}
-
-// admit runs mutating admission on obj, which replaces live, and removes duplicate owners.
-func (c *change) admit(ctx context.Context, obj, live runtime.Object) error {
-	stored, err := hasUID(live)
-	if err != nil {
-		return err
-	}
-	operation := admission.Update
-	if !stored {
-		operation, live = admission.Create, nil
-	}
-	if err := c.write.endpoint.admit(ctx, c.attributes(obj, live, operation)); err != nil {
-		return err
-	}
-	dedupOwners(ctx, obj, duplicateOwnersAdmitted)
-	return nil
 }
 
 // authorizeCreate returns a validation of created objects that first checks whether the user may create
@@ -238,13 +232,11 @@ func (c *change) mayCreate() error {
 	return responsewriters.ForbiddenStatusError(attributes, reason)
 }
 
-// ignoreDeletion removes the deletion timestamp and grace period from an object that is created, as a POST does. If live
-// is stored, obj keeps them. Otherwise clients could create pods that no quota counts. Malformed values remain, and are
-// refused later.
-func ignoreDeletion(obj, live runtime.Object) {
-	stored, err := hasUID(live)
-	object, objErr := meta.Accessor(obj)
-	if err != nil || objErr != nil || stored {
+// ignoreDeletion removes the deletion timestamp and grace period from an object that is created, as a POST does.
+// Otherwise clients could create pods that no quota counts. Malformed values remain, and are refused later.
+func ignoreDeletion(obj runtime.Object) {
+	object, err := meta.Accessor(obj)
+	if err != nil {
 		return
 	}
 	if object.GetDeletionTimestamp() != nil {
@@ -255,14 +247,15 @@ func ignoreDeletion(obj, live runtime.Object) {
 	}
 }
 
-// hasUID reports whether obj is stored. For a create on update, the storage passes an empty object.
-func hasUID(obj runtime.Object) (bool, error) {
+// uidOf returns the UID of obj. It is empty if obj is not stored: for a create on update, the storage passes an empty
+// object.
+func uidOf(obj runtime.Object) (types.UID, error) {
 	if obj == nil {
-		return false, nil
+		return "", nil
 	}
 	object, err := meta.Accessor(obj)
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
+		return "", apierrors.NewInternalError(err)
 	}
-	return object.GetUID() != "", nil
+	return object.GetUID(), nil
 }

@@ -215,9 +215,6 @@ func (w *Write) enterNamed() error {
 // errNoName is the error for a path without an object name.
 func errNoName() error { return apierrors.NewBadRequest("name must be provided") }
 
-// manager returns the field manager: the named one, or else the start of the user agent.
-func (w *Write) manager(named string) string { return managerOf(named, w.Peek("User-Agent")) }
-
 // failed adds an event for a failed write to the span.
 func (w *Write) failed(err error) {
 	w.Event("Write to database call failed", attribute.Int("len", len(w.body)), attribute.String("err", err.Error()))
@@ -389,6 +386,3 @@ func managerOf(named string, agent []byte) string {
 	}
 	return name.String()
 }
-
-// warn adds a warning to the response.
-func warn(ctx context.Context, text string) { warning.AddWarning(ctx, "", text) }
