@@ -38,6 +38,6 @@
 //
 // # Locks
 //
-// A listener's lock guards its set of open connections, a session's the functions to call at the end of its request. Both are leaves:
-// while one is held, nothing is written and no other lock of this package is taken.
+// A listener's lock guards its set of open connections. A session's lock guards the functions to call at the end of its
+// request. Both are leaves: while one is held, nothing is written and no other lock of this package is taken.
 package http1

@@ -14,9 +14,10 @@
 // # Writing
 //
 // A goroutine that writes a response locks Conn.writeMu and writes whole frames: as much of the
-// body as the client's windows allow, in pieces that fill a TLS record. If more is to come, a stream's Send leaves
-// its data in a buffer of a few records. It leaves with whatever is sent next, or at [Conn.Flush]. So the events of
-// many watches that share a connection leave in one write.
+// body as the client's windows allow, in pieces that fill a TLS record. If more is to come, a stream's Send keeps
+// its data in a buffer of a few records. The next write or [Conn.Flush] sends the buffer, so the events of many watches
+// that share a connection are sent in one write.
+//
 // The reading goroutine does not wait for a client that does not read, unless TLS itself answers
 // the client, as after a KeyUpdate. Its control frames (settings, pings, windows, resets) are
 // queued, and written before writeMu is unlocked. After Config.WriteTimeout the server gives up a

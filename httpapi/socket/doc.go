@@ -7,6 +7,6 @@
 //   - which TLS records leave in one packet: [Write], [Writer]
 //
 // A [TCP] is the connection below TLS. It starts no goroutine. One goroutine at a time may read, and one may write.
-// TLS also writes from the one that reads, for example after a KeyUpdate. Writes that wait call the [Waiter] of the
-// Send that goes on, if there is one.
+// TLS also writes from the one that reads, for example after a KeyUpdate. A write that waits calls the
+// [Waiter] of the current Send, if there is one.
 package socket
