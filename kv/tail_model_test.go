@@ -27,7 +27,7 @@ type action struct {
 var actions = []string{
 	"put", "put", "put", "delete", "txn", "elsewhere", "apply", "apply", "apply", "take", "load", "load",
 	"hold", "release", "end watches", "mute", "unmute", "compact", "restore", "restore in silence",
-	"wait a little", "wait long", "resubscribe", "reload",
+	"wait a little", "wait long", "resubscribe", "reload", "begin",
 }
 
 // owner is the owner of a subscription. It keeps its state.
@@ -41,6 +41,7 @@ type owner struct {
 	losses   int
 	told     int64 // the highest Fresh
 	restores int   // of the store, when told was 0
+	seen     int64 // by the tail, when the owner subscribed
 }
 
 // world is a store, a tail and some owners.
@@ -144,7 +145,20 @@ func (w *world) do(step action) {
 		o.sub.Reload()
 	case "resubscribe":
 		o.sub.Close()
-		*o = owner{prefix: o.prefix, sub: w.tail.Subscribe(o.prefix), restores: w.restores}
+		prefix := o.prefix
+		if prefix == "/registry/apps/sets/" {
+			prefix = "/registry/apps/"
+		} else if prefix == "/registry/apps/" {
+			prefix = "/registry/apps/sets/"
+		}
+		*o = owner{prefix: prefix, sub: w.tail.Subscribe(prefix), restores: w.restores, seen: w.tail.Seen()}
+	case "begin": // of a load that fails
+		if o.state == nil || o.lost {
+			if _, _, err := o.sub.Begin(w.t.Context(), 0); err != nil {
+				panic(err)
+			}
+			o.lost = true
+		}
 	}
 }
 
@@ -185,13 +199,17 @@ func (o *owner) load(w *world) {
 		return
 	}
 	if o.restores != w.restores {
-		o.restores, o.told = w.restores, 0
+		o.restores, o.told, o.seen = w.restores, 0, 0
 	}
 	for past := o.told - 1; ; {
 		o.state, o.held, o.lost = make(map[string]string), nil, false
+		var present int64
 		var err error
-		if past, _, err = o.sub.Begin(w.t.Context(), past+1); err != nil {
+		if past, present, err = o.sub.Begin(w.t.Context(), past+1); err != nil {
 			panic(err)
+		}
+		if past > 0 && present < o.seen {
+			panic(fmt.Sprintf("%s begins at %d and is present at %d, after the tail has seen %d", o.prefix, past, present, o.seen))
 		}
 		o.revision, err = kv.RangeAll(w.t.Context(), w.store, kv.RangeOptions{Prefix: o.prefix, Revision: past, Limit: 2}, func(page kv.Page) error {
 			for _, item := range page.Items {
