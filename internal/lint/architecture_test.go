@@ -18,7 +18,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 	_, packages, found := strings.Cut(string(text), "## Packages")
 	if !found {
-		t.Fatal("ARCHITECTURE.md has no section of packages")
+		t.Fatal("ARCHITECTURE.md has no section Packages")
 	}
 	packages, _, _ = strings.Cut(packages, "\n## ")
 	quoted := regexp.MustCompile("`([^`]+)`")
@@ -31,7 +31,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 		for _, pkg := range quoted.FindAllStringSubmatch(cells[1], -1) {
 			named[pkg[1]] = true
 			if _, err := os.Stat(filepath.Join(root, pkg[1])); err != nil {
-				t.Errorf("ARCHITECTURE.md names %s, which is not there: %v", pkg[1], err)
+				t.Errorf("ARCHITECTURE.md names %s, which does not exist: %v", pkg[1], err)
 			}
 		}
 	}
@@ -39,7 +39,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	for _, f := range files {
 		if !named[f.pkg] {
 			named[f.pkg] = true // once is enough
-			t.Errorf("%s: ARCHITECTURE.md does not have the package: add it to a table", f.pkg)
+			t.Errorf("%s: ARCHITECTURE.md lacks the package: add it to a table", f.pkg)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestDocsNameFiles(t *testing.T) {
 		for _, name := range file.FindAllStringSubmatch(string(text), -1) {
 			seen++
 			if _, err := os.Stat(filepath.Join(root, name[1])); err != nil {
-				t.Errorf("%s names %s, which is not there", filepath.Base(document), name[1])
+				t.Errorf("%s names %s, which does not exist", filepath.Base(document), name[1])
 			}
 		}
 	}

@@ -173,7 +173,7 @@ func TestFiguresAreMeasured(t *testing.T) {
 	all := documents(t)
 	known := measured(all[benchmarkPath])
 	if lines := strings.Count(all[benchmarkPath], "\n"); lines > maxBenchmarkLines {
-		t.Errorf("%s has %d lines, more than %d: move what is not current to %s", benchmarkPath, lines, maxBenchmarkLines, notesPath)
+		t.Errorf("%s has %d lines, more than %d: move old results to %s", benchmarkPath, lines, maxBenchmarkLines, notesPath)
 	}
 	checked := 0
 	for name, text := range all {
@@ -299,7 +299,7 @@ func TestNamedFilesExist(t *testing.T) {
 		}
 		for path := range paths {
 			if _, err := os.Stat(path); err != nil {
-				t.Errorf("%s names %s, which is not there", name, path)
+				t.Errorf("%s names %s, which does not exist", name, path)
 			}
 		}
 		for _, called := range test.FindAllStringSubmatch(text, -1) {

@@ -91,12 +91,12 @@ func TestEveryGateIsRead(t *testing.T) {
 	}
 	for _, gate := range slices.Sorted(maps.Keys(there)) {
 		if reason := idle[gate]; !here[gate] && reason == "" {
-			t.Errorf("nothing here reads the feature gate %s, which %v does: do what upstream does with it, or say in idle why no client can tell", gate, there[gate])
+			t.Errorf("nothing here reads the feature gate %s, which %v does: implement it as upstream does, or add the reason why clients cannot notice it to idle", gate, there[gate])
 		}
 	}
 	for gate := range idle {
 		if here[gate] || there[gate] == nil {
-			t.Errorf("idle need not excuse %s: it is read here, or by nothing that is replaced", gate)
+			t.Errorf("remove %s from idle: this module reads it, or no replaced code does", gate)
 		}
 	}
 	for _, entry := range replaced {

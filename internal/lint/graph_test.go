@@ -46,9 +46,7 @@ internal/invariants, internal/proctest
 // networkOnly lists the packages that see Larder only through the network.
 var networkOnly = []string{"bench", "cmd/larder-bench"}
 
-// reserved says which packages may import a module, by import path prefix.
-// A test file may also use what a package beside it may not: the exceptions
-// are in tests.
+// reserved lists the packages that may import a module, by import path prefix.
 var reserved = []struct {
 	prefix string
 	users  []string
@@ -64,14 +62,14 @@ var reserved = []struct {
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},
 }
 
-// lean are the packages that know no Kubernetes types beyond selectors.
+// lean are the packages that import only selectors of Kubernetes.
 var lean = []string{"kv", "cache", "watch"}
 
 // leanMay lists all that lean packages import from Kubernetes.
 var leanMay = []string{"k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/fields", "k8s.io/apimachinery/pkg/selection"}
 
-// TestLibraryLinksNoServer builds the list of all that a program links which follows a
-// cluster: etcd's server is not in it.
+// TestLibraryLinksNoServer lists the packages that a program links to follow a cluster. etcd's server must not be among
+// them.
 func TestLibraryLinksNoServer(t *testing.T) {
 	serves := map[string]bool{"kv": false, "cache": false, "watch/mirror": false, "kv/embedded": true}
 	args := []string{"list", "-f", "{{.ImportPath}} {{.Deps}}"}
@@ -89,7 +87,7 @@ func TestLibraryLinksNoServer(t *testing.T) {
 		pkg, _ := local(path)
 		want, ok := serves[pkg]
 		if !ok {
-			t.Fatalf("go list answers %s, which nobody asked for", path)
+			t.Fatalf("go list answers %s, which was not requested", path)
 		}
 		delete(serves, pkg)
 		if links := strings.Contains(deps, " go.etcd.io/etcd/server/"); links != want {
@@ -143,7 +141,7 @@ func entry(rank map[string]int, pkg string) (string, bool) {
 func checkLocal(t *testing.T, rank map[string]int, f *file, target string) {
 	if under(f.pkg, networkOnly) {
 		if !under(target, networkOnly) {
-			t.Errorf("%s imports %s: %v see only the network", f.path, target, networkOnly)
+			t.Errorf("%s imports %s: %v reach servers only over the network", f.path, target, networkOnly)
 		}
 		return
 	}
@@ -168,7 +166,7 @@ func checkLocal(t *testing.T, rank map[string]int, f *file, target string) {
 func checkReserved(t *testing.T, f *file, imp string) {
 	if under(f.pkg, lean) && strings.HasPrefix(imp, "k8s.io/") {
 		if !contains(leanMay, imp) {
-			t.Errorf("%s imports %s: %v know no Kubernetes types beyond selectors", f.path, imp, lean)
+			t.Errorf("%s imports %s: %v may import only selectors of Kubernetes", f.path, imp, lean)
 		}
 		return
 	}

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestNoRealSleeps checks that tests wait for time to pass only in a bubble of testing/synctest, where that takes no
-// real time and nothing else happens meanwhile.
+// TestNoRealSleeps checks that tests let time pass only in a bubble of testing/synctest, where that takes no real time.
 func TestNoRealSleeps(t *testing.T) {
 	fset, files := tree(t)
 	byPackage := make(map[string][]*ast.File)
@@ -20,14 +19,14 @@ func TestNoRealSleeps(t *testing.T) {
 	}
 	for _, parsed := range byPackage {
 		for _, at := range realSleeps(parsed) {
-			t.Errorf("%s: a real sleep: wait for what happens with proctest.Eventually or a channel, "+
+			t.Errorf("%s: a real sleep: wait for the event with proctest.Eventually or a channel, "+
 				"or sleep in the function given to synctest.Test, or in what is used only there", fset.Position(at))
 		}
 	}
 }
 
-// spot is a place in test files: in a function, a type or a method of it, by name, and
-// in a function literal that is given to synctest.Test or not.
+// spot is a place in test files: the name of its function, type or method, and whether it is in a function literal that
+// is passed to synctest.Test.
 type spot struct {
 	in     string
 	bubble bool
@@ -169,7 +168,7 @@ func receiver(d *ast.FuncDecl) string {
 	}
 }
 
-// TestRealSleepsAreFound holds the rule of TestNoRealSleeps against itself.
+// TestRealSleepsAreFound checks that realSleeps finds the sleeps of test files with and without bubbles.
 func TestRealSleepsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name, source string

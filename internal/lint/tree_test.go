@@ -39,8 +39,8 @@ func local(importPath string) (string, bool) {
 	return strings.CutPrefix(importPath, module+"/")
 }
 
-// tree returns every Go file of the module, testdata and nested modules
-// excepted. They are parsed once: no test changes them.
+// tree returns every Go file of the module, without testdata and nested modules. It parses the files once, and no test
+// changes them.
 func tree(t *testing.T) (*token.FileSet, []*file) {
 	t.Helper()
 	files, err := parsedTree()

@@ -32,8 +32,8 @@ func buildTree(t *testing.T, dir string, programs ...string) {
 	}
 }
 
-// TestEnvtestStartsFetchedArchive has setup-envtest and controller-runtime fetch the archive that an
-// index names, and envtest start what they unpack.
+// TestEnvtestStartsFetchedArchive has setup-envtest and controller-runtime fetch the archive of an index. envtest must
+// start the unpacked programs.
 func TestEnvtestStartsFetchedArchive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds larder and kubectl")
@@ -67,7 +67,7 @@ func TestEnvtestStartsFetchedArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	unpacked := string(out)
-	t.Cleanup(func() { _ = os.Chmod(unpacked, 0o755) }) // setup-envtest forbids to remove its files
+	t.Cleanup(func() { _ = os.Chmod(unpacked, 0o755) }) // setup-envtest removes the permission to delete its files
 	t.Run("setup-envtest", func(t *testing.T) { useEnvironment(t, &envtest.Environment{BinaryAssetsDirectory: unpacked}) })
 	t.Run("DownloadBinaryAssets", func(t *testing.T) {
 		useEnvironment(t, &envtest.Environment{

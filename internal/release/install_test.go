@@ -15,15 +15,14 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-// proxy is a module proxy in a directory that serves this module as it is here, and hands
-// all others on to the user's.
+// proxy is a module proxy in a directory. It has this module as it is in the tree; the user's proxy serves all others.
 type proxy struct {
 	dir, version string
 	env          []string
 }
 
-// newProxy fills one. Its version is named after what is in it, so that the build cache holds
-// what is the same and nothing else; the module cache forgets it at the end of the test.
+// newProxy fills a proxy. The hash of its contents is part of the version, so the build cache has only equal contents.
+// The end of the test removes the version from the module cache.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -90,7 +89,7 @@ func (p *proxy) setEnv(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		_ = os.Remove(filepath.Dir(unpacked)) // if nothing else is there
+		_ = os.Remove(filepath.Dir(unpacked)) // if it is empty
 	})
 }
 
@@ -106,8 +105,8 @@ func (p *proxy) run(t *testing.T, dir string, env []string, args ...string) stri
 	return string(out)
 }
 
-// TestGoInstall installs the server as somebody does who has Go and nothing of this tree,
-// resolves all that the benchmark consists of, and packs what was installed.
+// TestGoInstall installs the server with Go alone, without this tree. It resolves all modules of the benchmark, and packs
+// the installed programs.
 func TestGoInstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("installs from source")
@@ -127,8 +126,8 @@ func TestGoInstall(t *testing.T) {
 	testPackages(t, bin)
 }
 
-// TestImport has a program in a module of its own follow an etcd with the library. Its module
-// requires nothing of Kubernetes' server.
+// TestImport has a program in another module follow an etcd with the library. That module must not require Kubernetes'
+// server.
 func TestImport(t *testing.T) {
 	p, dir := newProxy(t), t.TempDir()
 	source, err := os.ReadFile(filepath.Join("..", "..", "examples", "follow", "main.go"))

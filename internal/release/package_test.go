@@ -33,8 +33,8 @@ func TestPackages(t *testing.T) {
 	testPackages(t, *released)
 }
 
-// testPackages packs the programs in a directory, unpacks what is made for Linux as its users do, and runs it
-// from there as a user who may write nothing but the data.
+// testPackages packs the programs in a directory. It unpacks the files for Linux as users do, and runs the programs as a
+// user who may write only the data.
 func testPackages(t *testing.T, dir string) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux machine can be another user in another root")
@@ -53,7 +53,7 @@ func testPackages(t *testing.T, dir string) {
 	t.Run("image", func(t *testing.T) { testImage(t, p) })
 }
 
-// testDeb has dpkg unpack the package into a root of its own.
+// testDeb has dpkg unpack the package into a separate root.
 func testDeb(t *testing.T, p *product) {
 	deb := p.deb()
 	name, root := filepath.Join(t.TempDir(), p.debName()), t.TempDir()
@@ -69,7 +69,7 @@ func testDeb(t *testing.T, p *product) {
 		t.Errorf("dpkg knows:\n%s", listed)
 	}
 	if wrong := output(t, "dpkg", "--root="+root, "--verify", "larder"); wrong != "" {
-		t.Errorf("dpkg finds other files than were packed:\n%s", wrong)
+		t.Errorf("the files that dpkg finds differ from the packed ones:\n%s", wrong)
 	}
 	for _, script := range []string{"postinst", "prerm", "postrm"} {
 		output(t, "sh", "-n", filepath.Join(root, "var/lib/dpkg/info/larder."+script))
@@ -105,7 +105,7 @@ func checkUnit(t *testing.T, root string) {
 	}
 }
 
-// testImage unpacks the image by what its index, manifest and configuration say.
+// testImage unpacks the image as its index, manifest and configuration describe it.
 func testImage(t *testing.T, p *product) {
 	image := p.image()
 	files := make(map[string][]byte)
@@ -139,7 +139,7 @@ func testImage(t *testing.T, p *product) {
 	}
 	for _, line := range []string{"USER " + imageUser, "VOLUME " + imageData, "CMD " + strings.ReplaceAll(string(command), ",", ", ")} {
 		if !strings.Contains(string(dockerfile), "\n"+line+"\n") {
-			t.Errorf("the Dockerfile has not %q", line)
+			t.Errorf("the Dockerfile lacks %q", line)
 		}
 	}
 	root := t.TempDir()
@@ -166,10 +166,10 @@ func testImage(t *testing.T, p *product) {
 			t.Fatal(err)
 		}
 	})
-	runIn(t, root, 1000690000, 0, config.Config.Cmd) // a user as a platform picks them
+	runIn(t, root, 1000690000, 0, config.Config.Cmd) // a user as platforms choose them
 }
 
-// runIn runs the program of a root, which is read but for the data, as a user.
+// runIn runs the program of a root as a user. The root is read-only except for the data.
 func runIn(t *testing.T, root string, uid, gid int, args []string) {
 	t.Helper()
 	lend(t, root)
@@ -209,7 +209,7 @@ func runIn(t *testing.T, root string, uid, gid int, args []string) {
 	}
 }
 
-// lend copies into root the libraries that a program needs which was not linked statically.
+// lend copies the libraries of a program that is not linked statically into root.
 func lend(t *testing.T, root string) {
 	t.Helper()
 	out, err := exec.Command("ldd", filepath.Join(root, "usr/bin/larder")).CombinedOutput()
@@ -228,7 +228,7 @@ func lend(t *testing.T, root string) {
 	}
 }
 
-// standIns returns a directory where the test's program stands for those of a release.
+// standIns returns a directory with the test's program in place of those of a release.
 func standIns(t *testing.T) string {
 	t.Helper()
 	program, err := os.Executable()
@@ -244,7 +244,7 @@ func standIns(t *testing.T) string {
 	return dir
 }
 
-// TestSameBytes: what is made of the same program is the same, and its sums say so.
+// TestSameBytes checks that the same program gives the same files and sums.
 func TestSameBytes(t *testing.T) {
 	programs := standIns(t)
 	var sums [2]bytes.Buffer
@@ -266,12 +266,12 @@ func TestSameBytes(t *testing.T) {
 		}
 	}
 	if sums[0].String() != sums[1].String() {
-		t.Errorf("twice the same gave\n%s\n%s", &sums[0], &sums[1])
+		t.Errorf("the same program gave\n%s\n%s", &sums[0], &sums[1])
 	}
 }
 
-// TestImageOfAllPlatforms: the archive for registries has each platform's image behind one name, and
-// every blob is what its digest says.
+// TestImageOfAllPlatforms checks that the archive for registries has each platform's image under one name, and that
+// every blob has its digest.
 func TestImageOfAllPlatforms(t *testing.T) {
 	programs := standIns(t)
 	var products []*product
@@ -318,7 +318,7 @@ func TestImageOfAllPlatforms(t *testing.T) {
 	}
 }
 
-// testSBOM: the document lists the modules that are in the program.
+// testSBOM checks that the document lists the modules in the program.
 func testSBOM(t *testing.T, p *product) {
 	text := p.sbom()
 	var document struct {
@@ -341,7 +341,7 @@ func testSBOM(t *testing.T, p *product) {
 	}
 }
 
-// TestDebVersionsAreOrdered as releases follow each other.
+// TestDebVersionsAreOrdered checks that dpkg orders the versions of Debian packages as releases follow each other.
 func TestDebVersionsAreOrdered(t *testing.T) {
 	last := ""
 	for _, version := range []string{"v0.0.0-20260101000000-abcdef", "v0.1.0-alpha.1", "v0.1.0-rc.1", "v0.1.0", "v0.1.1-rc.1", "v0.1.1", "v0.10.0"} {
