@@ -49,7 +49,7 @@ type aggregated struct {
 	asked   chan *http.Request
 }
 
-// newAggregated starts one that is known as the service name in namespace default.
+// newAggregated starts an aggregated server, whose certificate is for the Service name in namespace default.
 func newAggregated(t *testing.T, name string) *aggregated {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey(name+".default.svc", nil, nil)
@@ -114,7 +114,7 @@ func (a *aggregated) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case strings.HasSuffix(path, "/moved"):
 		http.Redirect(w, req, "https://example.com/", http.StatusFound)
 	case strings.HasSuffix(path, "/slow"):
-		_, _ = io.Copy(io.Discard, req.Body) // before that net/http does not see that the client leaves
+		_, _ = io.Copy(io.Discard, req.Body) // until then net/http does not notice that the client leaves
 		<-req.Context().Done()
 	default:
 		http.NotFound(w, req)
@@ -146,7 +146,7 @@ func (a *aggregated) serveConsole(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// register has p hand requests for things on to a.
+// register makes p proxy requests for things to a.
 func (p *process) register(a *aggregated, service string) {
 	p.t.Helper()
 	ctx := context.Background()
@@ -313,7 +313,7 @@ func testAggregatedReads(t *testing.T, p *process, a *aggregated) {
 	}
 	ended := (<-a.asked).Context()
 	w.Stop()
-	select { // that the client left reaches the other server
+	select { // the other server notices that the client has left
 	case <-ended.Done():
 	case <-time.After(proctest.Patience):
 		t.Error("the watch goes on without its client")
@@ -335,7 +335,7 @@ func testAggregatedReads(t *testing.T, p *process, a *aggregated) {
 
 func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 	t.Helper()
-	const size = 9 << 20 // more than this server takes itself
+	const size = 9 << 20 // more than Larder's own limit
 	resp, body := p.fetch("POST", things+"/upload", io.LimitReader(zeros{}, size), nil)
 	if want := fmt.Sprintf(`{"bytes":%d,"error":"<nil>"}`, size); resp.StatusCode != http.StatusOK || body != want {
 		t.Errorf("upload: %d %s, want %s", resp.StatusCode, body, want)
@@ -353,7 +353,7 @@ func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 		t.Fatalf("upgrade: %v, %v", upgraded, err)
 	}
 	for _, line := range []string{"early\n", "late\n"} {
-		if line != "early\n" { // after the deadline of the request for the upgrade
+		if line != "early\n" { // after the deadline of the upgrade request
 			for _, body := range []io.Reader{nil, io.LimitReader(zeros{}, 100<<10)} {
 				if resp, text := p.fetch("POST", things+"/slow?timeout=2s", body, nil); resp.StatusCode != http.StatusGatewayTimeout || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" ||
 					resp.Header.Get("Strict-Transport-Security") != "max-age=1" {
@@ -400,8 +400,8 @@ func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 	}
 }
 
-// TestAPIServiceTakesAGroupOverFromACRD is that an APIService with a service takes a group over
-// that a definition serves, and gives it back.
+// TestAPIServiceTakesAGroupOverFromACRD checks that an APIService with a service takes over a group that a CRD serves,
+// and gives it back.
 func TestAPIServiceTakesAGroupOverFromACRD(t *testing.T) {
 	a := newAggregated(t, "things")
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync")

@@ -25,7 +25,7 @@ import (
 type browser struct {
 	*proctest.Process
 	t       *testing.T
-	devices string // where it takes orders: host and port
+	devices string // host and port of its DevTools protocol
 }
 
 // newBrowser starts the Chromium of this machine. It ends with the test.

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestServerWorksWithAllFeatureGates checks that with all feature gates on, the server speaks CBOR, and so do its
-// own clients, which prefer it then.
+// TestServerWorksWithAllFeatureGates checks that with all feature gates on, the server serves CBOR. The server's own
+// clients then use CBOR, too.
 func TestServerWorksWithAllFeatureGates(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--feature-gates=AllAlpha=true,AllBeta=true", "--runtime-config=api/all=true")
 	codec := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())

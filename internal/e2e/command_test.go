@@ -102,8 +102,8 @@ func TestReasonNotToStartIsOneLine(t *testing.T) {
 	}
 }
 
-// plantedDir returns a data directory that another user may have put files into: it belongs to one,
-// or, as only root can give files away, may be written by all.
+// plantedDir returns a data directory into which another user may have put files. It belongs to another user or, if
+// this process is not root, is world-writable.
 func plantedDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "planted")

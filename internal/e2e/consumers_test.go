@@ -137,7 +137,7 @@ func TestEtcdPrefixes(t *testing.T) {
 	}
 }
 
-// encrypting names a file by which secrets are encrypted, which binds a value to its key.
+// encrypting returns the name of a file with which secrets are encrypted. The encryption binds a value to its key.
 func encrypting(t *testing.T) string {
 	t.Helper()
 	return writeFile(t, "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [configmaps]\n  providers: [{aescbc: {keys: [{name: k, secret: MDEyMzQ1Njc4OWFiY2RlZg==}]}}, {identity: {}}]\n")
@@ -209,7 +209,7 @@ func TestOwnName(t *testing.T) {
 	}
 }
 
-// established returns when a definition was created and when it was established.
+// established returns when a CRD was created and when it was established.
 func established(t *testing.T, p *process, name string) (created, done time.Time) {
 	t.Helper()
 	group, _, _ := strings.Cut(name, ".")

@@ -71,7 +71,7 @@ func (p *process) servesOn(watched <-chan error) error {
 	}
 }
 
-// awaitDrained checks that the server ends well, and that all has been done that was begun.
+// awaitDrained checks that the server exits with 0 and that all requests in flight have finished.
 func (p *process) awaitDrained(watched, created <-chan error, finish io.WriteCloser) {
 	t := p.t
 	t.Helper()

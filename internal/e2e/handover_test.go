@@ -195,7 +195,7 @@ func (h *handover) compare(what string, before, after map[string]json.RawMessage
 	}
 }
 
-// write makes, changes and deletes objects until ctx ends, each until it is acknowledged.
+// write creates, changes and deletes objects until ctx ends. It repeats each write until it is acknowledged.
 func (h *handover) write(ctx context.Context, who int) {
 	paths := []string{"/api/v1/namespaces/default/configmaps", "/apis/larder.example.com/v1/namespaces/default/gadgets", "/api/v1/namespaces/default/secrets"}
 	for i := 0; ctx.Err() == nil; i++ {
@@ -335,8 +335,7 @@ func (h *handover) kubectl(said string) {
 	})
 }
 
-// finish ends the writers and looks whether all that was acknowledged is there, and whether
-// the informers know it.
+// finish ends the writers and checks that the server and the informers have all acknowledged objects.
 func (h *handover) finish() {
 	h.t.Helper()
 	h.halt()
@@ -394,7 +393,7 @@ func (h *handover) finish() {
 	h.t.Logf("%d writes acknowledged, %d objects of them", h.writes, len(h.acked))
 }
 
-// restored returns the cluster as a backup of its etcd has it, in another etcd.
+// restored returns the cluster restored from a backup of its etcd, in another etcd.
 func (h *handover) restored() *handover {
 	h.t.Helper()
 	backup := filepath.Join(h.t.TempDir(), "backup")

@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// spoken notes by which version of HTTP requests are answered.
+// spoken records the version of HTTP of each answer.
 type spoken struct {
 	http.RoundTripper
 

@@ -43,8 +43,8 @@ type keyService struct {
 	key string // that encrypts
 }
 
-// keysDir makes a directory for services and the files that name them, which the end of the test removes. Names of
-// sockets must be short, unlike those of t.TempDir.
+// keysDir makes a directory for sockets and configuration files, which the end of the test removes. Names of sockets
+// must be short, unlike those of t.TempDir.
 func keysDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
@@ -243,8 +243,8 @@ func (p *process) expectKey(t *testing.T, service, key string) {
 	}
 }
 
-// awaitKey waits until writes use the key. Somebody asks how the service does meanwhile,
-// as in every cluster: this is how often the server asks it.
+// awaitKey waits until writes use the key. It requests the health checks meanwhile, as probes do, because a server asks
+// the service for its key during health checks.
 func (p *process) awaitKey(t *testing.T, service, key string) {
 	t.Helper()
 	proctest.Eventually(t, "secrets are encrypted with "+key, func() error {

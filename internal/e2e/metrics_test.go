@@ -178,8 +178,8 @@ func shapes(families map[string]*dto.MetricFamily) map[string]family {
 	return all
 }
 
-// tolerance is by which part the counts and the sums of a family may differ. Sums are compared if
-// it is not 0.
+// tolerance is the relative difference that the counts and sums of a family may have. Sums are compared if it is not
+// 0.
 type tolerance struct{ count, sum float64 }
 
 const (

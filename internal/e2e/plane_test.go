@@ -96,8 +96,8 @@ type member struct {
 	client *http.Client
 }
 
-// member returns a server that is not started yet: kube-apiserver, or Larder by that name. A
-// host is the name of a machine that it takes itself to run on; "" is this one's.
+// member returns a server that is not started yet: kube-apiserver, or Larder under that name. host is the name of the
+// server's machine; "" is this machine's name.
 func (p *plane) member(stock bool, host string, port int, args ...string) *member {
 	p.t.Helper()
 	binary, name := cmp.Or(p.stock, *stockBinary), "stock"

@@ -147,7 +147,7 @@ func normal(t *testing.T, text, mark string) (all []string, stages map[string][]
 		}
 		stages[known.ID+known.AuditID] = append(stages[known.ID+known.AuditID], known.Stage)
 		if known.Stage == "RequestReceived" && known.Verb != "create" {
-			continue // later stages tell the same and more: some are enough
+			continue // later stages contain the same and more
 		}
 		var b strings.Builder
 		d := json.NewDecoder(strings.NewReader(line))

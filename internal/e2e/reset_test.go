@@ -62,7 +62,7 @@ type outcome struct {
 	Warnings                   []string
 }
 
-// reset goes back to it.
+// reset resets the server to the checkpoint.
 func (r *resettable) reset() outcome {
 	r.t.Helper()
 	raw, err := r.core.Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/clean/reset").DoRaw(r.t.Context())
@@ -74,7 +74,7 @@ func (r *resettable) reset() outcome {
 	return done
 }
 
-// define defines a kind of x.io and returns the client of its objects.
+// define creates the CRD of a kind of x.io and returns the client of its objects.
 func (r *resettable) define(plural string) dynamic.NamespaceableResourceInterface {
 	r.t.Helper()
 	yes := true
@@ -113,7 +113,7 @@ func (r *resettable) make(ctx context.Context, plural, namespace, name string, f
 	return err
 }
 
-// undefine deletes a definition, and waits until it is gone.
+// undefine deletes a CRD, and waits until it is gone.
 func (r *resettable) undefine(plural string) {
 	r.t.Helper()
 	crds := r.defined.ApiextensionsV1().CustomResourceDefinitions()
@@ -236,7 +236,7 @@ func TestResetOutlastsDeletions(t *testing.T) {
 		if len(done.Warnings) > 0 {
 			t.Errorf("round %d: %+v", round, done)
 		}
-		r.reset() // objects that the deletions were too late for
+		r.reset() // objects that the deletions did not reach
 		r.settle(1 + round)
 		got := everything(t, r.process)
 		var lost, left []string

@@ -103,7 +103,7 @@ func (s *sample) start() {
 	}
 }
 
-// writeKubeconfig writes a file by which the sample is its service account at p.
+// writeKubeconfig writes a kubeconfig with which the sample authenticates to p as its service account.
 func (s *sample) writeKubeconfig(file string) {
 	s.t.Helper()
 	account := s.p.client().CoreV1().ServiceAccounts("wardle")
@@ -164,7 +164,7 @@ func TestSampleAPIServer(t *testing.T) {
 	testSampleReturns(t, s, k)
 }
 
-// testSampleDocuments: discovery and OpenAPI have the sample's part.
+// testSampleDocuments checks that discovery and OpenAPI have the sample's part.
 func testSampleDocuments(t *testing.T, s *sample, k *kubectl) {
 	t.Helper()
 	proctest.Eventually(t, "kubectl knows flunders", func() error {
@@ -275,14 +275,14 @@ func testSampleAccess(t *testing.T, s *sample, k *kubectl) {
 	}
 	k.must(t, "", "create", "role", "flunders", "--verb=get,list,watch", "--resource=flunders.wardle.example.com")
 	k.must(t, "", "create", "rolebinding", "flunders", "--role=flunders", "--group=devs")
-	proctest.Eventually(t, "alice may", direct("alice-token", 200)) // the sample remembers that she might not
+	proctest.Eventually(t, "alice may", direct("alice-token", 200)) // the sample has cached the denial
 	proctest.Eventually(t, "alice may through Larder", func() error { return k.try("get", "flunders", "--as=alice", "--as-group=devs") })
 	if out := k.run("", "delete", "flunder", "one", "--as=alice", "--as-group=devs"); !strings.Contains(out, `User "alice" cannot delete resource "flunders"`) {
 		t.Errorf("alice deletes: %s", out)
 	}
 }
 
-// testSampleList: a list of some megabytes arrives whole, at once and in pages.
+// testSampleList checks that a list of some megabytes arrives whole, at once and in pages.
 func testSampleList(t *testing.T, s *sample) {
 	t.Helper()
 	const count = 200

@@ -157,7 +157,7 @@ func (w *webhooks) allow(to http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(to).Encode(review)
 }
 
-// calls is how often a trace has come by.
+// calls returns the number of calls with a trace.
 func (w *webhooks) calls(trace string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -442,14 +442,14 @@ func serveEtcd(t *testing.T) string {
 	return serveEtcdIn(t, filepath.Join(t.TempDir(), "data"))
 }
 
-// serveEtcdIn does so with data that there may be.
+// serveEtcdIn is serveEtcd over a data directory that may have data.
 func serveEtcdIn(t *testing.T, data string) string {
 	t.Helper()
 	url, _ := startEtcd(t, data)
 	return url
 }
 
-// startEtcd does so and returns the process, too.
+// startEtcd is serveEtcdIn, and also returns the process.
 func startEtcd(t *testing.T, data string) (string, *proctest.Process) {
 	t.Helper()
 	dir := t.TempDir()

@@ -29,7 +29,7 @@ type load struct {
 	given  map[version]giver
 }
 
-// version is one of an object; a deletion's is one, too.
+// version is a version of an object. A deletion is a version, too.
 type version struct {
 	of       *resource
 	name     string
@@ -69,7 +69,7 @@ func (l *load) fail(format string, args ...any) {
 	l.broken = append(l.broken, fmt.Errorf(format, args...))
 }
 
-// client is one goroutine's.
+// client is the state of one goroutine that sends requests.
 type client struct {
 	*load
 	id     int
@@ -82,7 +82,7 @@ func (c *client) replica() *replica {
 
 func (c *client) name(of *resource) string { return fmt.Sprintf("o%02d", c.random.IntN(of.names)) }
 
-// resource is every other time the first one, which is written to most.
+// resource chooses a resource: every other time the first, which has most writes.
 func (c *client) resource() *resource {
 	return resources[max(0, c.random.IntN(2*len(resources)-1)-len(resources)+1)]
 }
@@ -199,7 +199,7 @@ func (c *client) keep(r *read) {
 	c.reads = append(c.reads, r)
 }
 
-// take adds an object of an answer.
+// take adds an object of an answer to the read.
 func (c *client) take(r *read, from *replica, o object) {
 	c.alike(r.of, from, o)
 	p, ok := readPayload(o.text())

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// least is the number of operations of each kind without which a run proves nothing. The run lasts until then.
+// least is the number of operations of each kind that a run needs to prove anything. The run lasts until then.
 const least = 300
 
 // TestHistory lets writers, readers and watchers use two replicas while faults are injected, and checks everything
@@ -49,7 +49,7 @@ type role struct {
 	every   time.Duration
 }
 
-// run has clients act while watchers and informers follow and disturb harms the servers, until its context ends. At
+// run has clients act while watchers and informers follow and disturb injects faults, until its context ends. At
 // the end it checks the history.
 func (l *load) run(t *testing.T, length time.Duration, roles []role, disturb func(context.Context, *rand.Rand) *nemesis) {
 	t.Helper()

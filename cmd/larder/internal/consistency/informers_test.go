@@ -57,7 +57,7 @@ func (l *load) informAll(t *testing.T, ctx context.Context) (all []*informed) {
 			form++
 			all = append(all, l.inform(t, ctx, of, to, media, paged))
 		}
-		form++ // so that every replica comes to every form
+		form++ // so that every replica serves every form
 	}
 	return all
 }
@@ -81,7 +81,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// inform runs an informer at the replica of that number, or at all if there is none.
+// inform runs an informer at replica number to, or at all replicas if there is no such replica.
 func (l *load) inform(t *testing.T, ctx context.Context, of *resource, to int, media string, paged bool) *informed {
 	t.Helper()
 	i := &informed{load: l, of: of, last: make(map[string]int64)}

@@ -10,7 +10,7 @@ import (
 // label is the resourceVersion that one process gave a list or a bookmark.
 type label struct {
 	resource, what string
-	began, ended   time.Duration // no later, and no earlier, than it was given
+	began, ended   time.Duration // interval within which it was given
 	asked          int64         // it must not be lower
 	exact          bool          // must equal the requested revision, however old
 	revision       int64

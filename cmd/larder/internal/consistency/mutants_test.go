@@ -102,7 +102,7 @@ func correctRecording() *recording {
 	}
 }
 
-// judge checks the recording with every oracle.
+// judge checks the recording with every checker.
 func (s *recording) judge(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})

@@ -156,7 +156,7 @@ func (n *network) carry(near net.Conn, to, target string, from func([]byte) (str
 	back.Wait()
 }
 
-// pump copies until an end of the connection is closed.
+// pump copies bytes until one side of the connection is closed.
 func (n *network) pump(to io.Writer, from io.Reader, l link) {
 	buffer := make([]byte, 64<<10)
 	for {

@@ -333,7 +333,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	}
 	stop() // the server accepts revisions of the lists that it has returned since the restore
 	reading.Wait()
-	equal("what was restored") // afterwards informers list no more, so that no list returns a revision that checkLost requests
+	equal("what was restored") // informers no longer list, so no list returns a revision that checkLost requests
 	r.checkLost(lost)
 	for _, s := range r.resources {
 		r.change(s, later, 1) // to revisions that the lost history had, too

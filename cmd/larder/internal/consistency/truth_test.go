@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// truth is the history as an independent client of etcd sees it.
+// truth is the history that an independent client of etcd has received.
 type truth struct {
 	store *kv.Etcd
 
@@ -154,7 +154,7 @@ func (p *past) changes(revision int64) (n int) {
 	return n
 }
 
-// past returns a resource's.
+// past returns the past of a resource.
 func (tr *truth) past(t *testing.T, of *resource) *past {
 	t.Helper()
 	tr.mu.Lock()
