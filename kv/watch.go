@@ -263,21 +263,14 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			if member != "" && (errors.Is(err, errStalled) || errors.Is(err, errUnconfirmed)) {
-				f.etcd.watches.noteHung(member)
-				err = fmt.Errorf("etcd at %s: %w", member, err)
-			}
-			return err
+			return f.whyEnded(ctx, member, err)
 		}
 		if resp.Created {
 			unconfirmed.Stop()
 			f.confirmTimeout, f.skips = confirmFirst, 0
-		}
-		if resp.Created && members != nil && !f.watch.internal {
-			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
+			if members != nil && !f.watch.internal {
+				identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
+			}
 		}
 		response, err := f.read(resp, replacements)
 		if err != nil {
@@ -286,14 +279,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 		if response.Progress == 0 {
 			continue
 		}
-		if f.etcd.revisions.onlyMember == nil {
-			f.etcd.history.raise(replacements, response.Progress, 0)
-		} else {
-			// A server in this process sends the event of a write before it raises the
-			// revision of its answers: for a moment those may be lower, which history
-			// would take for a replacement.
-			raise(&f.etcd.revisions.delivered, response.Progress)
-		}
+		f.etcd.sawProgress(replacements, response.Progress)
 		select {
 		case f.out <- response:
 			f.delivered = response.Progress
@@ -301,6 +287,29 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// whyEnded returns why a stream has ended, and records its member if the member has hung.
+func (f *follower) whyEnded(ctx context.Context, member string, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if member != "" && (errors.Is(err, errStalled) || errors.Is(err, errUnconfirmed)) {
+		f.etcd.watches.noteHung(member)
+		err = fmt.Errorf("etcd at %s: %w", member, err)
+	}
+	return err
+}
+
+// sawProgress records that the store has reached the progress of a watch.
+func (e *Etcd) sawProgress(replacements uint64, progress int64) {
+	if e.revisions.onlyMember == nil {
+		e.history.raise(replacements, progress, 0)
+		return
+	}
+	// A server in this process sends the event of a write before it raises the revision of its answers. For a moment
+	// those may be lower, which history would take for a replacement.
+	raise(&e.revisions.delivered, progress)
 }
 
 // memberOf returns the address of a stream's member, "" for a server in this process or if a proxy hides it.
