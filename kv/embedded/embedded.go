@@ -90,25 +90,21 @@ func SpareFiles() (int, error) {
 
 // New returns a store kept by an etcd server that Run starts inside this process.
 func New(cfg Config) (*kv.Etcd, error) {
-	store, _, err := newStore(cfg)
-	return store, err
-}
-
-// newStore is New for tests, which look into the opener.
-func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 	if cfg.Dir == "" {
-		return nil, nil, errors.New("embedded: Config.Dir is missing")
+		return nil, errors.New("embedded: Config.Dir is missing")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	o := &opener{cfg: cfg}
-	return kv.NewEtcd(kv.EtcdConfig{StoreConfig: cfg.StoreConfig, Name: "embedded", Open: o.open}), o, nil
+	return (&opener{cfg: cfg}).store(), nil
 }
 
 // opener opens a store, once.
 type opener struct {
-	cfg   Config
-	only  soleMember
-	space *space // nil before open
+	cfg  Config
+	only soleMember
+}
+
+func (o *opener) store() *kv.Etcd {
+	return kv.NewEtcd(kv.EtcdConfig{StoreConfig: o.cfg.StoreConfig, Name: "embedded", Open: o.open})
 }
 
 // open locks the directory, starts the server and waits until it can serve.
@@ -135,12 +131,11 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	answers.Learn(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
 	})
-	o.space = newSpace(server.Server, client, o.cfg, answers)
 	return &kv.Connection{
 		Client:     client,
 		Watch:      adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
 		OnlyMember: o.only.check,
-		Maintain:   o.space.run,
+		Maintain:   newSpace(server.Server, client, o.cfg, answers).run,
 		Size:       func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
 		Recent:     own.recent,
 		Failed:     server.Err(),

@@ -150,25 +150,16 @@ func TestOldDatabasesAreErrorsOfRun(t *testing.T) {
 	}
 }
 
-func clusterID(t *testing.T, store *embedded.Store) uint64 {
-	t.Helper()
-	id, err := store.ClusterID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
-
 func TestStoresReopen(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir})
 	revision := kvtest.Put(t, first, "/registry/a", "1")
-	cluster := clusterID(t, first)
+	cluster := first.ClusterID()
 	first.Stop()
 	again := open(t, embedded.Config{Dir: dir})
 	item, found, _, err := again.Get(t.Context(), "/registry/a")
-	if err != nil || !found || item.Revision != revision || clusterID(t, again) != cluster {
-		t.Errorf("found %v at %d in cluster %x, %v; want %d in %x", found, item.Revision, clusterID(t, again), err, revision, cluster)
+	if err != nil || !found || item.Revision != revision || again.ClusterID() != cluster {
+		t.Errorf("found %v at %d in cluster %v, %v; want %d in %v", found, item.Revision, again.ClusterID(), err, revision, cluster)
 	}
 	if size, err := again.Size(t.Context()); err != nil || size <= 0 {
 		t.Errorf("Size = %d, %v", size, err)

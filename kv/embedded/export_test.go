@@ -2,14 +2,17 @@ package embedded
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"testing"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
@@ -26,31 +29,26 @@ type Store struct {
 }
 
 // NewStore is New.
-func NewStore(cfg Config) (*Store, error) {
-	etcd, opener, err := newStore(cfg)
-	return &Store{Etcd: etcd, opener: opener}, err
+func NewStore(cfg Config) *Store {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	o := &opener{cfg: cfg}
+	return &Store{Etcd: o.store(), opener: o}
 }
 
 // CompactAt compacts the store.
 func (s *Store) CompactAt(ctx context.Context, revision int64) error {
-	_, err := s.opener.space.client.KV.Compact(ctx, revision)
+	_, err := s.opener.only.server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: revision})
 	return err
 }
 
 // ClusterID returns etcd's cluster ID.
-func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
-	resp, err := s.opener.space.client.Get(ctx, "any", clientv3.WithCountOnly())
-	if err != nil {
-		return 0, err
-	}
-	return resp.Header.ClusterId, nil
-}
+func (s *Store) ClusterID() types.ID { return s.opener.only.server.Cluster().ID() }
 
 // StallDatabase blocks a commit of the database, as a hanging disk does, until release is called. It makes the
 // file grow while a reader uses its memory mapping, and bbolt waits for such readers.
 func (s *Store) StallDatabase(t testing.TB) (release func()) {
 	t.Helper()
-	database := s.opener.space.database
+	database := s.opener.only.server.Backend()
 	reader := database.Snapshot()
 	var committing sync.WaitGroup
 	release = sync.OnceFunc(func() {

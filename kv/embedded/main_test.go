@@ -40,10 +40,7 @@ func open(t testing.TB, cfg embedded.Config) *embedded.Store {
 		cfg.Dir = t.TempDir()
 	}
 	cfg.UnsafeNoFsync = true
-	store, err := embedded.NewStore(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := embedded.NewStore(cfg)
 	store.Stop = kvtest.RunUntilEnd(t, store.Run)
 	select {
 	case <-store.Ready():
