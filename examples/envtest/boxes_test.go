@@ -39,8 +39,7 @@ func packed(t *testing.T) (box boxes.Box, content corev1.ConfigMap) {
 	return box, content
 }
 
-// TestPacks: the controller creates the ConfigMap of a Box, in whichever version the Box was written,
-// and removes its finalizer.
+// TestPacks checks that the controller creates the ConfigMap of a Box that was written in v2, and removes its finalizer.
 func TestPacks(t *testing.T) {
 	clean(t)
 	v2 := &boxes.BoxV2{ObjectMeta: newBox(0).ObjectMeta, Volume: "7"}
@@ -65,7 +64,7 @@ func TestPacks(t *testing.T) {
 	})
 }
 
-// TestDefaults: the controller's webhook sets a size, and the Box of TestPacks is gone.
+// TestDefaults checks that the controller's webhook sets a size, and that the Box of TestPacks is gone.
 func TestDefaults(t *testing.T) {
 	clean(t)
 	if err := suite.admin.Create(t.Context(), newBox(0)); err != nil {
@@ -76,7 +75,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRefuses: the client receives a webhook's refusal.
+// TestRefuses checks that the client receives a webhook's refusal.
 func TestRefuses(t *testing.T) {
 	clean(t)
 	err := suite.admin.Create(t.Context(), newBox(101))
@@ -110,7 +109,7 @@ func TestLeavesEverythingBehind(t *testing.T) {
 	}
 }
 
-// TestUsers: envtest's users have client certificates and the rights that RBAC grants.
+// TestUsers checks that envtest's users have client certificates and the rights that RBAC grants.
 func TestUsers(t *testing.T) {
 	clean(t)
 	user, err := suite.env.AddUser(envtest.User{Name: "reader", Groups: []string{"readers"}}, nil)

@@ -34,7 +34,8 @@ func inject(t *testing.T, r faults.Rule) faults.Client {
 	return server
 }
 
-// TestLostAnswer: the controller does its work though the answer to its first write of a ConfigMap is lost.
+// TestLostAnswer checks that the controller does its work although the answer to its first write of a ConfigMap is
+// lost.
 func TestLostAnswer(t *testing.T) {
 	clean(t)
 	server := inject(t, faults.Rule{
@@ -51,8 +52,8 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestStaleCache: a Box changes while the manager's cache has an old state of its ConfigMap. The controller
-// is refused with a conflict until the cache is up to date.
+// TestStaleCache changes a Box while the manager's cache has an old state of its ConfigMap. The controller gets
+// conflicts until the cache is up to date.
 func TestStaleCache(t *testing.T) {
 	clean(t)
 	if err := suite.admin.Create(t.Context(), newBox(7)); err != nil {

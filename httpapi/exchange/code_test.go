@@ -2,7 +2,8 @@ package exchange
 
 import "testing"
 
-// TestCodesHaveThreeDigits: HTTP/1.1 clients reject others, and in a header block of HTTP/2 they would end the connection.
+// TestCodesHaveThreeDigits checks that a response has a code of three digits. HTTP/1.1 clients reject others, and in a
+// header block of HTTP/2 they would end the connection.
 func TestCodesHaveThreeDigits(t *testing.T) {
 	for code, want := range map[int]int{-1: 500, 0: 500, 99: 500, 100: 100, 418: 418, 999: 999, 1000: 500, 99999: 500} {
 		var r Response

@@ -488,8 +488,8 @@ func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
 	}
 }
 
-// TestReviewsThatCannotBeDecoded: an answer of a token webhook that is no TokenReview, such as a page of a proxy, is no
-// refusal, and watches go on.
+// TestReviewsThatCannotBeDecoded checks that an answer of a token webhook that is no TokenReview is no refusal:
+// watches continue. Such an answer may be a page of a proxy.
 func TestReviewsThatCannotBeDecoded(t *testing.T) {
 	type answer struct {
 		code              int

@@ -325,8 +325,8 @@ func TestValidatingWebhooksAreObeyed(t *testing.T) {
 	}
 }
 
-// TestOddAnswersOfWebhooks: a code that HTTP cannot carry becomes 500, and only redirects that net/http would follow are
-// reported as redirects.
+// TestOddAnswersOfWebhooks checks that a code that HTTP cannot carry becomes 500. Only redirects that net/http would
+// follow are reported as redirects.
 func TestOddAnswersOfWebhooks(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)
 	namespace(t, client, "n")
