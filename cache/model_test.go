@@ -300,6 +300,30 @@ func (m *machine) discardOld(t *rapid.T) {
 	}
 }
 
+// heal decodes some corrupt objects, in all states that have them.
+func (m *machine) heal(t *rapid.T) {
+	now := m.model.now().objects
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		x := now[key]
+		if !x.corrupt || rapid.Bool().Draw(t, "later") {
+			continue
+		}
+		for _, s := range m.model.states {
+			if y := s.objects[key]; y.corrupt && y.revision == x.revision {
+				y.corrupt = false
+				s.objects[key] = y
+			}
+		}
+		for _, s := range m.subjects {
+			r := repair{s.cache.Snapshot().Get(key), now[key].object(s.cache.schema, key)}
+			s.cache.showRepaired([]repair{r})
+			if s.mirror[key] == r.corrupt { // there is no event
+				s.mirror[key] = r.sound
+			}
+		}
+	}
+}
+
 func (m *machine) list(t *rapid.T) {
 	q := drawQuery(t)
 	revision := max(m.model.now().revision, m.model.fresh) - rapid.Int64Range(0, 12).Draw(t, "age")
@@ -499,6 +523,7 @@ func TestCacheMatchesItsModel(t *testing.T) {
 			"list":     m.list,
 			"list2":    m.list,
 			"follow":   m.follow,
+			"heal":     m.heal,
 			"reset": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
 					m.reset(t)
