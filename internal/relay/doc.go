@@ -29,9 +29,9 @@
 //
 // # Locks and goroutines
 //
-// revisions.mu > Store.mu; history.mu is a leaf. None is held during a request or while
-// waiting for a channel. A shared read of the revision has one goroutine, a watch three: one
-// delivers, one reads from the upstream, one probes. Run waits for all of them.
+// Store.mu and history.mu are leaves. Neither is held during a request or while waiting for a channel. A
+// shared read of the revision has one goroutine, a watch three: one delivers, one reads from the
+// upstream, one probes. Run waits for all of them.
 //
 // # Bytes
 //

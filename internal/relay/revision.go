@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/larder-io/larder/kv"
@@ -15,15 +14,8 @@ const revisionTimeout = 10 * time.Second
 // cheapest list: a name alone is compared with every object.
 var revisionScope = scope{namespace: "default", name: "larder-relay"}
 
-// revisions shares one read among all callers that wait at the same time. A caller must not join a read that has
-// begun, because that read might miss a write acknowledged since.
-type revisions struct {
-	slot chan struct{} // has an element while a read is under way
-
-	mu   sync.Mutex
-	next *revisionRead // has not begun; nil while no caller waits for one
-}
-
+// revisionRead is one read for all callers that wait when it begins. A caller must not join a read that has begun,
+// because that read might miss a write acknowledged since.
 type revisionRead struct {
 	done     chan struct{} // closed when the result is set
 	revision int64
@@ -37,18 +29,10 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 		return 0, s.fail("revision", err)
 	}
 	defer done()
-	r := &s.revisions
-	r.mu.Lock()
-	if r.next == nil {
-		read := &revisionRead{done: make(chan struct{})}
-		if !s.start(func() { s.readRevision(read) }) {
-			r.mu.Unlock()
-			return 0, s.fail("revision", kv.ErrClosed)
-		}
-		r.next = read
+	read := s.nextRead()
+	if read == nil {
+		return 0, s.fail("revision", kv.ErrClosed)
 	}
-	read := r.next
-	r.mu.Unlock()
 	select {
 	case <-read.done:
 		return read.revision, read.err
@@ -57,14 +41,26 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 	}
 }
 
+// nextRead returns the read that has not begun, nil if the store is closed.
+func (s *Store) nextRead() *revisionRead {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil && !s.closed {
+		read := &revisionRead{done: make(chan struct{})}
+		s.next = read
+		s.goroutines.Go(func() { s.readRevision(read) })
+	}
+	return s.next
+}
+
 // readRevision does a read when the one before has ended.
 func (s *Store) readRevision(read *revisionRead) {
 	defer close(read.done)
-	s.revisions.slot <- struct{}{} // a read ends with the store
-	defer func() { <-s.revisions.slot }()
-	s.revisions.mu.Lock()
-	s.revisions.next = nil
-	s.revisions.mu.Unlock()
+	s.reading <- struct{}{} // a read ends with the store
+	defer func() { <-s.reading }()
+	s.mu.Lock()
+	s.next = nil
+	s.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(s.ctx, revisionTimeout)
 	defer cancel()

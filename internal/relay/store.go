@@ -55,7 +55,6 @@ type Store struct {
 	ready chan struct{} // closed by Run
 
 	history   history
-	revisions revisions
 	tokens    *lru.Cache            // the upstream's continue tokens, by tokenKey
 	refused   atomic.Bool           // upstream's last answer to a consistent list was a refusal
 	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
@@ -63,10 +62,12 @@ type Store struct {
 	heard     atomic.Int64          // see Silence
 	muted     atomic.Bool           // the opening of a watch is no sign of life, see Silence
 
+	reading    chan struct{} // has an element while the revision is read
 	goroutines sync.WaitGroup
 
 	mu      sync.Mutex
-	closed  bool // no goroutine may start
+	closed  bool          // no goroutine may start
+	next    *revisionRead // has not begun; nil while no caller waits for one
 	watches map[*watcher]struct{}
 }
 
@@ -88,13 +89,13 @@ func NewStore(config StoreConfig) (*Store, error) {
 	}
 	config.MaxPage = min(cmp.Or(config.MaxPage, maxPage), maxPage)
 	s := &Store{
-		config:    config,
-		logger:    cmp.Or(config.Logger, slog.New(slog.DiscardHandler)).With("resource", config.Resource.GroupResource().String()),
-		codec:     newCodec(config),
-		ready:     make(chan struct{}),
-		revisions: revisions{slot: make(chan struct{}, 1)},
-		tokens:    lru.New(keptTokens),
-		watches:   make(map[*watcher]struct{}),
+		config:  config,
+		logger:  cmp.Or(config.Logger, slog.New(slog.DiscardHandler)).With("resource", config.Resource.GroupResource().String()),
+		codec:   newCodec(config),
+		ready:   make(chan struct{}),
+		reading: make(chan struct{}, 1),
+		tokens:  lru.New(keptTokens),
+		watches: make(map[*watcher]struct{}),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	s.resetSilence()
@@ -113,16 +114,6 @@ func (s *Store) Run(ctx context.Context) error {
 	s.endWatches(kv.ErrClosed)
 	s.goroutines.Wait()
 	return nil
-}
-
-// start runs fn on a goroutine that Run waits for. It reports whether the store is still open.
-func (s *Store) start(fn func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.goroutines.Go(fn)
-	}
-	return !s.closed
 }
 
 // begin waits until the store runs. The context that it returns also ends when the store does; the caller

@@ -45,9 +45,15 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64) <-chan kv
 		sent: after, replacements: s.history.mark().replacements}
 	w.position.Store(after)
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		cancel(nil)
+		out <- kv.WatchResponse{Err: s.fail("watch", kv.ErrClosed)}
+		close(out)
+		return out
+	}
 	s.watches[w] = struct{}{}
-	s.mu.Unlock()
-	open := s.start(func() {
+	s.goroutines.Go(func() {
 		defer s.remove(w)
 		defer close(out)
 		err := cause(inner, w.run(inner))
@@ -56,12 +62,6 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64) <-chan kv
 			w.sendLast(ctx, kv.WatchResponse{Err: s.fail("watch", err)})
 		}
 	})
-	if !open {
-		s.remove(w)
-		cancel(nil)
-		out <- kv.WatchResponse{Err: s.fail("watch", kv.ErrClosed)}
-		close(out)
-	}
 	return out
 }
 
