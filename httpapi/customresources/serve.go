@@ -203,15 +203,12 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(crd *apiextensions
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.get()
-	if err != nil {
-		return nil, err
-	}
-	b, err := g.built()
-	if err != nil {
-		return nil, err
-	}
-	return &guardedDeleter{ListerCollectionDeleter: b.Versions[b.Stored].Storage.CustomResource, serving: s, backend: g, since: time.Now()}, nil
+	var deleter *guardedDeleter
+	err = s.use(func(s *serving, g *backend, b *built) error {
+		deleter = &guardedDeleter{ListerCollectionDeleter: b.Versions[b.Stored].Storage, serving: s, backend: g, since: time.Now()}
+		return nil
+	})
+	return deleter, err
 }
 
 // settled waits until crd or a newer state of it is served, and until the objects are created that
@@ -276,15 +273,14 @@ func (s *serving) answer(w http.ResponseWriter, req *http.Request, info *apirequ
 func (s *serving) handler(info *apirequest.RequestInfo, b *built) (http.HandlerFunc, error) {
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	version := b.Versions[info.APIVersion]
-	storage, scope := endpointOf(version, info.Subresource)
+	e := version.Endpoints[info.Subresource]
 	switch {
-	case storage == nil:
+	case e == nil:
 		return nil, apierrors.NewNotFound(gr, info.Name)
 	case info.Verb == "get":
-		return handlers.GetResource(storage, scope), nil
+		return handlers.GetResource(e.Storage, e.Scope), nil
 	case info.Subresource == "" && (info.Verb == "list" || info.Verb == "watch"):
-		main := version.Storage.CustomResource
-		return handlers.ListResource(main, main, scope, info.Verb == "watch", s.extensions.config.MinRequestTimeout), nil
+		return handlers.ListResource(version.Storage, version.Storage, e.Scope, info.Verb == "watch", s.extensions.config.MinRequestTimeout), nil
 	case b.serves(target{info.APIVersion, info.Subresource}, info.Verb):
 		return nil, errChanging() // the verb was not served before, and is now
 	}

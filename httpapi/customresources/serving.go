@@ -130,10 +130,10 @@ func (e *Extensions) changed(crd *apiextensionsv1.CustomResourceDefinition) {
 	old := e.servings.Load().of(gr)
 	if old != nil && old.covers(crd) {
 		old.crd.Store(crd)
-	} else {
-		e.replace(gr, newServing(e, crd, old))
+		e.publish(gr, old, old)
+		return
 	}
-	e.publish(gr, old)
+	e.publish(gr, old, newServing(e, crd, old))
 }
 
 // deleted handles a deleted CRD.
@@ -143,20 +143,17 @@ func (e *Extensions) deleted(crd *apiextensionsv1.CustomResourceDefinition) {
 	if old == nil || old.crd.Load().UID != crd.UID {
 		return
 	}
-	e.replace(gr, nil)
-	e.publish(gr, old)
+	e.publish(gr, old, nil)
 }
 
-// replace makes s the serving of gr; nil removes it. The informer calls its handlers one after the
-// other, and only they call replace.
-func (e *Extensions) replace(gr schema.GroupResource, s *serving) {
-	next := e.servings.Load().with(gr, s)
-	e.servings.Store(&next)
-}
-
-// publish updates discovery, wakes the requests that wait for a change of gr, and retires the former
-// serving old if it was replaced.
-func (e *Extensions) publish(gr schema.GroupResource, old *serving) {
+// publish makes next the serving of gr in place of old; nil means that there is none. It updates discovery, wakes the
+// requests that wait for a change of gr, and retires old if it was replaced. The informer calls its handlers one after
+// the other, and only they call publish.
+func (e *Extensions) publish(gr schema.GroupResource, old, next *serving) {
+	if next != old {
+		index := e.servings.Load().with(gr, next)
+		e.servings.Store(&index)
+	}
 	var members []*apiextensionsv1.CustomResourceDefinition
 	for _, s := range (*e.servings.Load())[gr.Group] {
 		members = append(members, s.crd.Load())
@@ -164,8 +161,7 @@ func (e *Extensions) publish(gr schema.GroupResource, old *serving) {
 	e.published.Add(1)
 	e.discovery.update(gr.Group, members)
 	e.changes.notify()
-	replaced := old != nil && e.servings.Load().of(gr) != old
-	if replaced && !e.begin(func(context.Context) { old.retire() }) {
+	if old != nil && next != old && !e.begin(func(context.Context) { old.retire() }) {
 		old.retire() // Run does not run, and so there is no backend to wait for
 	}
 }

@@ -12,8 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/endpoints/handlers"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources/versions"
@@ -33,31 +31,6 @@ type built struct {
 // target is the version and the subresource of a request.
 type target struct{ version, subresource string }
 
-// subresourceStorage is the storage of a subresource.
-type subresourceStorage struct{ rest.Patcher }
-
-// Destroy implements rest.Storage. The storage of the resource itself releases what both share.
-func (subresourceStorage) Destroy() {}
-
-// itemStorage is a storage whose objects are read and changed.
-type itemStorage interface {
-	rest.Storage
-	rest.Patcher
-}
-
-// endpointOf returns the storage and the scope of a subresource, nil if the version has none.
-func endpointOf(v *versions.Version, subresource string) (itemStorage, *handlers.RequestScope) {
-	switch {
-	case subresource == "":
-		return v.Storage.CustomResource, v.Scope
-	case subresource == "status" && v.Status != nil:
-		return subresourceStorage{v.Storage.Status}, v.Status
-	case subresource == "scale" && v.Scale != nil:
-		return subresourceStorage{v.Storage.Scale}, v.Scale
-	}
-	return nil, nil
-}
-
 // newWriters adds the endpoints of g, which serves s, to set.
 func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 	b := &built{set, make(map[target]*writes.Endpoint)}
@@ -67,26 +40,20 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 		if !v.Served {
 			continue
 		}
-		for _, subresource := range []string{"", "status", "scale"} {
-			storage, scope := endpointOf(set.Versions[v.Name], subresource)
-			if storage == nil {
-				continue
-			}
-			own, view, manager := admit, g.readable[v.Name].View, scope.FieldManager
+		for subresource, e := range set.Versions[v.Name].Endpoints {
+			own, view := admit, g.readable[v.Name].View
 			switch subresource {
 			case "":
-				own, manager = creates{admit, s}, set.Versions[v.Name].Updates
-			case "status":
-				manager = set.Versions[v.Name].StatusUpdates
+				own = creates{admit, s}
 			case "scale":
 				view = nil
 			}
 			b.endpoints[target{v.Name, subresource}] = writes.New(writes.Config{
 				Endpoint: &registry.Endpoint{
-					GVR: scope.Resource, Subresource: subresource, GVK: scope.Kind,
-					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage, View: view,
+					GVR: e.Scope.Resource, Subresource: subresource, GVK: e.Scope.Kind,
+					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: e.Storage, View: view,
 				},
-				Scope: scope, Admission: own, ManagedFields: managedfields.Uncached(manager, scope.Creater, scope.Kind),
+				Scope: e.Scope, Admission: own, ManagedFields: managedfields.Uncached(e.Updates, e.Scope.Creater, e.Scope.Kind),
 				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Unrouted: true,
 			})
 		}

@@ -65,17 +65,18 @@ func (b *builder) scaleScope(v *apiextensionsv1.CustomResourceDefinitionVersion,
 	return &scope
 }
 
-// manage sets the field manager of scope and returns the one for creates and updates. reset has the
-// fields that writes of scope do not change.
-func (b *builder) manage(scope *handlers.RequestScope, reset map[fieldpath.APIVersion]*fieldpath.Set) (updates *managedfields.FieldManager, err error) {
+// manage sets the field managers of e. reset has the fields that its writes do not change.
+func (b *builder) manage(e *Endpoint, reset map[fieldpath.APIVersion]*fieldpath.Set) (err error) {
+	scope := e.Scope
 	manager := func(convertor runtime.ObjectConvertor) (*managedfields.FieldManager, error) {
 		return managedfields.NewDefaultCRDFieldManager(b.types, convertor, scope.Defaulter, scope.Creater,
 			scope.Kind, scope.HubGroupVersion, scope.Subresource, fieldpath.NewExcludeFilterSetMap(reset))
 	}
 	if scope.FieldManager, err = manager(scope.Convertor); err != nil {
-		return nil, err
+		return err
 	}
-	return manager(sharing{scope.Convertor})
+	e.Updates, err = manager(sharing{scope.Convertor})
+	return err
 }
 
 // sharing is a convertor that returns an unstructured object of the target version itself, where

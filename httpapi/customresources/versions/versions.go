@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/scale/scheme/autoscalingv1"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -45,15 +46,32 @@ type Config struct {
 	Model func(*apiextensionsv1.CustomResourceDefinition, *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error)
 }
 
-// Version is one version of a CRD. Status and Scale are nil if the version has no such
-// subresource.
+// Version is one version of a CRD.
 type Version struct {
-	Storage              customresource.CustomResourceStorage
-	Scope, Status, Scale *handlers.RequestScope
+	Storage *customresource.REST // of the resource itself
 
-	// Updates and StatusUpdates compute managedFields of creates and updates.
-	Updates, StatusUpdates *managedfields.FieldManager
+	// Endpoints are the resource itself, under "", and its status and scale if the version has them.
+	Endpoints map[string]*Endpoint
 }
+
+// Endpoint is the resource itself or a subresource.
+type Endpoint struct {
+	Storage Storage
+	Scope   *handlers.RequestScope
+	Updates *managedfields.FieldManager // computes the managedFields of creates and updates
+}
+
+// Storage is the storage of an Endpoint.
+type Storage interface {
+	rest.Storage
+	rest.Patcher
+}
+
+// subresource is the storage of a subresource.
+type subresource struct{ rest.Patcher }
+
+// Destroy implements rest.Storage. The storage of the resource itself releases what both share.
+func (subresource) Destroy() {}
 
 // Set is the versions of a CRD that are served or stored, by name.
 type Set struct {
@@ -69,12 +87,14 @@ type builder struct {
 	safe, unsafe runtime.ObjectConvertor
 	equivalents  runtime.EquivalentResourceRegistry
 	replicas     managedfields.ResourcePathMappings
+	statusReset  map[fieldpath.APIVersion]*fieldpath.Set // the fields that writes of the status do not change
 }
 
 // Build builds the versions of a CRD.
 func Build(config Config) (*Set, error) {
 	b := &builder{
 		Config: config, equivalents: runtime.NewEquivalentResourceRegistry(), replicas: make(managedfields.ResourcePathMappings),
+		statusReset: make(map[fieldpath.APIVersion]*fieldpath.Set),
 	}
 	if err := b.prepare(); err != nil {
 		return nil, fmt.Errorf("versions: CRD %s: %w", config.CRD.Name, err)
@@ -142,46 +162,40 @@ func (b *builder) namespaced() bool {
 	return b.CRD.Spec.Scope == apiextensionsv1.NamespaceScoped
 }
 
-// version builds one version without its status. The fields of the status depend on all versions.
+// version builds one version. The managedFields of its status depend on all versions: manageStatus completes it.
 func (b *builder) version(v *apiextensionsv1.CustomResourceDefinitionVersion) (*Version, error) {
 	types := b.typesOfVersion(v)
 	storage, err := b.storage(v, types)
 	if err != nil {
 		return nil, err
 	}
-	made := &Version{Storage: storage, Scope: b.scope(v, types, storage)}
-	if made.Updates, err = b.manage(made.Scope, storage.CustomResource.GetResetFields()); err != nil {
+	main := &Endpoint{Storage: storage.CustomResource, Scope: b.scope(v, types, storage)}
+	if err := b.manage(main, storage.CustomResource.GetResetFields()); err != nil {
 		return nil, err
 	}
-	if storage.Scale == nil {
-		return made, nil
+	made := &Version{Storage: storage.CustomResource, Endpoints: map[string]*Endpoint{"": main}}
+	if storage.Status != nil {
+		scope := *main.Scope
+		scope.Subresource = "status"
+		made.Endpoints["status"] = &Endpoint{Storage: subresource{storage.Status}, Scope: &scope}
+		maps.Copy(b.statusReset, storage.Status.GetResetFields())
 	}
-	made.Scale = b.scaleScope(v, made.Scope)
-	_, err = b.manage(made.Scale, nil) // a Scale has a Go type
+	if storage.Scale != nil {
+		made.Endpoints["scale"] = &Endpoint{Storage: subresource{storage.Scale}, Scope: b.scaleScope(v, main.Scope)}
+		err = b.manage(made.Endpoints["scale"], nil) // a Scale has a Go type
+	}
 	return made, err
 }
 
-// manageStatus adds the scopes of the status. Its field managers know, for all versions, the fields that
+// manageStatus completes the endpoints of the status. Their field managers know, for all versions, the fields that
 // writes of the status do not change.
 func (b *builder) manageStatus(set *Set) error {
-	reset := make(map[fieldpath.APIVersion]*fieldpath.Set)
 	for _, v := range set.Versions {
-		if v.Storage.Status == nil {
-			continue
+		if status := v.Endpoints["status"]; status != nil {
+			if err := b.manage(status, b.statusReset); err != nil {
+				return fmt.Errorf("versions: status of CRD %s: %w", b.CRD.Name, err)
+			}
 		}
-		maps.Copy(reset, v.Storage.Status.GetResetFields())
-	}
-	for _, v := range set.Versions {
-		if v.Storage.Status == nil {
-			continue
-		}
-		scope := *v.Scope
-		scope.Subresource = "status"
-		var err error
-		if v.StatusUpdates, err = b.manage(&scope, reset); err != nil {
-			return fmt.Errorf("versions: status of CRD %s: %w", b.CRD.Name, err)
-		}
-		v.Status = &scope
 	}
 	return nil
 }
