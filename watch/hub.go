@@ -70,10 +70,8 @@ type Hub struct {
 	router  *router
 	closed  bool
 
-	events []*cache.Event // scratch of step
-	// touched are the groups with deliveries in their open nodes, concerned those
-	// to wake. Empty between steps.
-	touched, concerned []*group
+	events    []*cache.Event // scratch of step
+	concerned []*group       // groups to wake; empty between steps
 }
 
 // counters back [Stats].
@@ -252,25 +250,23 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	if events[0].Pos != h.next {
 		return false
 	}
+	before := len(h.concerned)
 	for _, e := range events {
 		passed := h.router.concerned(e, func(g *group) {
 			if g.shard != nil {
 				h.counts.outside.Add(g.outside(e) * uint64(len(g.watchers)))
 			}
 			if g.appendLocked(e) {
-				h.touched = append(h.touched, g)
+				h.concerned = append(h.concerned, g)
 			}
 		})
 		h.counts.outside.Add(passed)
 	}
 	last := events[len(events)-1]
 	h.next = last.Pos + 1
-	for _, g := range h.touched {
+	for _, g := range h.concerned[before:] {
 		g.publishLocked(h.next, h.backlog)
 	}
-	h.concerned = append(h.concerned, h.touched...)
-	clear(h.touched)
-	h.touched = h.touched[:0]
 	h.doneRevision.Store(last.Revision)
 	h.donePosition.Store(uint64(h.next))
 	h.counts.events.Add(uint64(len(events)))
