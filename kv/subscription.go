@@ -57,18 +57,6 @@ type Subscription struct {
 	wanted  int64         // the lowest revision that changed is waited on for
 }
 
-func newSubscription(tail *Tail, prefix string) *Subscription {
-	s := &Subscription{
-		tail:   tail,
-		prefix: prefix,
-		since:  unknown,
-		wake:   make(chan struct{}, 1),
-	}
-	s.generation.Store(1)
-	s.history = tail.config.Store.Replacements()
-	return s
-}
-
 // Next returns the batches that came since the last call, in revision order. It
 // blocks while there are none or the owner has not loaded. The owner must have applied all batches of
 // the last call. The slice is valid until all of it is applied. Next returns ErrLost once for each loss.

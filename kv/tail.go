@@ -172,7 +172,8 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 	if subs := t.subscribedLocked(prefix); len(subs) > 0 && subs[0].prefix != prefix {
 		panic(fmt.Sprintf("kv: subscriptions to %s and %s", subs[0].prefix, prefix))
 	}
-	s := newSubscription(t, prefix)
+	s := &Subscription{tail: t, prefix: prefix, since: unknown, history: t.config.Store.Replacements(), wake: make(chan struct{}, 1)}
+	s.generation.Store(1) // the owner must load
 	if t.started {
 		s.since = t.seen.Load()
 		s.made = s.since
