@@ -80,11 +80,10 @@ func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 	x := new(exchange.Exchange)
 	x.Init(carrier, received, nil)
 	x.CommonHeaders()
-	facts := carrier.Inspect()
+	if _, ok := x.Inspect(); !ok {
+		return x
+	}
 	switch path, _, _ := strings.Cut(target, "?"); {
-	case facts.Code != 0:
-		x.Text(facts.Code, facts.Refusal)
-		x.Closing = true
 	case path == "/healthz", path == "/livez", path == "/readyz":
 		x.Text(http.StatusOK, "ok")
 	default:

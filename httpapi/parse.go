@@ -25,10 +25,8 @@ func (p *parser) parse(x *apiCall) bool {
 	}
 	x.HSTS = p.hsts
 	x.CommonHeaders()
-	facts := x.Carrier.Inspect()
-	if facts.Code != 0 {
-		x.Text(facts.Code, facts.Refusal)
-		x.Closing = true
+	facts, ok := x.Inspect()
+	if !ok {
 		return false
 	}
 	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign

@@ -359,6 +359,33 @@ func NewRefusal(c Carrier, received time.Time, code int, body bool) *Exchange {
 	return x
 }
 
+// TooLarge returns the error of a request whose body is longer than limit (apiserver
+// pkg/endpoints/handlers/rest.go).
+func TooLarge(limit int64) error {
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+}
+
+// Inspect inspects the header of the request. If two parsers could understand it differently, Inspect answers the
+// request and returns false.
+func (x *Exchange) Inspect() (facts Facts, ok bool) {
+	facts = x.Carrier.Inspect()
+	if facts.Code != 0 {
+		x.Text(facts.Code, facts.Refusal)
+		x.Closing = true
+	}
+	return facts, facts.Code == 0
+}
+
+// NewAsterisk answers a request for the server as a whole, whose target is *. net/http also answers it before
+// authentication.
+func NewAsterisk(c Carrier, received time.Time) *Exchange {
+	x := new(Exchange)
+	x.Init(c, received, nil)
+	x.Head(http.StatusOK, "")
+	x.Inspect()
+	return x
+}
+
 // InternalError answers a request that failed inside the server.
 func (x *Exchange) InternalError(err error) {
 	message := fmt.Sprintf("Internal Server Error: %q: %v", x.Target, err)

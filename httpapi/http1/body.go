@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net/http/httputil"
 	"net/textproto"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 )
@@ -154,9 +152,8 @@ func (b *incoming) Proceed(w io.Writer) error {
 
 // readAll reads the body, which may have limit bytes at most.
 func (b *incoming) readAll(limit int64) ([]byte, error) {
-	tooLarge := func() error { return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit)) }
 	if b.length > limit {
-		return nil, tooLarge()
+		return nil, exchange.TooLarge(limit)
 	}
 	var data bytes.Buffer
 	if b.length > 0 {
@@ -166,7 +163,7 @@ func (b *incoming) readAll(limit int64) ([]byte, error) {
 		return data.Bytes(), err
 	}
 	if int64(data.Len()) > limit {
-		return data.Bytes()[:limit], tooLarge()
+		return data.Bytes()[:limit], exchange.TooLarge(limit)
 	}
 	return data.Bytes(), nil
 }

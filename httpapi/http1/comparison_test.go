@@ -259,7 +259,7 @@ func (v *testClient) begin(target string) (head []byte, err error) {
 	if _, err := io.WriteString(v, "GET "+target+requestHeader); err != nil {
 		return nil, err
 	}
-	for !bytes.HasSuffix(head, crlf2) {
+	for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
 		line, err := v.in.ReadSlice('\n')
 		if err != nil {
 			return nil, err
@@ -279,7 +279,7 @@ func (v *testClient) ask(target string) (int, error) {
 		return 0, err
 	}
 	_, length, _ := bytes.Cut(head, []byte("\r\nContent-Length: "))
-	length, _, _ = bytes.Cut(length, crlf2[:2])
+	length, _, _ = bytes.Cut(length, []byte("\r\n\r\n")[:2])
 	n, err := strconv.Atoi(string(length))
 	if err != nil {
 		return 0, fmt.Errorf("%w in %q", err, head)

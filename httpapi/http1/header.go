@@ -16,70 +16,39 @@ var (
 	errBareLine    = errors.New("httpapi: header line ends without CRLF")
 )
 
-// headerEnd finds the end of a header that arrives in pieces, looking at each byte once.
+// headerEnd finds the end of a header that arrives in pieces. It looks at each byte once.
 type headerEnd struct {
-	line int // offset of the end of the first line; 0 until it is known
-	seen int // no end begins before this offset
+	line int // offset of the line that has not ended
+	seen int // the line does not end before this offset
 }
 
-var (
-	crlf2 = []byte("\r\n\r\n")
-	lf2   = []byte("\n\n")
-)
-
-// find reports whether block, which begins as it did the last time, holds a whole header, as fasthttp
-// accepts it: one that ends with an empty line behind CRLF, or right behind the first line. A malformed
-// first line, or an empty line after a line that does not end with CRLF, is an error: the client may
-// already be waiting for an answer.
+// find reports whether block, which begins as it did the last time, holds a whole header: lines that end with CRLF,
+// the last of them empty. fasthttp also accepts lines that end with LF alone, which a proxy may have taken for a part
+// of another line. A malformed line is an error at once, because the client may already be waiting for an answer.
 func (e *headerEnd) find(block []byte) (bool, error) {
-	if e.line == 0 {
-		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {
-			return true, nil // the usual case
-		}
+	for {
 		n := bytes.IndexByte(block[e.seen:], '\n')
 		if n < 0 {
 			e.seen = len(block)
 			return false, nil
 		}
-		e.line = e.seen + n
-		if !isRequestLine(block[:e.line]) {
-			return false, errRequestLine
-		}
-		e.seen = e.line
-	}
-	if bytes.HasPrefix(block[e.line+1:], crlf2[:2]) {
-		return true, nil
-	}
-	for rest := block[e.seen:]; ; rest = block[e.seen:] {
-		n := bytes.IndexByte(rest, '\n')
+		line, ended := bytes.CutSuffix(block[e.line:e.seen+n], []byte{'\r'})
 		switch {
-		case n < 0:
-			e.seen = len(block)
-			return false, nil
-		case bytes.HasPrefix(rest[n+1:], crlf2[:2]):
-			if e.seen += n; block[e.seen-1] != '\r' {
-				return false, errBareLine
-			}
-			return true, nil
-		case bytes.HasPrefix(rest[n+1:], crlf2[1:2]):
+		case e.line == 0 && !isRequestLine(line):
+			return false, errRequestLine
+		case !ended:
 			return false, errBareLine
-		case len(rest)-n < len(crlf2)-1:
-			e.seen += n // the next bytes decide
-			return false, nil
+		case len(line) == 0:
+			return true, nil
 		}
 		e.seen += n + 1
+		e.line = e.seen
 	}
-}
-
-// endsFirstLine reports whether the first line of a whole header ends with CRLF. inspect checks the other lines.
-func endsFirstLine(block []byte) bool {
-	n := bytes.IndexByte(block, '\n')
-	return n > 0 && block[n-1] == '\r'
 }
 
 // isRequestLine reports whether line could be a request line.
 func isRequestLine(line []byte) bool {
-	_, rest, _ := bytes.Cut(bytes.TrimSuffix(line, crlf2[:1]), []byte{' '})
+	_, rest, _ := bytes.Cut(line, []byte{' '})
 	_, version, _ := bytes.Cut(rest, []byte{' '})
 	return len(version) == len("HTTP/1.1") && bytes.HasPrefix(version, []byte("HTTP/"))
 }
@@ -89,9 +58,9 @@ func isRequestLine(line []byte) bool {
 func blankLines(block []byte) (n int) {
 	for {
 		switch rest := block[n:]; {
-		case bytes.HasPrefix(rest, crlf2[1:2]):
+		case bytes.HasPrefix(rest, []byte("\n")):
 			n++
-		case bytes.HasPrefix(rest, crlf2[:2]):
+		case bytes.HasPrefix(rest, []byte("\r\n")):
 			n += 2
 		default:
 			return n
@@ -100,19 +69,16 @@ func blankLines(block []byte) (n int) {
 }
 
 // inspect checks a header block as the client sent it. fasthttp accepts names that are no tokens, folded
-// lines, lines that end without CR, and repeats of headers that must be single. inspect refuses them,
+// lines, and repeats of headers that must be single. inspect refuses them,
 // because two parsers could understand them differently. agent is the first User-Agent.
 func inspect(block []byte) (facts exchange.Facts, agent []byte) {
 	var authorization, contentType, host bool
 	for len(block) > 0 {
 		line, rest, _ := bytes.Cut(block, []byte{'\n'})
 		block = rest
-		line, ended := bytes.CutSuffix(line, []byte{'\r'})
+		line = bytes.TrimSuffix(line, []byte{'\r'})
 		name, value, ok := bytes.Cut(line, []byte{':'})
 		switch {
-		case !ended: // a proxy may have taken it for a part of the line before
-			facts.Refuse("malformed header line")
-			return facts, agent
 		case len(line) == 0:
 		case !ok || !httpguts.ValidHeaderFieldName(string(name)):
 			facts.Refuse("malformed header name")

@@ -3,6 +3,7 @@ package http1
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -39,7 +40,7 @@ func TestAddresses(t *testing.T) {
 // accepted when one ends.
 func TestConnectionLimits(t *testing.T) {
 	for reached, config := range [numLimits]Config{limitAll: {Limits: Limits{MaxConns: 3}}, limitAddress: {Limits: Limits{MaxConnsPerIP: 3}}} {
-		t.Run(limitFlags[reached], func(t *testing.T) {
+		t.Run(fmt.Sprint(config.MaxConns, config.MaxConnsPerIP), func(t *testing.T) {
 			f := newTestServer(t, config, answering(nil))
 			connect := func() error {
 				c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})

@@ -219,9 +219,11 @@ func (l *Listener) add(c *connection) bool {
 	if l.closed {
 		return false
 	}
-	if limit, reached := l.limits.reached(len(l.open), l.addresses[c.address]); reached {
-		l.refused[limit].Add(1)
-		return false
+	for limit, open := range [numLimits]int{limitAddress: l.addresses[c.address], limitAll: len(l.open)} {
+		if most := l.limits[limit]; most > 0 && open >= most {
+			l.refused[limit].Add(1)
+			return false
+		}
 	}
 	l.open[c] = true
 	l.addresses[c.address]++
@@ -260,34 +262,19 @@ func (l *Listener) logRefused(address netip.Prefix) {
 	open, same := len(l.open), l.addresses[address]
 	l.mu.Unlock()
 	klog.ErrorS(nil, "Connections are refused", "open", open, "from", address, "openFromThere", same,
-		limitFlags[limitAll], l.limits.all, limitFlags[limitAddress], l.limits.perAddress,
+		"--max-connections", l.limits[limitAll], "--max-connections-per-address", l.limits[limitAddress],
 		"refused", l.refused[limitAll].Load()+l.refused[limitAddress].Load())
 }
 
-// connLimits limit open connections: all of them, and those from one address; 0 sets no limit.
-type connLimits struct{ all, perAddress int }
+// connLimits limit open connections; 0 sets no limit.
+type connLimits [numLimits]int
 
-// The limits, as indexes.
+// The limits, as indexes: of connections from one address, and of all.
 const (
-	limitAll = iota
-	limitAddress
+	limitAddress = iota
+	limitAll
 	numLimits
 )
-
-// limitFlags are the flags that set the limits.
-var limitFlags = [numLimits]string{"--max-connections", "--max-connections-per-address"}
-
-// reached reports whether the number of open connections, or of those from the same address, reaches
-// a limit, and which.
-func (l connLimits) reached(open, sameAddress int) (limit int, reached bool) {
-	switch {
-	case l.perAddress > 0 && sameAddress >= l.perAddress:
-		return limitAddress, true
-	case l.all > 0 && open >= l.all:
-		return limitAll, true
-	}
-	return 0, false
-}
 
 // ipv6Site is the length of the prefix that counts as one IPv6 address: a client that has one
 // address has all of its /64.
@@ -316,9 +303,9 @@ func (l *Listener) Collectors() []prometheus.Collector {
 			defer l.mu.Unlock()
 			return float64(len(l.open))
 		})}
-	for limit, most := range [numLimits]int{l.limits.all, l.limits.perAddress} {
-		name, value, refused := [numLimits]string{"all", "address"}[limit], float64(most), &l.refused[limit]
-		if most <= 0 {
+	for limit, name := range [numLimits]string{limitAddress: "address", limitAll: "all"} {
+		value, refused := float64(l.limits[limit]), &l.refused[limit]
+		if value <= 0 {
 			value = math.Inf(1)
 		}
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -74,7 +74,7 @@ func New(config Config) *Server {
 		config.WriteTimeout = socket.WriteTimeout
 	}
 	s := &Server{config: config, stop: sync.OnceFunc(func() { config.Listener.Close() })}
-	s.Network = s.newListener(connLimits{all: config.MaxConns, perAddress: config.MaxConnsPerIP})
+	s.Network = s.newListener(connLimits{limitAll: config.MaxConns, limitAddress: config.MaxConnsPerIP})
 	s.Network.network = true
 	s.Memory = s.newListener(connLimits{})
 	s.client = s.Memory.client()

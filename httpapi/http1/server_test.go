@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,32 +101,6 @@ func TestOwnClientsGiveUp(t *testing.T) {
 	}
 	if err == nil || utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsConnectionRefused(err) {
 		t.Errorf("%v: client-go retries", err)
-	}
-}
-
-func TestSettings(t *testing.T) {
-	s := New(Config{Limits: Limits{MaxConns: 7}, BodyTimeout: time.Minute})
-	for name, ok := range map[string]bool{
-		"reading a header takes bounded time":   headerTimeout == 32*time.Second,
-		"reading a body takes bounded time":     s.config.BodyTimeout == time.Minute,
-		"idle connections end":                  idleTimeout == 90*time.Second,
-		"writing a response takes bounded time": s.config.WriteTimeout > 0,
-		"connections are bounded":               s.Network.limits.all == 7,
-		"the server's own are not":              s.Memory.limits.all == 0, // without them no informer works
-	} {
-		if !ok {
-			t.Errorf("not so: %s", name)
-		}
-	}
-	var config *tls.Config
-	for http2, want := range map[bool][]string{true: {"h2", "http/1.1"}, false: {"http/1.1"}} {
-		config = tlsConfig(&tls.Config{NextProtos: []string{"else"}}, http2)
-		if !slices.Equal(config.NextProtos, want) {
-			t.Errorf("ALPN offers %q, want %q", config.NextProtos, want)
-		}
-	}
-	if config.MinVersion < tls.VersionTLS12 || !config.DynamicRecordSizingDisabled {
-		t.Errorf("TLS from version %x, dynamic records %v", config.MinVersion, !config.DynamicRecordSizingDisabled)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -225,15 +224,8 @@ func (ss *Session) request() (take func(), again bool) {
 		return nil, false
 	}
 	closing := header.ConnectionClose()
-	if string(header.RequestURI()) == "*" { // answered before authentication, as by net/http; fasthttp takes it with OPTIONS alone
-		x := new(exchange.Exchange)
-		x.Init(ss, received, nil)
-		x.Head(http.StatusOK, "")
-		if facts := ss.Inspect(); facts.Code != 0 {
-			x.Text(facts.Code, facts.Refusal)
-			x.Closing = true
-		}
-		return nil, ss.answer(x, closing || x.Closing)
+	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
+		return nil, ss.answer(exchange.NewAsterisk(ss, received), closing)
 	}
 	defer ss.end()
 	x := ss.s.config.Handler(ss, received)
@@ -278,9 +270,6 @@ func (ss *Session) readHeader(header *fasthttp.RequestHeader) error {
 			return err
 		}
 		if whole {
-			if !endsFirstLine(block) {
-				return errBareLine
-			}
 			return header.Read(ss.in)
 		}
 		_, err = ss.in.Peek(len(block) + 1)

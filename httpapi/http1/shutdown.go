@@ -88,7 +88,7 @@ func (l *Listener) abort() {
 // repeated.
 func (l *Listener) Drain(ctx context.Context) error {
 	began := time.Now()
-	return poll(ctx, func() bool {
+	return wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
 		left := 0
 		for _, c := range l.list(false) {
 			switch {
@@ -101,13 +101,8 @@ func (l *Listener) Drain(ctx context.Context) error {
 				left++
 			}
 		}
-		return left == 0
+		return left == 0, nil
 	})
-}
-
-// poll calls done until it returns true, or ctx ends.
-func poll(ctx context.Context, done func() bool) error {
-	return wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) { return done(), nil })
 }
 
 // CutStalled closes connections to clients that do not read, until ctx ends, so that shutdown

@@ -2,13 +2,13 @@ package http2
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"time"
 
 	"golang.org/x/net/http2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 // body is the part of a request's body that has arrived and was not read. Conn.mu guards all fields except
@@ -177,13 +177,12 @@ func (st *stream) Proceed(io.Writer) error {
 
 func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	limit := r.c.s.config.MaxBodyBytes
-	tooLarge := func() error { return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit)) }
 	b, c := r.body, r.c
 	switch {
 	case b == nil:
 		return nil, nil
 	case b.length > limit:
-		return nil, tooLarge()
+		return nil, exchange.TooLarge(limit)
 	}
 	if err := r.Proceed(nil); err != nil {
 		return nil, err
@@ -198,7 +197,7 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	data, _, err := r.awaitLocked(func() bool { return int64(len(b.data)) > limit })
 	c.unlock()
 	if int64(len(data)) > limit {
-		return data[:limit], tooLarge()
+		return data[:limit], exchange.TooLarge(limit)
 	}
 	return data, err
 }

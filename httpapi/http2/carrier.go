@@ -133,13 +133,7 @@ func (r *request) answer(received time.Time) *exchange.Exchange {
 	case r.badExpectation:
 		return exchange.NewRefusal(r, received, http.StatusExpectationFailed, false)
 	case string(r.Target()) == "*" && bytes.Equal(r.Method(), []byte(http.MethodOptions)):
-		x := new(exchange.Exchange)
-		x.Init(r, received, nil) // of the server as a whole
-		x.Head(http.StatusOK, "")
-		if r.facts.Code != 0 {
-			x.Text(r.facts.Code, r.facts.Refusal)
-		}
-		return x
+		return exchange.NewAsterisk(r, received)
 	}
 	return r.c.s.config.Handler(r, received)
 }
@@ -212,11 +206,16 @@ func (r *request) sendBody(head []byte, x *exchange.Exchange) error {
 	if x.Size != exchange.UnknownSize && out.Written != int64(x.Size) {
 		return fmt.Errorf("httpapi: wrote %d bytes of %d", out.Written, x.Size)
 	}
-	if w.ended {
-		return nil
+	return w.end()
+}
+
+// relay copies body to the response. Each piece is sent at once.
+func (r *request) relay(head []byte, body io.Reader) error {
+	w := &bodyWriter{st: r.stream, head: head, size: exchange.UnknownSize}
+	if _, err := io.Copy(w, struct{ io.Reader }{body}); err != nil {
+		return err
 	}
-	_, err := r.stream.write(w.head, nil, true)
-	return err
+	return w.end()
 }
 
 // bodyWriter writes a body after the head of its response. The last piece of a body of known size ends
@@ -236,28 +235,14 @@ func (w *bodyWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// relay copies body to the response. Each piece is sent at once.
-func (r *request) relay(head []byte, body io.Reader) error {
-	buf := make([]byte, relaySize)
-	for {
-		n, err := body.Read(buf)
-		if n > 0 || err == io.EOF {
-			if _, err := r.stream.write(head, buf[:n], err == io.EOF); err != nil {
-				return err
-			}
-			head = nil
-		}
-		if err != nil {
-			if err == io.EOF {
-				return nil
-			}
-			return err
-		}
+// end ends the stream, unless the last piece has.
+func (w *bodyWriter) end() error {
+	if w.ended {
+		return nil
 	}
+	_, err := w.st.write(w.head, nil, true)
+	return err
 }
-
-// relaySize is the maximum size of a relayed piece.
-const relaySize = 32 << 10
 
 // staticNames are the indexes of header names in HPACK's static table (RFC 7541, appendix A).
 var staticNames = map[string]int{

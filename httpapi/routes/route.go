@@ -43,7 +43,7 @@ type resourceKey struct {
 // Table is the routing table. It is immutable once published: a change replaces the whole table.
 type Table struct {
 	resources map[resourceKey]*Endpoint
-	versions  map[groupVersion]bool // that have resources
+	versions  map[schema.GroupVersion]bool // that have resources
 
 	// exact and prefixes have the paths of other requests (discovery, openapi, health, metrics, version,
 	// pprof). An exact path wins, then the longest prefix. A prefix ends in "/".
@@ -56,13 +56,11 @@ type prefixRoute struct {
 	handler http.Handler
 }
 
-type groupVersion struct{ group, version string }
-
 // New returns an empty table.
 func New() *Table {
 	return &Table{
 		resources: make(map[resourceKey]*Endpoint),
-		versions:  make(map[groupVersion]bool),
+		versions:  make(map[schema.GroupVersion]bool),
 		exact:     make(map[string]http.Handler),
 	}
 }
@@ -70,7 +68,7 @@ func New() *Table {
 // Add routes the requests for a resource or subresource to i.
 func (t *Table) Add(gvr schema.GroupVersionResource, subresource string, i *Endpoint) {
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
-	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
+	t.versions[gvr.GroupVersion()] = true
 }
 
 // Handle routes path, and nothing below it, to h.
@@ -106,7 +104,7 @@ func (t *Table) Lookup(r *request.Request) (*Endpoint, bool) {
 
 // ServesVersion reports whether a version of a group has resources.
 func (t *Table) ServesVersion(group, version string) bool {
-	return t.versions[groupVersion{group, version}]
+	return t.versions[schema.GroupVersion{Group: group, Version: version}]
 }
 
 // Paths returns the paths passed to Handle.

@@ -3,6 +3,7 @@ package socket
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -25,7 +26,7 @@ func TestReadinessEnds(t *testing.T) {
 		want error
 	}{
 		"bytes":    {func(client, _ net.Conn) { client.Write([]byte("a")) }, nil},
-		"the end":  {func(client, _ net.Conn) { client.Close() }, nil},
+		"the end":  {func(client, _ net.Conn) { client.Close() }, io.EOF},
 		"deadline": {func(_, server net.Conn) { server.SetReadDeadline(time.Now()) }, os.ErrDeadlineExceeded},
 		"close":    {func(_, server net.Conn) { server.Close() }, net.ErrClosed},
 	} {
@@ -42,7 +43,11 @@ func TestReadinessEnds(t *testing.T) {
 			if before {
 				c.end(client, server)
 			}
-			go func() { waited <- NewTCP(server.(*net.TCPConn)).awaitReadable() }()
+			go func() {
+				s := NewTCP(server.(*net.TCPConn))
+				_, err := s.ReadLate(s, make([]byte, 1))
+				waited <- err
+			}()
 			if !before {
 				c.end(client, server)
 			}

@@ -27,8 +27,8 @@ type TCP struct {
 	*net.TCPConn
 
 	waiter atomic.Pointer[Waiter] // of the current Send; nil: nothing is notified
-	raw    syscall.RawConn        // nil: the TCPConn writes, and waits are not noticed
-	late   atomic.Bool            // a write gets its deadline when it has to wait
+	raw    syscall.RawConn
+	late   atomic.Bool // a write gets its deadline when it has to wait
 	// blocked is set while a write waits for the client. TLS itself may write from the goroutine that reads. While one
 	// write is blocked, TLS blocks all others.
 	blocked atomic.Bool
@@ -51,9 +51,7 @@ type TCP struct {
 func NewTCP(c *net.TCPConn) *TCP {
 	s := &TCP{TCPConn: c}
 	s.look = s.readable
-	if raw, err := c.SyscallConn(); err == nil {
-		s.raw = raw
-	}
+	s.raw, _ = c.SyscallConn() // fails only for a nil connection
 	return s
 }
 
@@ -113,7 +111,7 @@ func WriterTo(c net.Conn) Writer {
 		return own.Writer()
 	}
 	s := Below(c)
-	if s == nil || s.raw == nil {
+	if s == nil {
 		return nil
 	}
 	if err := s.SetWriteDeadline(time.Time{}); err != nil {
@@ -178,9 +176,6 @@ func (s *TCP) more(n int) bool {
 
 // Write implements net.Conn.
 func (s *TCP) Write(p []byte) (int, error) {
-	if s.raw == nil {
-		return s.TCPConn.Write(p)
-	}
 	w := writes.Get().(*write)
 	w.socket, w.rest, w.more = s, p, s.more(len(p))
 	err := s.raw.Write(w.try)
@@ -266,25 +261,17 @@ func (s *TCP) Read(p []byte) (int, error) {
 // ReadLate reads from c; s is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
 // for the socket here and not inside TLS, which would need twice the stack.
 func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
-	if s.raw == nil {
-		return c.Read(p)
-	}
 	s.noRead = true
 	n, err := c.Read(p)
 	s.noRead = false
 	if err != errNothing {
 		return n, err
 	}
-	if err := s.awaitReadable(); err != nil {
+	s.looked = false
+	if err := s.raw.Read(s.look); err != nil { // the read deadline has passed
 		return 0, err
 	}
 	return c.Read(p)
-}
-
-// awaitReadable returns when the socket has bytes or has ended, or when the read deadline has passed.
-func (s *TCP) awaitReadable() error {
-	s.looked = false
-	return s.raw.Read(s.look)
 }
 
 // readable reports whether the socket can be read. The runtime calls it again only after the kernel has
