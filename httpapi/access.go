@@ -177,16 +177,7 @@ func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request
 	}
 	x.Decided(took)
 	g.access.Authorized(decision, err, took)
-	g.countFilters(x)
+	g.access.Filtered(x.audited, x.impersonated, x.InQueue)
 	x.Audit.Decided(decision, reason, err, took)
 	return decision, reason, err
-}
-
-// countFilters records the duration of the filters before authorization, if they did anything.
-func (g *authorization) countFilters(x *apiCall) {
-	for f, took := range [...]time.Duration{apimetrics.FilterAudit: x.audited, apimetrics.FilterImpersonation: x.impersonated, apimetrics.FilterFlow: x.InQueue} {
-		if took > 0 {
-			g.access.Filtered(apimetrics.Filter(f), took)
-		}
-	}
 }

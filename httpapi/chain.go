@@ -10,7 +10,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/klog/v2"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/nethttp"
@@ -116,7 +115,7 @@ func (c *chain) admit(x *apiCall) {
 	}
 	x.Enter(c.impersonationFilter)
 	if !c.authentication.impersonate(x) {
-		c.authorization.access.Stopped(apimetrics.FilterAudit)
+		c.authorization.access.Filtered(x.audited)
 		return
 	}
 	through, ok := c.allow(x)
@@ -152,7 +151,7 @@ func (c *chain) allow(x *apiCall) (through, ok bool) {
 		ok = c.concurrency.acquire(x, false)
 	}
 	if !ok {
-		c.authorization.access.Stopped(apimetrics.FilterImpersonation)
+		c.authorization.access.Filtered(x.audited, x.impersonated)
 		return false, false
 	}
 	x.Enter("authorization")

@@ -23,7 +23,7 @@ type concurrency struct {
 
 // gaugeOf returns the gauge for requests of x's kind, and the limit that applies to them without flow control; 0 means
 // no limit.
-func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
+func (s *concurrency) gaugeOf(x *apiCall) (*flow.Gauge, int) {
 	if x.IsReadOnly() {
 		return &s.inflight.ReadOnly, s.maxReading
 	}

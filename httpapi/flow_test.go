@@ -368,7 +368,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 
 // TestSmallAnswersFreeTheirSeatFirst checks that a seat is free before a client can have read a small answer.
 func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
-	counts, held := make(chan *exchange.Gauge, 1), make(chan int64, 1)
+	counts, held := make(chan *flow.Gauge, 1), make(chan int64, 1)
 	f := newTestServerWith(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1}}, func(c *http1.Config) {
 		handle := c.Handler
 		c.Handler = func(carrier exchange.Carrier, received time.Time) *exchange.Exchange {

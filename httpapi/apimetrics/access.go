@@ -17,20 +17,16 @@ import (
 // names of upstream's (apiserver pkg/endpoints/filters/metrics.go), which only upstream's filters can
 // count. Authentications that are reused count with a duration of zero.
 type Access struct {
-	remembered [len(userClasses)]atomic.Int64 // authentications that were reused, by class of the user
-	tokens     atomic.Int64                   // the reused authentications by token
-
-	users           [len(userClasses)]atomic.Int64 // authenticated now
+	users           [len(userClasses)]atomic.Int64 // authenticated requests, by class of the user
+	tokens          *histogram                     // reused authentications by token
 	authentications [lastResult]*histogram
 	authorizations  [lastResult]*histogram
-
-	filters [lastFilter]*histogram   // durations of the requests that spent time in the filter
-	stopped [lastFilter]atomic.Int64 // requests that passed this filter and were stopped by a later one
+	filters         [3]*histogram // of the filters in Filtered
 }
 
 // NewAccess returns an Access that has counted nothing.
 func NewAccess() *Access {
-	a := new(Access)
+	a := &Access{tokens: newDurations(prometheus.DefBuckets)}
 	for i := range lastResult {
 		a.authentications[i], a.authorizations[i] = newDurations(allBounds), newDurations(allBounds)
 	}
@@ -40,18 +36,7 @@ func NewAccess() *Access {
 	return a
 }
 
-// Filter is a part of the serving chain that upstream measures.
-type Filter uint8
-
-// The filters between authentication and authorization, in the order of the chain.
-const (
-	FilterAudit Filter = iota
-	FilterImpersonation
-	FilterFlow
-	lastFilter
-)
-
-// ImpersonationFilter returns the name of FilterImpersonation in metrics and spans. The feature
+// ImpersonationFilter returns the name of the filter for impersonation in metrics and spans. The feature
 // gate ConstrainedImpersonation decides which filter upstream has.
 func ImpersonationFilter() string {
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
@@ -104,9 +89,10 @@ var (
 
 // Remembered counts a request whose credentials were accepted before. token says that they are a token.
 func (a *Access) Remembered(class UserClass, token bool) {
-	a.remembered[class].Add(1)
+	a.users[class].Add(1)
+	a.authentications[resultSuccess].add(0)
 	if token {
-		a.tokens.Add(1)
+		a.tokens.add(0)
 	}
 }
 
@@ -137,31 +123,22 @@ func (a *Access) Authorized(decision authorizer.Decision, err error, took time.D
 	a.authorizations[result].add(int64(took))
 }
 
-// Filtered counts the time that a request spent in a filter, if any. How many requests passed a filter
-// follows from how many were authorized or stopped.
-func (a *Access) Filtered(f Filter, took time.Duration) { a.filters[f].add(int64(took)) }
-
-// Stopped counts a request that passed f and was stopped by the next filter.
-func (a *Access) Stopped(f Filter) {
-	for earlier := range f + 1 {
-		a.stopped[earlier].Add(1)
+// Filtered counts a request that has passed the first filters after authentication: those for audit, impersonation
+// and flow control. It spent this time in each.
+func (a *Access) Filtered(took ...time.Duration) {
+	for f, t := range took {
+		a.filters[f].add(int64(t))
 	}
 }
 
 // Reset sets all counts to zero.
 func (a *Access) Reset() {
-	a.tokens.Store(0)
-	for c := range a.remembered {
-		a.remembered[c].Store(0)
+	for c := range a.users {
 		a.users[c].Store(0)
 	}
-	for _, all := range [][]*histogram{a.authentications[:], a.authorizations[:], a.filters[:]} {
-		for _, h := range all {
-			h.reset()
-		}
-	}
-	for f := range a.stopped {
-		a.stopped[f].Store(0)
+	a.tokens.reset()
+	for _, h := range slices.Concat(a.authentications[:], a.authorizations[:], a.filters[:]) {
+		h.reset()
 	}
 }
 
@@ -175,47 +152,34 @@ func (a *Access) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(accessDesc(name, help, label), prometheus.CounterValue, float64(n), value)
 		}
 	}
-	var remembered int64
 	for class, label := range userClasses {
-		n := a.remembered[class].Load()
-		remembered += n
-		send("authenticated_user_requests", "Counter of authenticated requests broken out by username.", "username", label, n+a.users[class].Load())
+		send("authenticated_user_requests", "Counter of authenticated requests broken out by username.", "username", label, a.users[class].Load())
 	}
 	for result, label := range [lastResult]string{"success", "failure", "error", ""} {
-		zeros := int64(0)
-		if result == resultSuccess {
-			zeros = remembered
-		}
-		total := a.authentications[result].report(ch, accessDesc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"), accessBounds, zeros, label)
+		total := a.authentications[result].report(ch, accessDesc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"), accessBounds, label)
 		send("authentication_attempts", "Counter of authenticated attempts.", "result", label, int64(total))
 	}
 	for result, label := range [lastResult]string{"allowed", "denied", "error", "no-opinion"} {
-		total := a.authorizations[result].report(ch, accessDesc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"), accessBounds, 0, label)
+		total := a.authorizations[result].report(ch, accessDesc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"), accessBounds, label)
 		send("authorization_attempts_total", "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", "result", label, int64(total))
 	}
-	a.collectFilters(ch, remembered)
+	a.collectFilters(ch)
 	// Upstream's cache of tokens would have found these. It has missed the first request of each token.
-	if hits := a.tokens.Load(); hits > 0 {
-		send("authentication_token_cache_request_total", "", "status", "hit", hits)
-		newDurations(prometheus.DefBuckets).report(ch, accessDesc("authentication_token_cache_request_duration_seconds", "", "status"), prometheus.DefBuckets, hits, "hit")
-	}
+	hits := a.tokens.report(ch, accessDesc("authentication_token_cache_request_duration_seconds", "", "status"), prometheus.DefBuckets, "hit")
+	send("authentication_token_cache_request_total", "", "status", "hit", int64(hits))
 }
 
-// collectFilters reports the filters. Requests that took no time in a filter count as zero if they were
-// authorized or stopped later.
-func (a *Access) collectFilters(ch chan<- prometheus.Metric, remembered int64) {
+func (a *Access) collectFilters(ch chan<- prometheus.Metric) {
 	desc := accessDesc("apiserver_request_filter_duration_seconds", "Request filter latency distribution in seconds, for each filter type", "filter")
-	authentications, asked := newDurations(allBounds), int64(0)
-	for result := range lastResult {
-		authentications.merge(a.authentications[result])
-		asked += a.authorizations[result].count()
+	authentications := newDurations(allBounds)
+	for _, h := range a.authentications {
+		authentications.merge(h)
 	}
-	authentications.report(ch, desc, filterBounds, remembered, "authentication")
-	for f, label := range [lastFilter]string{"audit", ImpersonationFilter(), "priorityandfairness"} {
-		passed := asked + a.stopped[f].Load()
-		a.filters[f].report(ch, desc, filterBounds, max(passed-a.filters[f].count(), 0), label)
+	authentications.report(ch, desc, filterBounds, "authentication")
+	for f, label := range [len(a.filters)]string{"audit", ImpersonationFilter(), "priorityandfairness"} {
+		a.filters[f].report(ch, desc, filterBounds, label)
 	}
-	a.authorizations[resultSuccess].report(ch, desc, filterBounds, 0, "authorization")
+	a.authorizations[resultSuccess].report(ch, desc, filterBounds, "authorization")
 }
 
 // accessDesc describes a metric of upstream's with one label.

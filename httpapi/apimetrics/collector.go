@@ -48,7 +48,7 @@ func (c *collector) collectAll(ch chan<- prometheus.Metric) {
 		if removed := ms.removed.Load(); removed != nil {
 			ch <- prometheus.MustNewConstMetric(c.deprecated, prometheus.GaugeValue, 1, gvr.Group, gvr.Version, gvr.Resource, ms.subresource, *removed)
 		}
-		if total := ms.eventSizes.report(ch, c.eventSizes, frameBounds, 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
+		if total := ms.eventSizes.report(ch, c.eventSizes, frameBounds, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
 		for _, m := range ms.reads {
@@ -69,14 +69,14 @@ func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor, own map[[4]
 	own[[4]string{verb, gvr.Group, gvr.Resource, m.of.subresource}] += m.own.Load()
 	labels := []string{verb, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, m.scope, metrics.APIServerComponent}
 	dry := append([]string{""}, labels...)
-	if total := m.durations.report(ch, c.durations, durationBounds, 0, dry...); total > 0 {
+	if total := m.durations.report(ch, c.durations, durationBounds, dry...); total > 0 {
 		ch <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(total), append([]string{"200"}, dry...)...)
 	}
 	if m.verb != "watch" {
-		m.durations.report(ch, c.indicators, durationBounds[2:], 0, labels...)
+		m.durations.report(ch, c.indicators, durationBounds[2:], labels...)
 	}
-	m.sizes.report(ch, c.sizes, sizeBounds, 0, labels...)
-	m.initial.report(ch, c.initial, initialBounds, 0, gvr.Group, gvr.Version, gvr.Resource, m.scope)
+	m.sizes.report(ch, c.sizes, sizeBounds, labels...)
+	m.initial.report(ch, c.initial, initialBounds, gvr.Group, gvr.Version, gvr.Resource, m.scope)
 	if m.opened.Load() {
 		ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(m.open.Load()), labels...)
 	}

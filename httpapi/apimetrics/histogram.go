@@ -48,14 +48,6 @@ func (h *histogram) add(n int64) {
 	h.counts[at].Add(1)
 }
 
-// count returns the number of values.
-func (h *histogram) count() (n int64) {
-	for i := range h.counts {
-		n += h.counts[i].Load()
-	}
-	return n
-}
-
 // merge adds the values of other, which has the same bounds.
 func (h *histogram) merge(other *histogram) {
 	h.sum.Add(other.sum.Load())
@@ -71,10 +63,10 @@ func (h *histogram) reset() {
 	}
 }
 
-// report sends h to ch, with zeros more values that are 0, and returns the number of values. It sends
-// nothing if there are none, like upstream's metrics. bounds are some of h.bounds.
-func (h *histogram) report(ch chan<- prometheus.Metric, desc *prometheus.Desc, bounds []float64, zeros int64, labels ...string) uint64 {
-	buckets, total := make(map[float64]uint64, len(bounds)), uint64(zeros)
+// report sends h to ch, and returns the number of values. It sends nothing if there are none, like upstream's
+// metrics. bounds are some of h.bounds.
+func (h *histogram) report(ch chan<- prometheus.Metric, desc *prometheus.Desc, bounds []float64, labels ...string) uint64 {
+	buckets, total := make(map[float64]uint64, len(bounds)), uint64(0)
 	for i := range h.counts {
 		total += uint64(h.counts[i].Load())
 		if at := len(buckets); at < len(bounds) && i < len(h.bounds) && bounds[at] == h.bounds[i] {

@@ -3,7 +3,6 @@ package exchange
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -17,7 +16,7 @@ import (
 // It moves with the request to the code that sees its end. The zero Seat is none.
 type Seat struct {
 	Flow  flow.Seat
-	Gauge *Gauge
+	Gauge *flow.Gauge
 }
 
 // Release releases the seat. Further calls do nothing.
@@ -29,20 +28,8 @@ func (p *Seat) Release() {
 	}
 }
 
-// Gauge counts requests, and keeps the highest count.
-type Gauge struct{ now, peak atomic.Int64 }
-
-// Add counts delta more requests, and returns how many there are.
-func (g *Gauge) Add(delta int64) int64 {
-	now := g.now.Add(delta)
-	if peak := g.peak.Load(); delta > 0 && now > peak {
-		g.peak.CompareAndSwap(peak, now)
-	}
-	return now
-}
-
 // InFlight counts the requests that are being served.
-type InFlight struct{ ReadOnly, Mutating Gauge }
+type InFlight struct{ ReadOnly, Mutating flow.Gauge }
 
 // inflightInterval is how often Report sets upstream's metrics to the peaks since the last time.
 const inflightInterval = time.Second
@@ -51,7 +38,7 @@ const inflightInterval = time.Second
 // that waited since its last call; nil says that none ever waits.
 func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating int)) {
 	wait.UntilWithContext(ctx, func(context.Context) {
-		metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, int(i.ReadOnly.peak.Swap(0)), int(i.Mutating.peak.Swap(0)))
+		metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, i.ReadOnly.Peak(), i.Mutating.Peak())
 		if waiting != nil {
 			reading, mutating := waiting()
 			metrics.UpdateInflightRequestMetrics(metrics.WaitingPhase, reading, mutating)

@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/larder-io/larder/internal/flow"
 )
 
 // unwritten is a body that is never written.
@@ -27,7 +29,7 @@ func TestLargeAnswersKeepTheirSeat(t *testing.T) {
 		"a body of any size":   {Response{Body: unwritten{}, Size: UnknownSize}, 1},
 		"what comes in pieces": {Response{Reader: io.NopCloser(strings.NewReader(""))}, 1},
 	} {
-		var counts Gauge
+		var counts flow.Gauge
 		counts.Add(1)
 		x := &Exchange{Response: c.answer, Seat: Seat{Gauge: &counts}}
 		x.ReleaseSeat()

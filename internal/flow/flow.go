@@ -71,7 +71,7 @@ type Control struct {
 	seed       maphash.Seed
 	slots      [rememberedClasses]atomic.Pointer[classified]
 
-	waiting [2]waiting // reads, and other requests
+	waiting [2]Gauge // reads, and other requests
 
 	// loaded is closed when the stored priority levels are in force. For requests they come into force
 	// all at once. The mandatory levels are always in force.
@@ -215,9 +215,6 @@ func (f *Control) RetryAfter(class *Class) int64 {
 // values and ends when the client leaves. A free request is only classified and counted: it takes none
 // of upstream's seats and never waits, unless 64 of its user are served.
 func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (class *Class, ok bool) {
-	if a.GetUser() == nil {
-		return nil, false
-	}
 	name := a.GetUser().GetName()
 	if free = free && f.addFree(name, 1); free {
 		defer func() {
@@ -308,30 +305,32 @@ func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes
 	}
 }
 
-// waiting counts the requests in queues, and their peak.
-type waiting struct{ now, peak atomic.Int64 }
+// Gauge counts requests, and keeps the highest count.
+type Gauge struct{ now, peak atomic.Int64 }
+
+// Add counts delta more requests, and returns how many there are.
+func (g *Gauge) Add(delta int64) int64 {
+	now := g.now.Add(delta)
+	if peak := g.peak.Load(); now > peak {
+		g.peak.CompareAndSwap(peak, now)
+	}
+	return now
+}
 
 // note counts a request that enters a queue, or leaves it.
-func (w *waiting) note(in bool) {
-	if !in {
-		w.now.Add(-1)
-		return
-	}
-	now := w.now.Add(1)
-	if peak := w.peak.Load(); now > peak {
-		w.peak.CompareAndSwap(peak, now)
+func (g *Gauge) note(in bool) {
+	if in {
+		g.Add(1)
+	} else {
+		g.Add(-1)
 	}
 }
 
+// Peak returns the highest count since the last call.
+func (g *Gauge) Peak() int { return int(max(g.peak.Swap(g.now.Load()), g.now.Load())) }
+
 // Waiting returns the peaks of waiting reads and of other waiting requests since the last call.
-func (f *Control) Waiting() (reading, mutating int) {
-	peaks := [2]int64{}
-	for kind := range f.waiting {
-		w := &f.waiting[kind]
-		peaks[kind] = max(w.peak.Swap(w.now.Load()), w.now.Load())
-	}
-	return int(peaks[0]), int(peaks[1])
-}
+func (f *Control) Waiting() (reading, mutating int) { return f.waiting[0].Peak(), f.waiting[1].Peak() }
 
 // classify stores the controller's classification of a request. The controller calls it while the
 // configuration cannot change.
