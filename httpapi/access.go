@@ -23,7 +23,6 @@ import (
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/relay"
-	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/statuspage"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -168,7 +167,7 @@ func unsynced() error {
 }
 
 // ask asks the authorizer, and records and counts its answer.
-func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request.Attributes) (authorizer.Decision, string, error) {
+func (g *authorization) ask(ctx context.Context, x *apiCall, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	asked := time.Now()
 	decision, reason, err := g.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/reads"
-	"github.com/larder-io/larder/httpapi/request"
 )
 
 // apiCall is one exchange in the chain.
@@ -21,7 +21,7 @@ type apiCall struct {
 	impersonates bool // the request impersonates another user
 	foreign      bool // the request may have credentials outside the Authorization header
 	uncached     bool // the request goes through to the upstream of a relay, which authorizes it
-	attrs        request.Attributes
+	attrs        authorizer.AttributesRecord
 	reading      reads.Read
 	counted      bool       // the shutdown waits for the request
 	span         trace.Span // nil: the request is not traced
@@ -30,8 +30,8 @@ type apiCall struct {
 }
 
 // attributes returns the request's attributes, for flow control and the authorizer. They are valid as long as x.
-func (x *apiCall) attributes() *request.Attributes {
-	x.attrs = request.Attributes{User: x.User, Request: &x.Action}
+func (x *apiCall) attributes() *authorizer.AttributesRecord {
+	x.attrs = x.Attributes(x.User)
 	return &x.attrs
 }
 

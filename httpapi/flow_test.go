@@ -332,7 +332,7 @@ func (f *running) takeSeat(t *testing.T, control *flow.Control) *flow.Seat {
 	t.Helper()
 	seat, req := new(flow.Seat), new(request.Request)
 	req.Verb, req.Path = "get", "/x"
-	a := &request.Attributes{User: &user.DefaultInfo{Name: "v", Groups: []string{user.AllAuthenticated}}, Request: &req.Action}
+	a := req.Attributes(&user.DefaultInfo{Name: "v", Groups: []string{user.AllAuthenticated}})
 	if class, ok := control.Acquire(t.Context(), a, req, false, time.Now(), seat); !ok || class.LevelUID != "all-level" {
 		t.Fatalf("no seat: %+v", class)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
@@ -169,11 +170,11 @@ func checkHanded(t interface{ Fatalf(string, ...any) }, method, target string) {
 	if err != nil {
 		t.Fatalf("%s %.200q: %v", method, target, err)
 	}
-	if got := claimOf(&request.Attributes{Request: &request.Action{
-		Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Namespace: info.Namespace, Resource: info.Resource,
-		Subresource: info.Subresource, Name: info.Name, Path: info.Path, IsResourceRequest: info.IsResourceRequest,
-		FieldSelector: info.FieldSelector, LabelSelector: info.LabelSelector,
-	}}); got != want {
+	attributes, err := filters.GetAuthorizerAttributes(apirequest.WithRequestInfo(context.Background(), info))
+	if err != nil {
+		t.Fatalf("%s %.200q: %v", method, target, err)
+	}
+	if got := claimOf(attributes); got != want {
 		t.Fatalf("%s %.200q: authorized as\n%+v\nread as\n%+v", method, target, want, got)
 	}
 	query := handed.URL.Query()

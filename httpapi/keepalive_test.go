@@ -126,14 +126,14 @@ func TestWatchesOfClientsThatLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.streams.Probe()
-		if n := p.streams.Stats().Open; n != 1 {
+		if n, _ := openStreams(p.streams); n != 1 {
 			t.Errorf("%s: before that %d watches are open", name, n)
 		}
 		if err := c.leave(conn); err != nil {
 			t.Fatal(err)
 		}
 		proctest.Eventually(t, name+": the watch ends", func() error {
-			if n := p.streams.Stats().Open; n > 0 {
+			if n, _ := openStreams(p.streams); n > 0 {
 				p.streams.Probe()
 				return fmt.Errorf("%d are open", n)
 			}

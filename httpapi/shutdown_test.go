@@ -72,7 +72,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	if err := f.stop(); err != nil {
 		t.Error(err)
 	}
-	if n := f.streams.Stats().Open; n != 0 {
+	if n, _ := openStreams(f.streams); n != 0 {
 		t.Errorf("%d streams are left", n)
 	}
 }

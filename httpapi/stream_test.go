@@ -213,10 +213,10 @@ func TestWatchEnds(t *testing.T) {
 	})
 	t.Run("with its client", func(t *testing.T) {
 		resp, _ := p.openWatch(t, configmaps+"?watch=1", "application/json")
-		before := p.streams.Stats().Open
+		before, _ := openStreams(p.streams)
 		resp.Body.Close()
 		proctest.Eventually(t, "the watch ends", func() error {
-			if open := p.streams.Stats().Open; open < before {
+			if open, _ := openStreams(p.streams); open < before {
 				return nil
 			}
 			p.streams.Probe()

@@ -128,7 +128,7 @@ func (n *nodeWatches) round(b *testing.B, changes int, pace time.Duration) time.
 		}
 		n.put(i)
 	}
-	for n.events() < goal || n.streams.Stats().Busy > 0 {
+	for busy := 1; n.events() < goal || busy > 0; _, busy = openStreams(n.streams) {
 		<-tick.C
 	}
 	used := proctest.OfProcess.Now(b) - before

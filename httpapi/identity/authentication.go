@@ -159,8 +159,7 @@ func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 	if known == nil || known.by != a || !x.Received.Before(known.until) || known.generation != a.Generation() {
 		return nil
 	}
-	var digest [sha256.Size]byte
-	a.Digester.Digest(&digest, x.Peek("Authorization"))
+	digest := a.Digester.Digest(x.Peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
 	}
@@ -180,9 +179,8 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 	}
 	known := &credentials{
 		by: a, response: response, until: x.Received.Add(CacheTTL), generation: generation,
-		class: apimetrics.ClassOf(name), token: len(secret) > 0,
+		digest: a.Digester.Digest(secret), class: apimetrics.ClassOf(name), token: len(secret) > 0,
 	}
-	a.Digester.Digest(&known.digest, secret)
 	if state := x.Carrier.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		leaf := state.PeerCertificates[0]
 		if leaf.NotAfter.Before(known.until) {
@@ -196,21 +194,28 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 // Digester makes digests of credentials under a key of its own.
 type Digester struct{ pool sync.Pool }
 
+// digesting is a hash with room for its sum.
+type digesting struct {
+	hash.Hash
+	sum [sha256.Size]byte
+}
+
 // NewDigester returns a Digester with a new key.
 func NewDigester() *Digester {
 	key := make([]byte, sha256.Size)
 	rand.Read(key) // never fails
-	return &Digester{pool: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+	return &Digester{pool: sync.Pool{New: func() any { return &digesting{Hash: hmac.New(sha256.New, key)} }}}
 }
 
-// Digest writes the digest of secret to dst; the digest of an empty secret is all zeros.
-func (d *Digester) Digest(dst *[sha256.Size]byte, secret []byte) {
-	if *dst = [sha256.Size]byte{}; len(secret) == 0 {
-		return
+// Digest returns the digest of secret; the digest of an empty secret is all zeros.
+func (d *Digester) Digest(secret []byte) (digest [sha256.Size]byte) {
+	if len(secret) == 0 {
+		return digest
 	}
-	h := d.pool.Get().(hash.Hash)
+	h := d.pool.Get().(*digesting)
+	defer d.pool.Put(h)
 	h.Reset()
 	h.Write(secret)
-	h.Sum(dst[:0])
-	d.pool.Put(h)
+	h.Sum(h.sum[:0])
+	return h.sum
 }

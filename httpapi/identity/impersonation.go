@@ -22,14 +22,11 @@ type Impersonation struct{ filter *nethttp.Filter }
 // NewImpersonation returns an Impersonation that asks a. It grants nothing by the verbs
 // impersonate:* and impersonate-on:* unless the feature gate ConstrainedImpersonation is on.
 func NewImpersonation(a authorizer.Authorizer) *Impersonation {
-	if a != nil {
-		a = errorRecorder{a}
-	}
 	filter := impersonation.WithImpersonation
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
 		filter = impersonation.WithConstrainedImpersonation
 	}
-	return &Impersonation{nethttp.NewFilter(func(next http.Handler) http.Handler { return filter(next, a, legacyscheme.Codecs) })}
+	return &Impersonation{nethttp.NewFilter(func(next http.Handler) http.Handler { return filter(next, errorRecorder{a}, legacyscheme.Codecs) })}
 }
 
 // Admit returns req with the impersonated user in its context. If the requester has no right to impersonate that

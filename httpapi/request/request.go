@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
-	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -36,10 +33,28 @@ type Request struct {
 	RawQuery string
 	Query    Query // the parameters of RawQuery that could be decoded
 
-	Action // its Parts are in this Request's room: see [Action.Clone]
+	Path string // percent-decoded, not cleaned: "//" and ".." stay
 
-	VerbInPath  bool // the verb is a path segment: /api/v1/watch/...
-	InNamespace bool // the resource stands below namespaces/{name}/
+	// IsResourceRequest says that the path names an API resource; Verb is then
+	// the Kubernetes verb, else the method in lower case.
+	IsResourceRequest bool
+	Verb              string
+	VerbInPath        bool // the verb is a path segment: /api/v1/watch/...
+
+	APIPrefix, Group, Version        string
+	Namespace, Resource, Subresource string
+	InNamespace                      bool // the resource stands below namespaces/{name}/
+
+	// Name is the name in the path or, for a list or watch, the one name that
+	// the field selector admits.
+	Name string
+
+	// Parts are the path segments from the resource on. They may be in this Request's memory.
+	Parts []string
+
+	// FieldSelector and LabelSelector are as sent, for the verbs on which the
+	// server honours them.
+	FieldSelector, LabelSelector string
 
 	options    *internalversion.ListOptions
 	optionsErr error
@@ -47,31 +62,6 @@ type Request struct {
 	// Memory for Parts and Query. Nearly all paths and queries fit.
 	segments [8]string
 	params   [4]Param
-}
-
-// Action is the part of a Request that an authorizer decides about. It is small enough to be kept while a
-// watch is open.
-type Action struct {
-	Path string // percent-decoded, not cleaned: "//" and ".." stay
-
-	// IsResourceRequest says that the path names an API resource; Verb is then
-	// the Kubernetes verb, else the method in lower case.
-	IsResourceRequest bool
-	Verb              string
-
-	APIPrefix, Group, Version        string
-	Namespace, Resource, Subresource string
-
-	// Name is the name in the path or, for a list or watch, the one name that
-	// the field selector admits.
-	Name string
-
-	// Parts are the path segments from the resource on.
-	Parts []string
-
-	// FieldSelector and LabelSelector are as sent, for the verbs on which the
-	// server honours them.
-	FieldSelector, LabelSelector string
 }
 
 // ErrTarget is the cause of a request target that is no URL.
@@ -210,10 +200,10 @@ func (r *Request) refineGet() {
 func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
 
 // IsReadOnly reports whether the request is a get, list or watch.
-func (r *Action) IsReadOnly() bool { return r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" }
+func (r *Request) IsReadOnly() bool { return r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" }
 
 // RequestInfo returns r in the form that upstream's code reads from contexts. The result shares r's Parts.
-func (r *Action) RequestInfo() *apirequest.RequestInfo {
+func (r *Request) RequestInfo() *apirequest.RequestInfo {
 	info := &apirequest.RequestInfo{
 		IsResourceRequest: r.IsResourceRequest, Path: r.Path, Verb: r.Verb, APIPrefix: r.APIPrefix,
 		APIGroup: r.Group, APIVersion: r.Version, Namespace: r.Namespace, Resource: r.Resource,
@@ -257,66 +247,16 @@ func (r *Request) ValidListOptions(convertor runtime.ObjectConvertor, kind schem
 	return &o, nil
 }
 
-// decodeListOptions decodes well-formed options. It leaves all other input to upstream's decoder, for its errors. The
-// first of repeated options counts.
+// decodeListOptions decodes query by upstream's generated conversions. Its codec finds them through a scheme, which
+// costs more than they do.
 func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
-	o := &internalversion.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
-	var seen [len(listOptions)]bool
-	for _, p := range query {
-		i := slices.Index(listOptions[:], p.Key)
-		if i < 0 || seen[i] {
-			continue
-		}
-		seen[i] = true
-		if !setListOption(o, p.Key, p.Value) {
-			o = new(internalversion.ListOptions)
-			return o, internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, o)
-		}
+	values := query.Values()
+	var v1 metav1.ListOptions
+	if err := metav1.Convert_url_Values_To_v1_ListOptions(&values, &v1, nil); err != nil {
+		return nil, err
 	}
-	return o, nil
-}
-
-// listOptions are the parameters that setListOption knows.
-var listOptions = [...]string{
-	"labelSelector", "fieldSelector", "watch", "allowWatchBookmarks", "resourceVersion", "resourceVersionMatch",
-	"continue", "shardSelector", "limit", "timeoutSeconds", "sendInitialEvents",
-}
-
-// setListOption sets one option and reports whether value was well-formed.
-func setListOption(o *internalversion.ListOptions, key, value string) bool {
-	var err error
-	switch key {
-	case "labelSelector":
-		if value != "" {
-			o.LabelSelector, err = labels.Parse(value)
-		}
-	case "fieldSelector":
-		if value != "" {
-			o.FieldSelector, err = fields.ParseSelector(value)
-		}
-	case "watch":
-		o.Watch = IsTrue(value)
-	case "allowWatchBookmarks":
-		o.AllowWatchBookmarks = IsTrue(value)
-	case "resourceVersion":
-		o.ResourceVersion = value
-	case "resourceVersionMatch":
-		o.ResourceVersionMatch = metav1.ResourceVersionMatch(value)
-	case "continue":
-		o.Continue = value
-	case "shardSelector":
-		o.ShardSelector = value
-	case "limit":
-		o.Limit, err = strconv.ParseInt(value, 10, 64)
-	case "timeoutSeconds":
-		var seconds int64
-		seconds, err = strconv.ParseInt(value, 10, 64)
-		o.TimeoutSeconds = &seconds
-	case "sendInitialEvents":
-		send := IsTrue(value)
-		o.SendInitialEvents = &send
-	}
-	return err == nil
+	o := new(internalversion.ListOptions)
+	return o, internalversion.Convert_v1_ListOptions_To_internalversion_ListOptions(&v1, o, nil)
 }
 
 // IsTrue is upstream's reading of a boolean parameter: present means true
@@ -375,87 +315,32 @@ func splitPath(dst []string, path string) []string {
 	return dst
 }
 
-// Attributes describe a request and its user to an authorizer, the audit policy and flow control (apiserver
-// pkg/endpoints/filters/authorization.go). Few authorizers use selectors, so these are parsed on first use.
-type Attributes struct {
-	User    user.Info
-	Request *Action
-}
-
-var _ authorizer.Attributes = (*Attributes)(nil)
-
-// GetUser implements authorizer.Attributes.
-func (a *Attributes) GetUser() user.Info { return a.User }
-
-// GetVerb implements authorizer.Attributes.
-func (a *Attributes) GetVerb() string { return a.Request.Verb }
-
-// IsReadOnly implements authorizer.Attributes.
-func (a *Attributes) IsReadOnly() bool { return a.Request.IsReadOnly() }
-
-// GetNamespace implements authorizer.Attributes.
-func (a *Attributes) GetNamespace() string { return a.Request.Namespace }
-
-// GetResource implements authorizer.Attributes.
-func (a *Attributes) GetResource() string { return a.Request.Resource }
-
-// GetSubresource implements authorizer.Attributes.
-func (a *Attributes) GetSubresource() string { return a.Request.Subresource }
-
-// GetName implements authorizer.Attributes.
-func (a *Attributes) GetName() string { return a.Request.Name }
-
-// GetAPIGroup implements authorizer.Attributes.
-func (a *Attributes) GetAPIGroup() string { return a.Request.Group }
-
-// GetAPIVersion implements authorizer.Attributes.
-func (a *Attributes) GetAPIVersion() string { return a.Request.Version }
-
-// IsResourceRequest implements authorizer.Attributes.
-func (a *Attributes) IsResourceRequest() bool { return a.Request.IsResourceRequest }
-
-// GetPath implements authorizer.Attributes.
-func (a *Attributes) GetPath() string { return a.Request.Path }
-
-// Clone returns a copy of r that may be kept after the Request has ended. It has its own Parts, because r's keep the
-// whole Request in memory.
-func (r *Action) Clone() *Action {
-	kept := *r
-	kept.Parts = slices.Clone(r.Parts)
-	return &kept
-}
-
-// GetFieldSelector implements authorizer.Attributes.
-func (a *Attributes) GetFieldSelector() (fields.Requirements, error) {
-	if a.Request.FieldSelector == "" || !authorizesSelectors() {
-		return nil, nil
+// Attributes describe r, sent by u, to an authorizer, the audit policy and flow control (apiserver
+// pkg/endpoints/filters/authorization.go). They do not refer to r.
+func (r *Request) Attributes(u user.Info) authorizer.AttributesRecord {
+	a := authorizer.AttributesRecord{
+		User: u, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group, APIVersion: r.Version, Resource: r.Resource,
+		Subresource: r.Subresource, Name: r.Name, ResourceRequest: r.IsResourceRequest, Path: r.Path,
 	}
-	selector, err := fields.ParseSelector(a.Request.FieldSelector)
-	if err != nil {
-		return nil, err
+	if r.FieldSelector+r.LabelSelector == "" || !authorizesSelectors() {
+		return a
 	}
-	if requirements := selector.Requirements(); len(requirements) > 0 {
-		return requirements, nil
+	o, err := r.ListOptions()
+	if err != nil { // one of the selectors may still be valid
+		o = new(internalversion.ListOptions)
+		o.FieldSelector, a.FieldSelectorParsingErr = fields.ParseSelector(r.FieldSelector)
+		o.LabelSelector, a.LabelSelectorParsingErr = labels.Parse(r.LabelSelector)
 	}
-	return nil, nil
+	if a.FieldSelectorParsingErr == nil && !o.FieldSelector.Empty() {
+		a.FieldSelectorRequirements = o.FieldSelector.Requirements()
+	}
+	if a.LabelSelectorParsingErr == nil && !o.LabelSelector.Empty() {
+		a.LabelSelectorRequirements, _ = o.LabelSelector.Requirements()
+	}
+	return a
 }
 
 // authorizesSelectors reports whether authorizers may look at selectors.
 func authorizesSelectors() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AuthorizeWithSelectors)
-}
-
-// GetLabelSelector implements authorizer.Attributes.
-func (a *Attributes) GetLabelSelector() (labels.Requirements, error) {
-	if a.Request.LabelSelector == "" || !authorizesSelectors() {
-		return nil, nil
-	}
-	selector, err := labels.Parse(a.Request.LabelSelector)
-	if err != nil {
-		return nil, err
-	}
-	if requirements, _ := selector.Requirements(); len(requirements) > 0 {
-		return requirements, nil
-	}
-	return nil, nil
 }

@@ -41,7 +41,7 @@ func TestSelectorsAuthorizeNothingWithoutGate(t *testing.T) {
 		if err := r.Parse("GET", "/api/v1/pods?labelSelector=a%3Db&fieldSelector=spec.nodeName%3Dn"); err != nil {
 			t.Fatal(err)
 		}
-		attributes := &request.Attributes{Request: &r.Action}
+		attributes := r.Attributes(nil)
 		byField, err := attributes.GetFieldSelector()
 		byLabel, labelErr := attributes.GetLabelSelector()
 		if (len(byField) == 1) != on || (len(byLabel) == 1) != on || err != nil || labelErr != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/nethttp"
-	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -64,7 +63,7 @@ func (j *checker) identify(ctx context.Context, c *credential) (user.Info, verdi
 type question struct {
 	held       *right
 	who        user.Info // the user of held's credential: the requester, if it impersonates
-	attributes request.Attributes
+	attributes authorizer.AttributesRecord
 	losses     uint64 // before it was asked
 }
 
@@ -102,7 +101,7 @@ func verdictOf(ctx context.Context, allows bool, err error) verdict {
 // mayImpersonate asks upstream's filter whether the requester may still impersonate the user.
 func (j *checker) mayImpersonate(ctx context.Context, about *question, now time.Time) verdict {
 	sent := about.held.of.request
-	req := sent.WithContext(exchange.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
+	req := sent.WithContext(exchange.Context(ctx, about.held.info, about.who, now))
 	req.Header = sent.Header.Clone()
 	as, err := j.impersonation().Admit(nethttp.NewRecorder(), req)
 	return verdictOf(ctx, as != nil, err)

@@ -12,8 +12,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -46,8 +46,8 @@ func TestVerdictsOfAuthorizers(t *testing.T) {
 		for _, impersonates := range []bool{false, true} {
 			of := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, impersonates: impersonates}
 			of.request.Header = http.Header{"Impersonate-User": {"jim"}}
-			about := &question{held: &right{of: of}, who: jane}
-			about.attributes.Request, about.attributes.User = &request.Action{Verb: "watch"}, jane
+			about := &question{held: &right{of: of, info: &apirequest.RequestInfo{Verb: "watch"}}, who: jane}
+			about.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
 			j := newChecker(nil, nil, gate)
 			if v := j.may(t.Context(), about, time.Now()); v != c.want {
 				t.Errorf("%s, impersonates %v: verdict %d, want %d", name, impersonates, v, c.want)

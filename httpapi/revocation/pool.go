@@ -64,9 +64,3 @@ func (p *pool) next() func(context.Context) {
 	p.queue[0], p.queue = nil, p.queue[1:]
 	return check
 }
-
-func (p *pool) isBusy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.busy > 0
-}

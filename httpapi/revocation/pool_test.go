@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -46,7 +45,7 @@ func TestSlowWebhooksDecide(t *testing.T) {
 				return authorizer.DecisionAllow, "", nil
 			})
 			held := new(right)
-			held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
+			held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
 			c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, ties: auth.Dependencies{Remote: true}}
 			r.enter(c, [sha256.Size]byte{}, "", held)
 			r.look(t.Context(), time.Now())

@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"maps"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -60,11 +61,8 @@ type Rights struct {
 	ready                          chan struct{}  // has an element after an answer
 	all                            []*credential  // scratch of claim, which one goroutine calls
 
-	mu     sync.Mutex
-	known  map[[sha256.Size]byte]*credential // guarded by mu
-	news   uint64                            // guarded by mu: rights that were added, and answers
-	looked uint64                            // guarded by mu: news of the last round that found nothing to check
-	seen   counters                          // guarded by mu: the counters of the last round
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]*credential // guarded by mu
 }
 
 // New returns a Rights without watches.
@@ -92,11 +90,6 @@ func New(config Config) *Rights {
 	return r
 }
 
-// single reports whether x is a node that watches one object: see right.
-func single(x *exchange.Exchange) bool {
-	return x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
-}
-
 // Join returns the right of x, a watch that is about to begin. It returns nil if x is neither a watch nor the
 // stream of the status page, or if the right is never checked again.
 func (r *Rights) Join(x *exchange.Exchange) streams.Right {
@@ -114,7 +107,12 @@ func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 		}
 		return c
 	}, func() *right {
-		return &right{attributes: request.Attributes{User: x.User, Request: x.Clone()}, single: single(x)}
+		held := &right{attributes: x.Attributes(x.User), single: x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)}
+		if len(req.Header["Impersonate-User"]) > 0 {
+			held.info = x.RequestInfo()
+			held.info.Parts = slices.Clone(held.info.Parts) // which would keep x in memory
+		}
+		return held
 	})
 }
 
@@ -134,7 +132,6 @@ func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credenti
 		held = enter()
 		held.of, held.key = c, what
 		c.rights[what], c.settled = held, settled{}
-		r.news++
 	}
 	held.holders++
 	return held
@@ -181,9 +178,6 @@ func (r *Rights) Run(ctx context.Context) {
 
 // answered makes Run start another round, because an answer may lead to another question.
 func (r *Rights) answered() {
-	r.mu.Lock()
-	r.news++
-	r.mu.Unlock()
 	select {
 	case r.ready <- struct{}{}:
 	default:
@@ -198,26 +192,6 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 		r.local.add(ctx, func(ctx context.Context) { t.check(ctx, c) })
 	}
 	r.config.Streams.EndRevoked(now)
-}
-
-// Stats counts credentials and checks.
-type Stats struct {
-	// Senders is the number of credentials with open watches.
-	Senders int
-	// Busy means that a right must be checked, or that a check is running.
-	Busy bool
-}
-
-// Stats returns the current counts.
-func (r *Rights) Stats() Stats {
-	if r.config.Revocation == nil {
-		return Stats{}
-	}
-	now := countersOf(r.config.Revocation)
-	r.mu.Lock()
-	known, waiting := len(r.known), r.news != r.looked || r.seen != now
-	r.mu.Unlock()
-	return Stats{Senders: known, Busy: waiting || r.local.isBusy() || r.identities.isBusy() || r.permissions.isBusy()}
 }
 
 // The reasons for the loss of a right, as labels of the metric.
@@ -261,12 +235,13 @@ type settled struct {
 type right struct {
 	of     *credential
 	key    string
-	single bool                   // a node watches one object: the node authorizer may change its mind
-	lost   atomic.Pointer[string] // the lost right; nil if none was lost
+	single bool                    // a node watches one object: the node authorizer may change its mind
+	info   *apirequest.RequestInfo // for upstream's filter, if the client impersonates
+	lost   atomic.Pointer[string]  // the lost right; nil if none was lost
 
 	// The rest is guarded by Rights.mu.
 	holders    int
-	attributes request.Attributes
+	attributes authorizer.AttributesRecord
 	asking     bool // the authorizer is being asked
 	asked      bool
 	retry      time.Time // earliest time of the next authorization
@@ -309,20 +284,13 @@ func (r *Rights) requestOf(x *exchange.Exchange) *http.Request {
 
 // keyOf returns a digest of req, which requestOf returned for x: of its credentials, of the user that
 // it impersonates, and of its path if anonymous clients are accepted on some paths only.
-func (r *Rights) keyOf(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
-	var b []byte
-	for _, name := range slices.Sorted(maps.Keys(req.Header)) {
-		b = append(append(b, name...), 0)
-		for _, value := range req.Header[name] {
-			b = append(append(b, value...), 0)
-		}
-	}
+func (r *Rights) keyOf(x *exchange.Exchange, req *http.Request) [sha256.Size]byte {
+	b := fmt.Appendf(nil, "%q", req.Header) // in the order of the names
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		b = append(b, req.TLS.PeerCertificates[0].Raw...)
 	}
 	if r.config.AnonymousByPath {
 		b = append(append(b, 0), x.Path...)
 	}
-	r.config.Digester.Digest(&key, b)
-	return key
+	return r.config.Digester.Digest(b)
 }

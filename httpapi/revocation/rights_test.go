@@ -12,12 +12,15 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 	"weak"
 
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -25,7 +28,6 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/identity"
-	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -75,7 +77,7 @@ func newRights(j *fakeAccess) *Rights {
 func janesWatch() (*credential, *right) {
 	c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
 	c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
-	return c, &right{attributes: request.Attributes{User: jane, Request: &request.Action{Verb: "watch"}}}
+	return c, &right{attributes: authorizer.AttributesRecord{User: jane, Verb: "watch"}, info: &apirequest.RequestInfo{Verb: "watch"}}
 }
 
 // enter adds c with one right.
@@ -107,11 +109,10 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 			r.look(t.Context(), now)
 			r.running.Wait()
 		}
-		s := r.Stats()
-		if s.Busy {
+		if due := r.newRound(t.Context(), now).claim(); len(due) > 0 {
 			t.Errorf("%s: there is something to look at, or somebody is asked", name)
 		}
-		if s.Senders != 1 {
+		if len(r.known) != 1 {
 			t.Errorf("%s: she lost her rights", name)
 		}
 		if j.asked.Load() == 0 {
@@ -140,7 +141,7 @@ func TestChangedUsersAreAskedAbout(t *testing.T) {
 			return authorizer.DecisionAllow, "", nil
 		})
 		held := &right{asked: true}
-		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, c.before
+		held.attributes = authorizer.AttributesRecord{User: c.before, Verb: "watch"}
 		r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: c.before}, [sha256.Size]byte{}, "", held)
 		r.look(t.Context(), time.Now())
 		r.running.Wait()
@@ -162,7 +163,7 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	join := func(i byte, name string, single bool) {
 		who := &user.DefaultInfo{Name: name}
 		held := &right{single: single}
-		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, who
+		held.attributes = authorizer.AttributesRecord{User: who, Verb: "watch"}
 		r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: who, asked: true}, [sha256.Size]byte{i}, "", held)
 	}
 	join(1, "system:node:a", true)
@@ -304,7 +305,7 @@ func TestSettledRightsAreLookedAtAgain(t *testing.T) {
 	r.config.Revocation.NodeChanges = func(user.Info) uint64 { return losses }
 	c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}
 	join := func(what string) {
-		held := &right{single: true, attributes: request.Attributes{User: jane, Request: &request.Action{Verb: "watch"}}}
+		held := &right{single: true, attributes: authorizer.AttributesRecord{User: jane, Verb: "watch"}}
 		r.enter(c, [sha256.Size]byte{}, what, held)
 	}
 	for _, step := range []struct {
@@ -350,7 +351,7 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 		return j.Authorize(ctx, a)
 	})
 	held := &right{single: true}
-	held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
+	held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
 	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
 	for range 4 {
 		r.look(t.Context(), time.Now())
@@ -384,10 +385,10 @@ func BenchmarkQuietRound(b *testing.B) {
 	}
 }
 
-// bearer is the carrier of a request with a token, and with one more field unless further is "".
+// bearer is the carrier of a request with a token, and with further fields: pairs of a name and a value.
 type bearer struct {
 	exchange.Carrier
-	further string
+	further []string
 }
 
 func (bearer) Internal() bool            { return false }
@@ -396,9 +397,44 @@ func (bearer) RemoteAddr() net.Addr      { return &net.TCPAddr{} }
 
 func (b bearer) Lines() iter.Seq2[[]byte, []byte] {
 	return func(yield func([]byte, []byte) bool) {
-		if yield([]byte("Authorization"), []byte("Bearer jane")) && b.further != "" {
-			yield([]byte(b.further), []byte("system:node:n"))
+		if !yield([]byte("Authorization"), []byte("Bearer jane")) {
+			return
 		}
+		for field := range slices.Chunk(b.further, 2) {
+			if !yield([]byte(field[0]), []byte(field[1])) {
+				return
+			}
+		}
+	}
+}
+
+// TestRequestsWithDifferentHeadersShareNoCredential checks that two clients which impersonate different users have
+// different credentials, even if the fields of one header are values in the other.
+func TestRequestsWithDifferentHeadersShareNoCredential(t *testing.T) {
+	r := newRights(new(fakeAccess))
+	r.config.Revocation.Dependencies = func(*http.Request) auth.Dependencies { return auth.Dependencies{} }
+	var held []streams.Right
+	join := func(further ...string) *credential {
+		x := &exchange.Exchange{Carrier: bearer{further: further}, Received: time.Now(), User: jane}
+		if err := x.Parse("GET", "/api/v1/secrets?watch=1"); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, r.Join(x))
+		return held[len(held)-1].(*right).of
+	}
+	const user, group = "Impersonate-User", "Impersonate-Group"
+	bob := join(group, "dev", user, "bob", user, user, user, "alice")
+	if join(group, "dev", group, user, group, "bob", user, "alice") == bob {
+		t.Error("the credential of a client that impersonates bob is also that of one that impersonates alice")
+	}
+	if join(group, "dev", user, "bob", user, user, user, "alice") != bob {
+		t.Error("the credential of two equal requests is not the same")
+	}
+	for _, h := range held {
+		h.Leave()
+	}
+	if len(r.known) != 0 {
+		t.Errorf("%d credentials are kept without watches", len(r.known))
 	}
 }
 
@@ -421,10 +457,11 @@ func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 	if x.Value() != nil {
 		t.Error("the request is held for as long as its watch is open")
 	}
-	got := held.(*right).attributes.Request.RequestInfo()
-	want := &apirequest.RequestInfo{
-		IsResourceRequest: true, Path: "/api/v1/namespaces/a/secrets", Verb: "watch", APIPrefix: "api", APIVersion: "v1",
-		Namespace: "a", Resource: "secrets", Name: "b", Parts: []string{"secrets"}, FieldSelector: "metadata.name=b",
+	got := held.(*right).attributes
+	want := authorizer.AttributesRecord{
+		User: jane, ResourceRequest: true, Path: "/api/v1/namespaces/a/secrets", Verb: "watch", APIVersion: "v1",
+		Namespace: "a", Resource: "secrets", Name: "b",
+		FieldSelectorRequirements: fields.Requirements{{Operator: selection.Equals, Field: "metadata.name", Value: "b"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("kept\n%+v, want\n%+v", got, want)

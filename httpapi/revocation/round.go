@@ -65,7 +65,7 @@ func (r *Rights) newRound(ctx context.Context, now time.Time) *round {
 // separately, so that new watches do not wait for long.
 func (t *round) claim() (due []*credential) {
 	t.mu.Lock()
-	news, all := t.news, slices.AppendSeq(t.all[:0], maps.Values(t.known))
+	all := slices.AppendSeq(t.all[:0], maps.Values(t.known))
 	t.mu.Unlock()
 	defer func() { clear(all); t.all = all }() // keep no secret of a dropped credential
 	for _, c := range all {
@@ -75,11 +75,6 @@ func (t *round) claim() (due []*credential) {
 			due = append(due, c)
 		}
 		t.mu.Unlock()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.seen = t.counters; len(due) == 0 {
-		t.looked = news
 	}
 	return due
 }
@@ -320,7 +315,7 @@ func (t *round) lose(held *right, what string) {
 	t.mu.Unlock()
 	held.lost.Store(&what)
 	t.config.Streams.Revoke()
-	asked := held.attributes.Request
+	asked := &held.attributes
 	klog.V(2).InfoS("Ended watches whose users lost access", "user", who.GetName(), "credentialLost", what == lostCredential,
-		"group", asked.Group, "resource", asked.Resource, "namespace", asked.Namespace)
+		"group", asked.APIGroup, "resource", asked.Resource, "namespace", asked.Namespace)
 }

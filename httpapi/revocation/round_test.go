@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -38,7 +38,7 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 		}
 		join := func(key byte, single bool) *credential {
 			held := &right{single: single, asked: true}
-			held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
+			held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
 			c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true, revisions: []int64{1},
 				ties: auth.Dependencies{Objects: []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}}}
 			r.enter(c, [sha256.Size]byte{key}, "", held)
@@ -77,7 +77,7 @@ func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
 	r := newRights(access)
 	r.objects = map[string]*cache.Cache{"pods": pods}
 	held := new(right)
-	held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
+	held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
 	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane,
 		ties: auth.Dependencies{Objects: []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}}}, [sha256.Size]byte{}, "", held)
 	for _, c := range []struct {

@@ -337,27 +337,3 @@ func (ss *Streams) All() iter.Seq[OpenStream] {
 		}
 	}
 }
-
-// Stats counts streams and the goroutines that serve them.
-type Stats struct {
-	Open    int // streams
-	Busy    int // watches that have a goroutine
-	Running int // goroutines that run watches and do not wait
-	Idle    int // goroutines that wait for work
-	AtOnce  int // the most goroutines that may run watches
-}
-
-// Stats returns the current counts.
-func (ss *Streams) Stats() Stats {
-	list := ss.list()
-	s := Stats{Open: len(list)}
-	for _, st := range list {
-		if st.watch != nil && st.watch.signals.Load()&isParked == 0 {
-			s.Busy++
-		}
-	}
-	ss.scheduler.mu.Lock()
-	defer ss.scheduler.mu.Unlock()
-	s.Running, s.Idle, s.AtOnce = ss.scheduler.active, ss.scheduler.idle, ss.scheduler.most
-	return s
-}

@@ -140,8 +140,7 @@ func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		b = append(b, req.TLS.PeerCertificates[0].Raw...)
 	}
-	s.digester.Digest(&key, b)
-	return key, len(req.Header["Authorization"])+len(req.Header["Sec-Websocket-Protocol"]) > 0
+	return s.digester.Digest(b), len(req.Header["Authorization"])+len(req.Header["Sec-Websocket-Protocol"]) > 0
 }
 
 // attributesKey returns a digest of all attributes that a SubjectAccessReview contains.
@@ -155,11 +154,10 @@ func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
 		return key, err
 	}
 	u := a.GetUser()
-	s.digester.Digest(&key, fmt.Appendf(nil, "%q", []any{
+	return s.digester.Digest(fmt.Appendf(nil, "%q", []any{
 		u.GetName(), u.GetUID(), u.GetGroups(), u.GetExtra(), a.GetVerb(), a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName(),
 		a.GetAPIGroup(), a.GetAPIVersion(), a.GetPath(), a.IsResourceRequest(), fields, labels,
-	})) // quoting makes the text unambiguous
-	return key, nil
+	})), nil // quoting makes the text unambiguous
 }
 
 type digest = [sha256.Size]byte
