@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
@@ -139,33 +140,17 @@ func canonicalQuantity(text []byte) bool {
 	return false
 }
 
-// intOrString writes an IntOrString: which of the two, the number, the text.
+// intOrString writes an IntOrString.
 func (w *walker) intOrString(from, to int) bool {
-	if from == to {
-		w.dst = append(w.dst, '0')
-		return true
-	}
-	which, at := w.number(1, from, to)
-	if at < 0 {
+	var v intstr.IntOrString
+	if v.Unmarshal(w.src[from:to]) != nil {
 		return false
 	}
-	number, at := w.number(2, at, to)
-	if at < 0 {
-		return false
-	}
-	tag, at := varint(w.src[:to], at)
-	if at < 0 || tag != 3<<3|wireLen {
-		return false
-	}
-	n, at := varint(w.src[:to], at)
-	if at < 0 || n != uint64(to-at) {
-		return false
-	}
-	switch which {
-	case 0:
-		w.dst = strconv.AppendInt(w.dst, int64(int32(number)), 10)
-	case 1:
-		w.text(at, to)
+	switch v.Type {
+	case intstr.Int:
+		w.dst = strconv.AppendInt(w.dst, int64(v.IntVal), 10)
+	case intstr.String:
+		w.dst = jsontext.AppendString(w.dst, v.StrVal)
 	default:
 		return false
 	}
