@@ -147,12 +147,14 @@ func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache
 }
 
 // records is a builtin.Records.
-func (o *options) records(config *storagebackend.ConfigForResource, prefix string) (apistorage.Interface, error) {
+func (o *options) records(config *storagebackend.ConfigForResource, prefix string, newFunc func() runtime.Object) (apistorage.Interface, error) {
 	codec, err := encoding.New(encoding.Config{
-		GroupResource: config.GroupResource,
-		Storage:       config.Codec,
-		Transformer:   config.Transformer,
-		Schema:        o.schema(config.GroupResource, prefix, nil),
+		GroupResource:   config.GroupResource,
+		Storage:         config.Codec,
+		EncodeVersioner: config.EncodeVersioner,
+		Transformer:     config.Transformer,
+		Schema:          o.schema(config.GroupResource, prefix, nil),
+		New:             newFunc, Attrs: apistorage.DefaultClusterScopedAttr,
 	})
 	if err != nil {
 		return nil, err

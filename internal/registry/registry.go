@@ -209,15 +209,6 @@ func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.gro
 // Services returns the ranges of service addresses and ports.
 func (r *Registry) Services() builtin.Services { return r.config.Services }
 
-// Decodes counts the decodings of cached bytes over all resources.
-func (r *Registry) Decodes() uint64 {
-	var n uint64
-	for _, res := range r.Resources() {
-		n += res.Codec().Decodes()
-	}
-	return n
-}
-
 // Budgets lists all budgets, the shared one first.
 func (r *Registry) Budgets() []Budget { return r.options.budgets.list() }
 

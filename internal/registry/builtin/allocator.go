@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -93,8 +92,10 @@ func (a *rangeAllocator) take(change func() (bool, error)) (bool, error) {
 
 // updateLocked writes the result of update, and stores its revision.
 func (a *rangeAllocator) updateLocked(update func(runtime.Object) (runtime.Object, error)) error {
+	ctx, cancel := recordContext()
+	defer cancel()
 	record := &api.RangeAllocation{}
-	err := a.storage.GuaranteedUpdate(context.Background(), a.key, record, true, nil, storage.SimpleUpdate(update), nil)
+	err := a.storage.GuaranteedUpdate(ctx, a.key, record, true, nil, storage.SimpleUpdate(update), nil)
 	if err != nil {
 		return storeerr.InterpretUpdateError(err, a.resource, "")
 	}
@@ -104,8 +105,10 @@ func (a *rangeAllocator) updateLocked(update func(runtime.Object) (runtime.Objec
 
 // Get returns the record, empty if there is none.
 func (a *rangeAllocator) Get() (*api.RangeAllocation, error) {
+	ctx, cancel := recordContext()
+	defer cancel()
 	record := &api.RangeAllocation{}
-	err := a.storage.Get(context.Background(), a.key, storage.GetOptions{IgnoreNotFound: true}, record)
+	err := a.storage.Get(ctx, a.key, storage.GetOptions{IgnoreNotFound: true}, record)
 	if err != nil {
 		return nil, storeerr.InterpretGetError(err, a.resource, "")
 	}

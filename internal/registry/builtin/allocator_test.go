@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/informers"
@@ -15,13 +16,15 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
+	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // newBuiltin builds the parts of a Builtin that need no cache over a store.
-func newBuiltin(t *testing.T, store *kvtest.Memory) *Builtin {
+func newBuiltin(t *testing.T, store kv.Store) *Builtin {
 	t.Helper()
 	client := &restclient.Config{}
 	clients, err := kubernetes.NewForConfig(client)
@@ -34,8 +37,11 @@ func newBuiltin(t *testing.T, store *kvtest.Memory) *Builtin {
 	if err != nil {
 		t.Fatal(err)
 	}
-	records := func(config *storagebackend.ConfigForResource, prefix string) (apistorage.Interface, error) {
-		codec, err := encoding.New(encoding.Config{GroupResource: config.GroupResource, Storage: config.Codec})
+	records := func(config *storagebackend.ConfigForResource, prefix string, newFunc func() runtime.Object) (apistorage.Interface, error) {
+		codec, err := encoding.New(encoding.Config{
+			GroupResource: config.GroupResource, Storage: config.Codec, EncodeVersioner: config.EncodeVersioner,
+			Schema: cache.NewSchema(config.GroupResource.String(), cache.NewBudget(0)), New: newFunc, Attrs: apistorage.DefaultClusterScopedAttr,
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -136,6 +137,6 @@ func (b *Builtin) leaseRecords(name, prefix string, ttl time.Duration) (leaseRec
 	if err != nil {
 		return leaseRecords{}, err
 	}
-	store, err := b.records(config, prefix)
+	store, err := b.records(config, prefix, func() runtime.Object { return &api.Endpoints{} })
 	return leaseRecords{store, prefix, ttl}, err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -85,7 +86,7 @@ func (p *coreProvider) buildRanges(factory *StorageFactory, records Records) err
 	if err != nil {
 		return err
 	}
-	store, err := records(encoded, rangesPrefix)
+	store, err := records(encoded, rangesPrefix, func() runtime.Object { return &api.RangeAllocation{} })
 	if err != nil {
 		return err
 	}

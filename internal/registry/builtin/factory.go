@@ -1,7 +1,9 @@
 package builtin
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -22,9 +24,18 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 )
 
-// Records makes a storage.Interface without a cache for the records under prefix. Records are stored
-// values that are no API objects.
-type Records func(config *storagebackend.ConfigForResource, prefix string) (storage.Interface, error)
+// Records makes a storage.Interface without a cache for the records under prefix. Records are stored objects that the
+// API does not serve. newFunc makes an empty one.
+type Records func(config *storagebackend.ConfigForResource, prefix string, newFunc func() runtime.Object) (storage.Interface, error)
+
+// recordTimeout limits a request for records. Upstream's interfaces of records pass no context, and the client of etcd
+// waits without limit for a store that does not answer.
+const recordTimeout = 10 * time.Second
+
+// recordContext returns the context of a request for records.
+func recordContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), recordTimeout)
+}
 
 // StorageFactory has the keys, storage version and encoding of each resource. It is upstream's factory plus the
 // groups of CRDs and APIServices, which have separate factories upstream.

@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"context"
 	"net"
 	"path"
 	"strconv"
@@ -37,8 +36,10 @@ func (l *leaseRecords) key(name string) string { return path.Join(l.prefix, name
 
 // get returns a record, empty if there is none.
 func (l *leaseRecords) get(name string) (*corev1.Endpoints, error) {
+	ctx, cancel := recordContext()
+	defer cancel()
 	record := &corev1.Endpoints{}
-	err := l.storage.Get(context.Background(), l.key(name), storage.GetOptions{IgnoreNotFound: true}, record)
+	err := l.storage.Get(ctx, l.key(name), storage.GetOptions{IgnoreNotFound: true}, record)
 	return record, err
 }
 
@@ -52,14 +53,18 @@ func (l *leaseRecords) refresh(name string, change func(*corev1.Endpoints)) (*co
 		ttl := uint64(l.ttl / time.Second)
 		return record, &ttl, nil
 	}
+	ctx, cancel := recordContext()
+	defer cancel()
 	record := &corev1.Endpoints{}
-	err := l.storage.GuaranteedUpdate(context.Background(), l.key(name), record, true, nil, update, nil)
+	err := l.storage.GuaranteedUpdate(ctx, l.key(name), record, true, nil, update, nil)
 	return record, err
 }
 
 // RemoveLease removes the record of a server.
 func (l *leaseRecords) RemoveLease(name string) error {
-	return l.storage.Delete(context.Background(), l.key(name), &corev1.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+	ctx, cancel := recordContext()
+	defer cancel()
+	return l.storage.Delete(ctx, l.key(name), &corev1.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
 }
 
 // Destroy implements upstream's interfaces of leases.
@@ -78,8 +83,10 @@ var _ reconcilers.Leases = (*Leases)(nil)
 
 // ListLeases returns the addresses of all living servers.
 func (l *Leases) ListLeases() ([]string, error) {
+	ctx, cancel := recordContext()
+	defer cancel()
 	list := &corev1.EndpointsList{}
-	err := l.storage.GetList(context.Background(), l.prefix, storage.ListOptions{
+	err := l.storage.GetList(ctx, l.prefix, storage.ListOptions{
 		ResourceVersion:      "0",
 		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 		Predicate:            storage.Everything,

@@ -1,6 +1,8 @@
 package builtin
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -8,6 +10,7 @@ import (
 
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
@@ -73,6 +76,30 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 		want()
 		if err := l.RemoveLease("192.0.2.1"); !storage.IsNotFound(err) {
 			t.Errorf("RemoveLease again: %v", err)
+		}
+	})
+}
+
+// silent is a store that does not answer deletions.
+type silent struct{ *kvtest.Memory }
+
+func (silent) Delete(ctx context.Context, _ string, _ int64) (kv.Result, error) {
+	<-ctx.Done()
+	return kv.Result{}, ctx.Err()
+}
+
+// TestRemoveLeaseEnds removes the record of a server from a store that does not answer.
+func TestRemoveLeaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := newBuiltin(t, silent{kvtest.NewMemory()}).Leases(15 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.UpdateLease("192.0.2.1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.RemoveLease("192.0.2.1"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("RemoveLease: %v", err)
 		}
 	})
 }

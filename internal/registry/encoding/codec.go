@@ -35,8 +35,7 @@ type Config struct {
 	// Schema is the schema of the objects that the Codec makes for the cache.
 	Schema *cache.Schema
 
-	// New and NewList make empty objects of the type that handlers and strategies use. Without New,
-	// values are records, which have no canonical encoding.
+	// New and NewList make empty objects of the type that handlers and strategies use.
 	New     func() runtime.Object
 	NewList func() runtime.Object
 
@@ -84,7 +83,7 @@ type Codec struct {
 	Decorate func(runtime.Object)
 
 	convertor runtime.ObjectConvertor // shares memory between in and out
-	envelope  []byte                  // see cutEnvelope; nil for custom resources and records
+	envelope  []byte                  // see cutEnvelope; nil for custom resources
 	encodings *int                    // how many IDs of encodings the resource's versions have
 
 	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
@@ -112,9 +111,6 @@ func New(config Config) (*Codec, error) {
 		c.Scheme = legacyscheme.Scheme
 	}
 	c.convertor = runtime.UnsafeObjectConvertor(c.Scheme)
-	if c.New == nil {
-		return c, nil
-	}
 	if c.Canonical.Empty() {
 		if err := c.findCanonical(); err != nil {
 			return nil, err
@@ -369,10 +365,6 @@ func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error
 
 // Versioner reads and writes resourceVersions.
 func (c *Codec) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
-
-// Records reports whether the stored values are records, such as allocated IP addresses, and no API objects. Records
-// have no canonical encoding and are not cached.
-func (c *Codec) Records() bool { return c.New == nil }
 
 // marshaler and unmarshaler have the methods of generated protobuf types.
 type marshaler interface{ Marshal() ([]byte, error) }

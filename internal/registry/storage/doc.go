@@ -5,7 +5,7 @@
 // A [Resource] has a cache, a reflector that keeps the cache current, and a hub that serves watchers.
 // [Resource.Get], [Resource.List] and [Resource.Watch] return cached, encoded objects. [Resource.Storage]
 // implements upstream's storage.Interface over the same data: it writes, and reads decoded objects. A Resource
-// without a cache, and stored values that are not API objects (records), are read from the store.
+// without a cache is read from the store.
 //
 // # Guarantees
 //

@@ -18,22 +18,22 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	}
 	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
 	switch {
-	case err != nil && r.await.uncached():
+	case err != nil && r.uncached():
 		return nil, badRevision(err)
 	case err != nil:
 		return nil, err
 	}
-	if err := r.await.gone(); err != nil {
+	if err := r.gone(); err != nil {
 		return nil, err
 	}
 	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is no object's key
 		return r.getStored(ctx, scope.key(), revision)
 	}
-	if resourceVersion == "" || r.await.uncached() {
+	if resourceVersion == "" || r.uncached() {
 		if o, err := r.getPresent(ctx, scope.key(), revision); o != nil || err != nil {
 			return o, err
 		}
-	} else if err := r.await.revision(ctx, revision); err != nil {
+	} else if err := r.awaitRevision(ctx, revision); err != nil {
 		return nil, err
 	}
 	o := r.Cache.Snapshot().Get(scope.key())
@@ -51,8 +51,8 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 // reads the object from the store, and returns whatever comes first: the read may have reached an etcd member that
 // hangs. It fails if the store has not reached revision.
 func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) (o *cache.Object, err error) {
-	lags := func(err error) bool { return apierrors.IsTooManyRequests(err) && !r.await.mirror.Outdated() }
-	if _, err = r.await.now(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
+	lags := func(err error) bool { return apierrors.IsTooManyRequests(err) && !r.mirror.Outdated() }
+	if _, err = r.awaitNow(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
 		return nil, err
 	}
 	reading, endRead := context.WithCancel(ctx)
@@ -61,7 +61,7 @@ func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) 
 	go func() { // it decodes nothing: a panic of a decoder is the caller's
 		err := error(nil)
 		for again := true; again; again = lags(err) && reading.Err() == nil {
-			_, err = r.await.now(reading, revision, 0)
+			_, err = r.awaitNow(reading, revision, 0)
 		}
 		if err == nil {
 			endRead()
@@ -77,12 +77,12 @@ func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) 
 
 // CatchUp waits until the cache has reached the store's current revision.
 func (r *Resource) CatchUp(ctx context.Context) error {
-	_, err := r.await.now(ctx, 0, 0)
+	_, err := r.awaitNow(ctx, 0, 0)
 	return err
 }
 
 // Lags reports whether reads of r may be behind the store, because upstream caches the resource.
-func (r *Resource) Lags() bool { return r.Cache != nil && !r.await.uncached() }
+func (r *Resource) Lags() bool { return r.Cache != nil && !r.uncached() }
 
 // GetPast returns the object that scope names as it was at a revision that the cache's log reaches. It returns the
 // same errors as Get.

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -148,8 +150,15 @@ func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		waits := 0
-		f.resource.await.waited = func(time.Duration) { waits++ }
+		waits := func() uint64 {
+			var m dto.Metric
+			of := f.resource.GroupResource
+			if err := f.resource.reads.waited.WithLabelValues(of.Group, of.Resource).(prometheus.Histogram).Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			return m.GetHistogram().GetSampleCount()
+		}
+		before := waits()
 		done := make(chan error)
 		go func() {
 			_, err := f.list(ListRequest{ResourceVersion: strconv.FormatInt(now+1, 10)})
@@ -167,8 +176,8 @@ func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
 		f.memory.EndWatches(kv.ErrReplaced)
 		synctest.Wait()
 		f.memory.Release()
-		if err := <-done; err != nil || waits != 1 {
-			t.Errorf("%v after %d waits", err, waits)
+		if err := <-done; err != nil || waits() != before+1 {
+			t.Errorf("%v after %d waits", err, waits()-before)
 		}
 	})
 }

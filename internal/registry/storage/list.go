@@ -40,7 +40,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 		return Listing{}, err
 	}
 	read := listing{q: q, exact: exact, from: from, prefix: prefix}
-	if err := r.await.gone(); err != nil {
+	if err := r.gone(); err != nil {
 		return Listing{}, err
 	}
 	if exact > 0 && r.issued.replaced(exact) {
@@ -62,11 +62,11 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 	q := read.q
 	if r.Cache == nil || !r.Cache.Ready() {
 		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
-			return Listing{}, r.await.notReady()
+			return Listing{}, r.notReady()
 		}
 		return r.listStoredCounted(ctx, read, dst)
 	}
-	if q.ResourceVersion == "0" && !r.await.uncached() {
+	if q.ResourceVersion == "0" && !r.uncached() {
 		read.q.Limit = 0
 	}
 	began := time.Now()
@@ -133,7 +133,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if read.q.single() {
 			return cache.Snapshot{}, errNotKept // upstream reads it from the store
 		}
-		if err := r.await.revision(ctx, uint64(read.exact)); err != nil {
+		if err := r.awaitRevision(ctx, uint64(read.exact)); err != nil {
 			return cache.Snapshot{}, err
 		}
 		snapshot, err := r.Cache.At(read.exact)
@@ -141,17 +141,17 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 			return snapshot, fmt.Errorf("%w: %w", errNotKept, err)
 		}
 		return snapshot, nil
-	case r.await.uncached():
+	case r.uncached():
 		return r.snapshotPresent(ctx, read)
 	case read.q.ResourceVersion == "" || read.q.Continue != "":
-		waited, err := r.await.now(ctx, 0, 0)
+		waited, err := r.awaitNow(ctx, 0, 0)
 		if err != nil {
 			r.reads.newest(r.GroupResource, "false")
 			return cache.Snapshot{}, err
 		}
 		r.reads.newest(r.GroupResource, "true")
 		if !waited {
-			r.await.waited(0)
+			r.reads.wait(r.GroupResource, 0)
 		}
 	default:
 		revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)
@@ -161,7 +161,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if read.q.Limit > 0 { // otherwise the next page's revision could be compacted already
 			revision = max(revision, uint64(r.store.Compaction()))
 		}
-		if err := r.await.notOlderThan(ctx, revision); err != nil {
+		if err := r.awaitNotOlderThan(ctx, revision); err != nil {
 			return cache.Snapshot{}, err
 		}
 	}
@@ -175,9 +175,9 @@ func (r *Resource) snapshotPresent(ctx context.Context, read listing) (cache.Sna
 	if err != nil {
 		return cache.Snapshot{}, err
 	}
-	_, err = r.await.now(ctx, revision, 0)
+	_, err = r.awaitNow(ctx, revision, 0)
 	switch {
-	case apierrors.IsTooManyRequests(err) && !r.await.mirror.Outdated():
+	case apierrors.IsTooManyRequests(err) && !r.mirror.Outdated():
 		return cache.Snapshot{}, errNotKept
 	case err != nil:
 		return cache.Snapshot{}, err
@@ -209,7 +209,7 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	}
 	// In upstream's cache the token is relative to the requested key, so that it begins with a slash for REST
 	// storages. Both kinds of tokens are accepted.
-	if !q.ended && !r.await.uncached() {
+	if !q.ended && !r.uncached() {
 		read.prefix = strings.TrimSuffix(read.prefix, "/")
 	}
 	remaining := page.Remaining

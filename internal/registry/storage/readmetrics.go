@@ -49,10 +49,10 @@ func (m *ReadMetrics) newest(of schema.GroupResource, success string) {
 	m.consistent.WithLabelValues(of.Group, of.Resource, success, "false").Inc()
 }
 
-// waits returns a function that counts a read that waits for the cache to reach a revision. A resource
-// without such reads has no sample, as in upstream.
-func (m *ReadMetrics) waits(of schema.GroupResource) func(took time.Duration) {
-	return func(took time.Duration) { m.waited.WithLabelValues(of.Group, of.Resource).Observe(took.Seconds()) }
+// wait counts a read that waited for the cache to reach a revision. A resource without such reads has no sample, as in
+// upstream.
+func (m *ReadMetrics) wait(of schema.GroupResource, took time.Duration) {
+	m.waited.WithLabelValues(of.Group, of.Resource).Observe(took.Seconds())
 }
 
 // StoreLists counts lists that were answered from the store, and the objects that were read and

@@ -31,10 +31,10 @@ type Resource struct {
 
 	StoreLists StoreLists
 
-	stored // reads the store
-	tail   *kv.Tail
-	await  awaiter
+	stored                // reads the store
 	mirror *mirror.Mirror // has Cache, Hub and Reflector
+	fresh  bool           // Config.Fresh
+	made   time.Time
 	checks struct{ equal, different, failed atomic.Int64 }
 	reads  *ReadMetrics
 	issued issued
@@ -81,21 +81,21 @@ func New(config Config) (*Resource, error) {
 	r := &Resource{
 		GroupResource: config.Codec.GroupResource,
 		stored:        stored{store: config.Store, codec: config.Codec, layout: layout},
-		tail:          config.Tail,
 		issued:        issued{store: config.Store},
 		reads:         cmp.Or(config.Reads, NewReadMetrics()),
+		fresh:         config.Fresh,
+		made:          time.Now(),
 	}
-	r.await = awaiter{stored: &r.stored, waited: r.reads.waits(r.GroupResource), fresh: config.Fresh, made: time.Now()}
 	if config.Cache == nil {
 		return r, nil
 	}
-	return r, r.addCache(*config.Cache)
+	return r, r.addCache(config.Tail, *config.Cache)
 }
 
-func (r *Resource) addCache(config CacheConfig) error {
+func (r *Resource) addCache(tail *kv.Tail, config CacheConfig) error {
 	parts := mirror.Config{
 		Store:  r.store,
-		Tail:   r.tail,
+		Tail:   tail,
 		Prefix: r.layout.root,
 		Schema: r.codec.Schema,
 		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
@@ -116,7 +116,6 @@ func (r *Resource) addCache(config CacheConfig) error {
 		return err
 	}
 	r.mirror, r.Cache, r.Hub, r.Reflector = m, m.Cache, m.Hub, m.Reflector
-	r.await.mirror = m
 	return nil
 }
 

@@ -13,9 +13,7 @@ import (
 type Scope struct {
 	Namespace, Name string
 
-	// one says that rest is the key, even if it differs from Namespace and Name.
-	one  bool
-	rest string
+	one bool // the scope is one key, even if Name is empty
 }
 
 // single reports whether the scope is one key.
@@ -23,10 +21,7 @@ func (s Scope) single() bool { return s.one || s.Name != "" }
 
 // key is the object's key within the resource.
 func (s Scope) key() string {
-	switch {
-	case s.one:
-		return s.rest
-	case s.Namespace == "":
+	if s.Namespace == "" {
 		return s.Name
 	}
 	return s.Namespace + "/" + s.Name

@@ -53,13 +53,10 @@ func (s *adapter) scope(key string, recursive bool) (Scope, error) {
 		return Scope{Namespace: strings.TrimSuffix(rest, "/")}, nil
 	}
 	slash := strings.LastIndexByte(rest, '/')
-	return Scope{Namespace: rest[:max(slash, 0)], Name: rest[slash+1:], one: true, rest: rest}, nil
+	return Scope{Namespace: rest[:max(slash, 0)], Name: rest[slash+1:], one: true}, nil
 }
 
 func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	if s.codec.Records() {
-		return s.getRecord(ctx, key, opts, out)
-	}
 	scope, err := s.scope(key, false)
 	if err != nil {
 		return err
@@ -98,9 +95,6 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 	items, err := itemsOf(list)
 	if err != nil {
 		return err
-	}
-	if s.codec.Records() {
-		return s.listRecords(ctx, key, opts, list, items)
 	}
 	q := ListRequest{
 		Scope: scope, ResourceVersion: opts.ResourceVersion, Match: opts.ResourceVersionMatch,

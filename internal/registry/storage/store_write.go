@@ -215,11 +215,6 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
 	ctx, end := s.startWriteSpan(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
-	if s.codec.Records() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
-	}
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err

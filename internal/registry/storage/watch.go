@@ -50,7 +50,7 @@ const fewEvents = 256
 // most 256 changes of the resource.
 func (r *Resource) Resumes(resourceVersion string) bool {
 	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
-	if err != nil || revision == 0 || r.Cache == nil || !r.await.shows(revision) {
+	if err != nil || revision == 0 || r.Cache == nil || !r.shows(revision) {
 		return false
 	}
 	next, err := r.Cache.Log().After(int64(revision))
@@ -72,11 +72,11 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if r.Cache == nil {
 		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
 	}
-	if err := r.await.gone(); err != nil {
+	if err := r.gone(); err != nil {
 		return nil, err
 	}
 	if !r.Cache.Ready() {
-		return nil, r.await.notReady()
+		return nil, r.notReady()
 	}
 	for {
 		history := r.store.Replacements()
@@ -92,7 +92,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 
 // openWatch opens a watcher. If the store is replaced meanwhile, the caller must discard the watcher.
 func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64) (*watch.Watcher, error) {
-	if err := r.await.current(ctx); err != nil {
+	if err := r.awaitCurrent(ctx); err != nil {
 		return nil, err
 	}
 	shard, err := shardOf(q.Shard)
@@ -126,10 +126,10 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	}
 	if initial {
 		least, err := uint64(max(revision, 0)), error(nil)
-		if r.await.uncached() {
-			_, err = r.await.now(ctx, least, 1)
+		if r.uncached() {
+			_, err = r.awaitNow(ctx, least, 1)
 		} else {
-			err = r.await.notOlderThan(ctx, least)
+			err = r.awaitNotOlderThan(ctx, least)
 		}
 		if err != nil {
 			return err
