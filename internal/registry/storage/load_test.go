@@ -55,3 +55,21 @@ func TestLoadWithoutKeys(t *testing.T) {
 		}
 	})
 }
+
+// TestReadOfTheStoreDecryptsOnce checks that a read of one value from the store asks the key service once.
+func TestReadOfTheStoreDecryptsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service := new(encodingtest.KeyService)
+		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.codec.Transformer = service })
+		revision := f.memory.PutAll(map[string][]byte{
+			"/pods/a/one": []byte(encodingtest.KeyPrefix + `{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"one","namespace":"a"}}`),
+		})
+		if err := f.resource.Cache.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		service.Asked.Store(0)
+		if _, err := f.resource.getStored(t.Context(), "a/one", 0); err != nil || service.Asked.Load() != 1 {
+			t.Errorf("asked %d times, %v", service.Asked.Load(), err)
+		}
+	})
+}

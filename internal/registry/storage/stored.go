@@ -43,10 +43,13 @@ func (s *stored) getStored(ctx context.Context, rest string, atLeast uint64) (*c
 		return nil, storage.NewKeyNotFoundError(full, 0)
 	}
 	o := s.codec.DecodeValue(ctx, full, rest, item.Value, item.Revision)
+	if o.Err() == nil {
+		return o, nil
+	}
 	if _, _, err := s.codec.Decrypt(ctx, full, item.Value); err != nil {
 		return nil, s.corrupt(full, o, err) // a list has another text
 	}
-	return o, s.corrupt(full, o, o.Err())
+	return nil, s.corrupt(full, o, o.Err())
 }
 
 // corrupt returns the error of a read of one corrupt object: plain, unless corrupt objects may be
