@@ -127,8 +127,8 @@ func TestStartsAfterAKillBeforeTheFirstEntry(t *testing.T) {
 	}
 }
 
-// TestLogsBesideAnythingStay checks that a WAL without a voter is an error that names the directory, and that the WAL is
-// kept, if it has an entry or is damaged, or if the database or a snapshot has something.
+// TestLogsBesideAnythingStay checks that a WAL without a voter is an error that names the directory. The WAL is kept
+// if it has an entry or is damaged, or if the database or a snapshot has something.
 func TestLogsBesideAnythingStay(t *testing.T) {
 	entry := &raftpb.Entry{Index: proto.Uint64(1), Term: proto.Uint64(1)}
 	whole := t.TempDir()

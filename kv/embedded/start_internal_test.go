@@ -21,8 +21,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStartsWaitForNoTick starts a server whose first tick comes after ten seconds, in a new directory, in a used one, and in
-// one that is restored from a backup. An attempt may take longer on a slow machine, so one of three must not.
+// TestStartsWaitForNoTick starts a server whose first tick comes after ten seconds. The directory is new, used, or
+// restored from a backup. An attempt may take longer on a slow machine, so one of three must not.
 func TestStartsWaitForNoTick(t *testing.T) {
 	const tick = 10 * time.Second
 	dir := ""
