@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,28 +66,17 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	beside := cluster.Cluster{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: config.Progress}
 	err := beside.Validate()
 	if err == nil && c.programs != "" {
-		beside.Programs, err = programs.Find(c.programs)
+		if beside.Programs, err = programs.Find(c.programs); err != nil {
+			err = fmt.Errorf("--programs: %w", err)
+		}
 	}
 	config.Beside = func(ctx context.Context) (err error) {
 		if c.programs == "" {
-			if beside.Programs, err = build(ctx, config.Progress); err != nil {
+			if beside.Programs, err = programs.Build(ctx, cmp.Or[io.Writer](config.Progress, io.Discard)); err != nil {
 				return err
 			}
 		}
 		return beside.Run(ctx)
 	}
 	return err
-}
-
-// build returns the directory of the programs in this user's cache. It builds missing programs.
-func build(ctx context.Context, progress io.Writer) (string, error) {
-	cache, err := programs.CacheDir()
-	if err != nil {
-		return "", err
-	}
-	return programs.Build(ctx, cache, func(what string) {
-		if progress != nil {
-			fmt.Fprintln(progress, what)
-		}
-	})
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	}
 	remove, err := e2etest.Build(larder)
 	if err == nil && *others == "" {
-		*others, err = buildOthers()
+		*others, err = programs.Build(context.Background(), os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -42,13 +42,4 @@ func TestMain(m *testing.M) {
 		remove()
 		os.Exit(code)
 	}))
-}
-
-// buildOthers builds the other programs and returns their directory.
-func buildOthers() (string, error) {
-	cache, err := programs.CacheDir()
-	if err != nil {
-		return "", err
-	}
-	return programs.Build(context.Background(), cache, func(what string) { fmt.Println(what) })
 }

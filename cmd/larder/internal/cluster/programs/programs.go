@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -56,18 +57,14 @@ func Find(dir string) (string, error) {
 	return dir, nil
 }
 
-// CacheDir returns the directory in which Build keeps programs for this user.
-func CacheDir() (string, error) {
-	dir, err := os.UserCacheDir()
+// Build returns the directory of the programs in this user's cache. If programs are missing, it says so to progress
+// and builds all, which takes minutes.
+func Build(ctx context.Context, progress io.Writer) (string, error) {
+	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("programs: no cache directory: %w", err)
 	}
-	return filepath.Join(dir, "larder", "programs"), nil
-}
-
-// Build returns the directory of the programs below cache. If programs are missing, it calls say and builds all,
-// which takes minutes.
-func Build(ctx context.Context, cache string, say func(string)) (string, error) {
+	cache = filepath.Join(cache, "larder", "programs")
 	dir := filepath.Join(cache, key())
 	if found, err := Find(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return found, err
@@ -79,7 +76,7 @@ func Build(ctx context.Context, cache string, say func(string)) (string, error) 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("programs: %w", err)
 	}
-	say(fmt.Sprintf("building kube-controller-manager, kube-scheduler and kwok into %s; this takes minutes, only once", dir))
+	fmt.Fprintf(progress, "building kube-controller-manager, kube-scheduler and kwok into %s; this takes minutes, only once\n", dir)
 	stage, err := os.MkdirTemp(cache, ".build-")
 	if err != nil {
 		return "", fmt.Errorf("programs: %w", err)
