@@ -2,7 +2,6 @@ package testcontrollers
 
 import (
 	"context"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,27 +15,17 @@ import (
 // The collector cannot end the informer of a kind that is no longer served. The informer keeps retrying with
 // growing delays, without logging, until the kind is served again.
 type monitors struct {
-	factory metadatainformer.SharedInformerFactory
-
-	mu   sync.Mutex
-	seen map[schema.GroupVersionResource]bool // guarded by mu
+	metadatainformer.SharedInformerFactory
 }
 
 // ForResource returns the informer of a resource.
-func (m *monitors) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	informer := m.factory.ForResource(resource)
-	if m.seen[resource] {
-		return informer, nil
-	}
-	m.seen[resource] = true
-	return informer, informer.Informer().SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+func (m monitors) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
+	informer := m.SharedInformerFactory.ForResource(resource)
+	// An informer that runs has this handler already, and rejects it.
+	_ = informer.Informer().SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		if !apierrors.IsNotFound(err) {
 			cache.DefaultWatchErrorHandler(ctx, r, err)
 		}
 	})
+	return informer, nil
 }
-
-// Start starts the informers that are not running.
-func (m *monitors) Start(stop <-chan struct{}) { m.factory.Start(stop) }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
@@ -172,7 +171,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	authorities := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
 	}))
-	everything := &monitors{factory: metadatainformer.NewSharedInformerFactoryWithOptions(c.metadata, 0, metadatainformer.WithTransform(trim)), seen: make(map[schema.GroupVersionResource]bool)}
+	everything := monitors{metadatainformer.NewSharedInformerFactoryWithOptions(c.metadata, 0, metadatainformer.WithTransform(trim))}
 
 	namespaces, accounts := named.Core().V1().Namespaces(), named.Core().V1().ServiceAccounts()
 	emptier := namespace.NewNamespaceController(ctx, c.client, c.metadata, c.client.Discovery().ServerPreferredNamespacedResources,
@@ -210,7 +209,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	running.Wait() // all of them end with ctx
 	named.Shutdown()
 	authorities.Shutdown()
-	everything.factory.Shutdown()
+	everything.Shutdown()
 	return nil
 }
 
