@@ -39,17 +39,10 @@ func summaryLine(d *costs.Report, seconds float64) string {
 
 // nameColumns returns the columns that name a client.
 func nameColumns(by string) []string {
-	switch by {
-	case costs.ByUser.String():
-		return []string{"USER"}
-	case costs.ByAgent.String():
-		return []string{"AGENT"}
-	case costs.ByResource.String():
-		return []string{"RESOURCE"}
-	case costs.ByVerb.String():
-		return []string{"VERB"}
+	if by == costs.ByClient.String() {
+		return []string{"USER", "AGENT", "VERB", "RESOURCE"}
 	}
-	return []string{"USER", "AGENT", "VERB", "RESOURCE"}
+	return []string{strings.ToUpper(by)}
 }
 
 // topHead returns the first row. It marks the column by which rows are sorted.
