@@ -84,7 +84,6 @@ type warningWriter struct{ io.Writer }
 // expectedWarnings matches the warnings that upstream's controllers log at every start or end:
 //
 //   - this server adds itself to the endpoints of the kubernetes service, or removes itself;
-//   - a controller sees that service before the IPAddress of its cluster IP;
 //   - a controller without aggregated servers ends;
 //   - admission policies end before the informers have started, because the start has failed.
 //
@@ -92,7 +91,6 @@ type warningWriter struct{ io.Writer }
 // writes each entry with one call of Write, even if the entry has several lines.
 var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
-	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +
 	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller"` +
 	`|shared_informer\.go:\d+\] "Unable to sync caches" logger="UnhandledError"\n)`)
 

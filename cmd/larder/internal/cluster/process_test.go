@@ -150,8 +150,6 @@ var usual = []*regexp.Regexp{
 // expected are lines that the server logs because of the tests.
 var expected = []*regexp.Regexp{
 	regexp.MustCompile(`oken has been invalidated`),
-	// A program receives a service before its address, which arrives by another watch.
-	regexp.MustCompile(`repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP .* is not allocated; repairing"`),
 	// Upstream's controllers request an aggregated server's documents when its APIService is created, and again when
 	// the server can be reached.
 	regexp.MustCompile(`controller\.go:\d+\] "Unhandled Error" err=(<|"loading OpenAPI spec for \\"v1beta1\.metrics|"Error updating APIService \\"v1beta1\.metrics)`),
