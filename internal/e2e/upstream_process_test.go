@@ -238,6 +238,9 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	if err != nil || len(list.Items) != 1 || list.Continue == "" {
 		t.Errorf("%d namespaces, %v", len(list.Items), err)
 	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the debug socket has mode %v: %v", info.Mode(), err)
+	}
 	local := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
 	for path, want := range map[string]string{"cmdline": "--debug-socket-path", "block?debug=1": " @ 0x"} {
 		resp, err := local.Get("http://x/debug/pprof/" + path)

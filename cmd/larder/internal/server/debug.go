@@ -2,7 +2,10 @@ package server
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"runtime"
 	"slices"
@@ -81,16 +84,16 @@ func (v builtVersion) BinaryVersion() *utilversion.Version {
 // setVerbosity returns a handler of PUT that sets the log's verbosity.
 func setVerbosity() http.HandlerFunc { return routes.StringFlagPutHandler(logs.GlogSetter) }
 
-// startDebugSocket serves profiles at --debug-socket-path without authentication. The file's permissions restrict
-// access.
+// startDebugSocket serves profiles at --debug-socket-path without authentication.
 func (s *Server) startDebugSocket(ctx context.Context) {
 	file := s.config.Features.DebugSocketPath
 	if file == "" {
 		return
 	}
-	socket := routes.NewDebugSocket(file)
-	socket.InstallProfiling()
-	socket.InstallDebugFlag("v", setVerbosity())
+	handler := mux.NewPathRecorderMux("debug socket")
+	routes.Profiling{}.Install(handler)
+	handler.UnlistedHandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	routes.DebugFlags{}.Install(handler, "v", setVerbosity())
 	before := os.Getppid()
 	s.layers.Start(ctx, "debug socket", func(ctx context.Context) error {
 		// After an upgrade in place, wait for the end of the old process, which removes the file.
@@ -101,11 +104,28 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 			case <-time.After(time.Second):
 			}
 		}
-		err := socket.RunWithContext(ctx)
+		err := serveSocket(ctx, file, handler)
 		if ctx.Err() == nil { // otherwise the error only says that the socket was closed
 			klog.ErrorS(err, "Not serving the debug socket", "path", file)
 			<-ctx.Done()
 		}
 		return ctx.Err()
 	})
+}
+
+// serveSocket serves HTTP at a unix socket until ctx ends. Only this user can connect, whatever the umask is.
+func serveSocket(ctx context.Context, file string, handler http.Handler) error {
+	if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	l, err := net.Listen("unix", file)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(file, 0o600); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	server := &http.Server{Handler: handler}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	return server.Serve(l)
 }
