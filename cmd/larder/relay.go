@@ -24,7 +24,7 @@ const consistentFrom = 1000
 func newRelay() *cobra.Command {
 	secure := genericoptions.NewSecureServingOptions()
 	secure.BindAddress, secure.BindPort = netutils.ParseIPSloppy("127.0.0.1"), 6444
-	secure.ServerCert.CertDirectory = ""
+	secure.Required, secure.ServerCert.CertDirectory = true, ""
 	config := relay.Config{SecureServing: secure, Idle: 10 * time.Minute, ServeStale: 5 * time.Minute, Version: server.Version()}
 	var kubeconfigs, clientCAs []string
 	var budget resource.QuantityValue
@@ -59,7 +59,8 @@ follows each resource with one watch of the upstream, and passes all other reque
 the upstream, which also authenticates and authorizes users. See docs/relay.md.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		defer func() { err = explain(err, cmd.Flags()) }()
 		switch *consistent {
 		case "upstream":
 		case "cache":
@@ -70,7 +71,6 @@ the upstream, which also authenticates and authorizes users. See docs/relay.md.`
 		if budget.Sign() < 0 {
 			return fmt.Errorf("--memory-budget=%s: want 0 or more", &budget)
 		}
-		var err error
 		if config.Upstreams, err = relay.ParseUpstreams(kubeconfigs, clientCAs); err != nil {
 			return err
 		}

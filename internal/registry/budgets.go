@@ -56,7 +56,7 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	case bytes < 0:
 		return cache.NewBudget(0), nil
 	case bytes > 0 && shares > bytes:
-		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, more than the limit of all caches, %d", shares, bytes)
+		return nil, fmt.Errorf("--cache-max-bytes: the limits of single resources add up to %d bytes, more than the limit of all caches, %d", shares, bytes)
 	case bytes > 0:
 		return cache.NewBudget(bytes), nil
 	}

@@ -84,6 +84,9 @@ func New(config Config) (*Server, error) {
 	if errs := config.SecureServing.Validate(); len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
+	if config.Idle < 0 || config.ServeStale < 0 {
+		return nil, fmt.Errorf("--idle and --serve-stale must not be negative, are %v and %v", config.Idle, config.ServeStale)
+	}
 	s := &Server{config: config, minor: minor, layers: lifecycle.New(), follows: func(gr schema.GroupResource) bool {
 		return gr != schema.GroupResource{Resource: "secrets"} // the first read would cache the Secrets of all users
 	}}
@@ -103,7 +106,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	address := net.JoinHostPort(secure.BindAddress.String(), strconv.Itoa(secure.BindPort))
 	// Listen first: a taken port is the most likely error, and all later steps write logs.
 	if s.listener, _, err = options.CreateListener("", address, net.ListenConfig{}); err != nil {
-		return fmt.Errorf("relay: %w", err)
+		return fmt.Errorf("relay: --bind-address=%s --secure-port=%d: %w", secure.BindAddress, secure.BindPort, err)
 	}
 	defer s.listener.Close() // after the layers have stopped accepting
 	defer func() { err = errors.Join(err, s.layers.Stop()) }()

@@ -224,7 +224,7 @@ func (c *Config) reach(public net.IP) error {
 	if len(public) == 0 || c.EndpointReconcilerType == string(reconcilers.NoneEndpointReconcilerType) || netutils.IsIPv4CIDR(services) == netutils.IsIPv4(public) {
 		return nil
 	}
-	return fmt.Errorf("service IP family %q must match public address family %q", services, public)
+	return fmt.Errorf("--service-cluster-ip-range and --advertise-address: service IP family %q must match public address family %q", services, public)
 }
 
 // signing returns the key or external signer of service-account tokens.

@@ -165,7 +165,7 @@ func resolveAdvertise(given, bind net.IP) net.IP {
 func (id *identity) namePair(c *Config) error {
 	dir := cmp.Or(c.SecureServing.ServerCert.CertDirectory, c.pkiDir())
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("server: certificate directory: %w", err)
+		return fmt.Errorf("server: --cert-dir: %w", err)
 	}
 	id.certFile, id.keyFile = filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
 	return nil

@@ -75,11 +75,8 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	if ca == "" || !interoperable() {
 		return nil
 	}
-	switch {
-	case c.ProxyClientCertFile == "":
-		return errors.New("server: error building peer proxy handler, proxy-cert-file not specified")
-	case c.ProxyClientKeyFile == "":
-		return errors.New("server: error building peer proxy handler, proxy-key-file not specified")
+	if c.ProxyClientCertFile == "" { // the key is set with it
+		return errors.New("server: --peer-ca-file needs --proxy-client-cert-file and --proxy-client-key-file")
 	}
 	leases, err := p.registry.PeerLeases(controlplane.DefaultPeerEndpointReconcilerTTL)
 	if err != nil {

@@ -89,7 +89,7 @@ func (c *Config) validateUpstream() error {
 		errs = append(errs, errors.New("--request-timeout must not be 0: no request would be answered in time"))
 	}
 	if o := c.GenericServerRunOptions; c.Features.EnablePriorityAndFairness && o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight <= 0 {
-		errs = append(errs, fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive", o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight))
+		errs = append(errs, fmt.Errorf("--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0, are %d and %d", o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight))
 	}
 	if c.Etcd.StorageConfig.CompactionInterval < 0 {
 		errs = append(errs, fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", c.Etcd.StorageConfig.CompactionInterval))
