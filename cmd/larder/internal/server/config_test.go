@@ -26,6 +26,7 @@ func TestMistakesInOptionsAreNamed(t *testing.T) {
 		{"port 0", func(c *Config) { c.SecureServing.BindPort = 0 }, "--secure-port"},
 		{"port too large", func(c *Config) { c.SecureServing.BindPort = 65536 }, "--secure-port"},
 		{"certificate alone", func(c *Config) { c.SecureServing.ServerCert.CertKey.CertFile = "x" }, "--tls-private-key-file"},
+		{"proxy's certificate alone", func(c *Config) { c.ProxyClientCertFile = "x" }, "--proxy-client-key-file"},
 		{"no request timeout", func(c *Config) { c.GenericServerRunOptions.RequestTimeout = 0 }, "--request-timeout"},
 		{"negative number of connections", func(c *Config) { c.MaxConnections = -1 }, "--max-connections"},
 		{"negative share of connections", func(c *Config) { c.MaxConnectionsPerAddress = -1 }, "--max-connections-per-address"},
