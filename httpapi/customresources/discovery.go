@@ -51,13 +51,17 @@ type group struct {
 func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
 	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
 	next := &group{document: metav1.APIGroup{Name: name}, versions: make(map[string][]metav1.APIResource)}
+	whole := make(map[string][]apidiscoveryv2.APIResourceDiscovery)
 	for _, member := range members {
 		if !apihelpers.IsCRDConditionTrue(member, apiextensionsv1.Established) {
 			continue
 		}
 		for i := range member.Spec.Versions {
 			if v := &member.Spec.Versions[i]; v.Served {
-				next.versions[v.Name] = append(next.versions[v.Name], resources(member, v)...)
+				list := resources(member, v)
+				next.versions[v.Name] = append(next.versions[v.Name], list...)
+				// Each CRD by itself: the status of another one may claim the same names.
+				whole[v.Name] = append(whole[v.Name], aggregatedEntries(name, v.Name, list)...)
 			}
 		}
 	}
@@ -80,9 +84,9 @@ func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourc
 	}
 	next.document.PreferredVersion = next.document.Versions[0]
 	d.known[name] = next
-	for v, list := range next.versions {
+	for v, list := range whole {
 		d.everything.AddGroupVersion(name, apidiscoveryv2.APIVersionDiscovery{
-			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v, Resources: aggregatedEntries(name, v, list),
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v, Resources: list,
 		})
 		d.everything.SetGroupVersionPriority(metav1.GroupVersion{Group: name, Version: v}, groupPriority, versionPriority)
 	}
@@ -132,7 +136,7 @@ func resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1
 	return list
 }
 
-// aggregatedEntries returns the entries of a version's list in aggregated discovery, where all kinds have a
+// aggregatedEntries returns the entries of a CRD's list in aggregated discovery, where all kinds have a
 // group and a version.
 func aggregatedEntries(group, version string, list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
 	list = slices.Clone(list)
@@ -141,7 +145,7 @@ func aggregatedEntries(group, version string, list []metav1.APIResource) []apidi
 	}
 	entries, err := endpoints.ConvertGroupVersionIntoToDiscovery(list)
 	if err != nil {
-		panic(fmt.Sprintf("customresources: discovery of %s/%s: %v", group, version, err)) // no subresource comes twice
+		panic(fmt.Sprintf("customresources: discovery of %s/%s: %v", group, version, err)) // subresources have the scope of their CRD
 	}
 	return entries
 }

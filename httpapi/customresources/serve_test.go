@@ -78,6 +78,40 @@ func TestDiscoveryFollowsCRDs(t *testing.T) {
 	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
 }
 
+// TestDiscoveryKeepsCRDsApart checks that discovery survives a status that claims the name of another CRD's resource,
+// until the status is corrected.
+func TestDiscoveryKeepsCRDsApart(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	boards := s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+		d.Name, d.Spec.Scope = "boards.example.com", apiextensionsv1.ClusterScoped
+		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "boards", Singular: "board", Kind: "Board", ListKind: "BoardList"}
+		d.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: new(apiextensionsv1.CustomResourceSubresourceStatus)}
+	})
+	shows := func(a answer) bool { return strings.Contains(a.body, `"boards/status"`) }
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, shows)
+	for {
+		boards.Status.AcceptedNames.Plural = "shelves"
+		_, err := s.crds.ApiextensionsV1().CustomResourceDefinitions().UpdateStatus(t.Context(), boards, metav1.UpdateOptions{})
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) {
+			t.Fatal(err)
+		}
+		boards, err = s.crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), boards.Name, metav1.GetOptions{})
+		must(t, err)
+	}
+	proctest.Eventually(t, "the status is corrected", func() error {
+		d, err := s.crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), boards.Name, metav1.GetOptions{})
+		if err == nil && d.Status.AcceptedNames.Plural != "boards" {
+			err = fmt.Errorf("%+v", d.Status)
+		}
+		return err
+	})
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, shows)
+}
+
 // TestCRDsInBuiltInGroupsComeAndGo checks that a CRD may be in a built-in group, and even have the name of
 // a built-in resource. Its versions are in discovery, but requests go to the built-in group, as in kube-apiserver,
 // and it can be deleted.
