@@ -142,7 +142,7 @@ func (c *change) UpdatedObject(ctx context.Context, live runtime.Object) (runtim
 		return nil, err
 	}
 	dedupOwners(ctx, obj, duplicateOwnersAdmitted)
-	if c.unmanaged {
+	if c.unmanaged && c.write.Verb == "patch" { // an update keeps what admission sets, like upstream's
 		removeManagedFields(obj)
 	}
 	return obj, nil
