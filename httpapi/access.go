@@ -43,7 +43,7 @@ func (i *authentication) authenticate(x *apiCall) bool {
 		return true
 	case err == identity.ErrTimeout:
 		i.auditor.timedOut(x)
-	case i.relayed && auth.Undecided(err):
+	case i.relayed && auth.IsUnreachable(err):
 		x.Fail(unavailable())
 	case errors.Is(err, auth.ErrLookup): // the credential may be valid; clients do not retry a 401
 		i.unauthorized(x, unsynced())
@@ -104,7 +104,7 @@ func (i *authentication) impersonate(x *apiCall) bool {
 		x.Fail(unsynced())
 	case bound.Err() != nil:
 		i.auditor.timedOut(x)
-	case i.relayed && auth.Undecided(err):
+	case i.relayed && auth.IsUnreachable(err):
 		x.Fail(unavailable())
 	default:
 		w.SendTo(&x.Response)
@@ -149,7 +149,7 @@ func (g *authorization) authorize(x *apiCall) bool {
 		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
 		g.auditor.timedOut(x)
-	case err != nil && g.relayed && auth.Undecided(err):
+	case err != nil && g.relayed && auth.IsUnreachable(err):
 		x.Fail(unavailable())
 	case err != nil:
 		x.InternalError(err)

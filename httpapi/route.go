@@ -179,7 +179,7 @@ func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	below, ok := t.NonResource(x.Path)
 	switch {
 	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):
-		return http.HandlerFunc(negotiate.NothingBelow)
+		return http.HandlerFunc(negotiate.NotFound)
 	case ok:
 		return below
 	}

@@ -84,7 +84,7 @@ func (s *Server) Run(ctx context.Context) error {
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
-	group.Go(func() error { s.http1.Network.EndLeft(sweep); return nil })
+	group.Go(func() error { s.http1.Network.EndDisconnected(sweep); return nil })
 	var waiting func() (reading, mutating int) // requests that wait for a seat
 	if s.config.Flow != nil {
 		waiting = s.config.Flow.Waiting
@@ -111,7 +111,7 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer drained()
-	beside.Go(func() { s.http1.Network.CutStalled(draining) })
+	beside.Go(func() { s.http1.Network.CloseStalled(draining) })
 	if s.config.SendRetryAfter {
 		select {
 		case <-s.unready:

@@ -84,11 +84,11 @@ type Aggregator struct {
 	swagger   *swagger
 	openAPIv3 openAPIv3
 
-	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"
-	started chan struct{}                     // closed once Run has started the controllers
-	hooks   map[string]chan struct{}          // immutable; each channel is closed once
-	pending pending
-	excused atomic.Bool // by Excuse
+	routes       atomic.Pointer[map[string]*proxy] // remote servers by "group/version"
+	started      chan struct{}                     // closed once Run has started the controllers
+	hooks        map[string]chan struct{}          // immutable; each channel is closed once
+	pending      pending
+	mayBeUnready atomic.Bool // by AllowUnready
 
 	running      sync.WaitGroup // the controllers of Run
 	remoteWanted chan struct{}  // closed when there is a remote server

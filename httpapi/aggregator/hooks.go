@@ -57,18 +57,18 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 			if isClosed(a.hooks[name]) {
 				return nil
 			}
-			return a.unlessExcused(bootstrap.ErrNotFinished)
+			return a.unlessAllowed(bootstrap.ErrNotFinished)
 		}))
 	}
-	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessExcused(a.pending.check()) }))
+	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessAllowed(a.pending.check()) }))
 }
 
-// Excuse lets all checks pass from now on, for example because APIServices cannot be read. The steps
+// AllowUnready lets all checks pass from now on, for example because APIServices cannot be read. The steps
 // continue. Until they are done, requests for unknown paths are answered 503.
-func (a *Aggregator) Excuse() { a.excused.Store(true) }
+func (a *Aggregator) AllowUnready() { a.mayBeUnready.Store(true) }
 
-func (a *Aggregator) unlessExcused(err error) error {
-	if a.excused.Load() {
+func (a *Aggregator) unlessAllowed(err error) error {
+	if a.mayBeUnready.Load() {
 		return nil
 	}
 	return err

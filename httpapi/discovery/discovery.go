@@ -103,7 +103,7 @@ func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 	root := discovery.NewLegacyRootAPIHandler(d.config.Addresses, legacyscheme.Codecs, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", mediaOf(legacyscheme.Codecs), api)
-	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
+	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NotFound))
 	return nil
 }
 
@@ -131,7 +131,7 @@ func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.G
 		// Upstream's aggregator serves these two paths. Upstream's router serves those with more slashes.
 		serveSlashes(t, "/apis/"+g.Name, negotiate.Document(mediaOf(legacyscheme.Codecs), http.HandlerFunc(serve)))
 	}
-	t.HandlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NothingBelow))
+	t.HandlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NotFound))
 	for _, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
 		if priority, ok := d.priorities[v.GroupVersion]; ok {
@@ -183,7 +183,7 @@ func serveDocument(t common.PathHandlerByGroupVersion, path string, media []stri
 func serveSlashes(t common.PathHandlerByGroupVersion, path string, h http.Handler) {
 	t.HandlePrefix(path+"//", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if strings.TrimRight(req.URL.Path, "/") != path {
-			negotiate.NothingBelow(w, req)
+			negotiate.NotFound(w, req)
 			return
 		}
 		h.ServeHTTP(w, req)
@@ -225,7 +225,7 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
 	})
 	serveDocument(t, "/version", []string{runtime.ContentTypeJSON}, serve)
-	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
+	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NotFound))
 }
 
 // InstallIndex registers / and /index.html, which list paths and the paths of remote. remote may be nil.

@@ -77,7 +77,7 @@ func (ss *Session) Internal() bool {
 // Major implements exchange.Carrier.
 func (ss *Session) Major() int { return 1 }
 
-// OnEnd implements exchange.Carrier. EndLeft notices when the client leaves.
+// OnEnd implements exchange.Carrier. EndDisconnected notices when the client leaves.
 func (ss *Session) OnEnd(f func()) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -32,8 +32,8 @@
 //
 // # Goroutines
 //
-// Each connection has a goroutine while it is served, and none while a handler has it. ServeNetwork, EndLeft and
-// CutStalled run on the goroutines of their callers. Abort returns after the last connection has
+// Each connection has a goroutine while it is served, and none while a handler has it. ServeNetwork, EndDisconnected and
+// CloseStalled run on the goroutines of their callers. Abort returns after the last connection has
 // ended.
 //
 // # Locks

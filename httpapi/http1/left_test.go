@@ -34,7 +34,7 @@ func TestContextsEndWhenTheClientLeaves(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); s.Network.EndLeft(ctx) }()
+	go func() { defer close(ended); s.Network.EndDisconnected(ctx) }()
 	defer func() { cancel(); <-ended }()
 	const request = "POST / HTTP/1.1\r\nHost: h\r\n\r\n"
 	send := func(text string) (net.Conn, [2]context.Context) {

@@ -197,18 +197,18 @@ func (l *Listener) resume(c *connection, ahead []byte) {
 	l.start(c.session(ahead).Serve)
 }
 
-// leftInterval is how often EndLeft checks whether clients have left.
-const leftInterval = time.Second
+// disconnectInterval is how often EndDisconnected checks whether clients have left.
+const disconnectInterval = time.Second
 
-// EndLeft ends the contexts of HTTP/1.1 requests whose clients have left, until ctx ends.
-func (l *Listener) EndLeft(ctx context.Context) {
+// EndDisconnected ends the contexts of HTTP/1.1 requests whose clients have left, until ctx ends.
+func (l *Listener) EndDisconnected(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		for _, c := range l.list(false) {
 			if ss := c.http1.Load(); ss != nil && c.state.Load() == stateActive && socket.Closed(c.conn) {
 				ss.end()
 			}
 		}
-	}, leftInterval)
+	}, disconnectInterval)
 }
 
 // add adds c to the open connections. It reports false if c must be closed instead, because l is

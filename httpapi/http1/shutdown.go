@@ -105,9 +105,9 @@ func (l *Listener) Drain(ctx context.Context) error {
 	})
 }
 
-// CutStalled closes connections to clients that do not read, until ctx ends, so that shutdown
+// CloseStalled closes connections to clients that do not read, until ctx ends, so that shutdown
 // does not wait for them.
-func (l *Listener) CutStalled(ctx context.Context) {
+func (l *Listener) CloseStalled(ctx context.Context) {
 	type unread struct {
 		bytes int
 		since time.Time

@@ -103,8 +103,8 @@ func TestWindows(t *testing.T) {
 // countingWaiter counts writes that wait.
 type countingWaiter struct{ waits, goesOn atomic.Int64 }
 
-func (w *countingWaiter) Waits()  { w.waits.Add(1) }
-func (w *countingWaiter) GoesOn() { w.goesOn.Add(1) }
+func (w *countingWaiter) Waits()   { w.waits.Add(1) }
+func (w *countingWaiter) Resumed() { w.goesOn.Add(1) }
 
 // stealing responds with streams that another goroutine writes.
 func stealing(taken chan<- exchange.BodyStream) handler {

@@ -23,7 +23,7 @@ func (c *Conn) lockWrites(waiter *socket.Waiter, st *stream) (spent time.Duratio
 		}
 		if waiter != nil {
 			(*waiter).Waits()
-			defer (*waiter).GoesOn()
+			defer (*waiter).Resumed()
 		}
 		began := time.Now()
 		c.writeMu.Lock()
@@ -318,7 +318,7 @@ func (st *stream) reserve(want int, until time.Time, wait bool) (int, error) {
 func (st *stream) await(until time.Time) error {
 	if st.waiter != nil {
 		(*st.waiter).Waits()
-		defer (*st.waiter).GoesOn()
+		defer (*st.waiter).Resumed()
 	}
 	began := time.Now()
 	defer func() { st.waited += time.Since(began) }()

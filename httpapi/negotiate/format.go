@@ -27,8 +27,8 @@ type Format struct {
 	Convert *schema.GroupVersionKind
 }
 
-// Usual parses the Accept headers that nearly all clients send. known is false for others.
-func Usual(accept []byte) (f Format, known bool) {
+// Common parses the Accept headers that nearly all clients send. known is false for others.
+func Common(accept []byte) (f Format, known bool) {
 	switch string(accept) {
 	case "", "*/*", "application/json", "application/json, */*", "application/json,*/*":
 		return Format{MediaType: runtime.ContentTypeJSON, Streams: true}, true

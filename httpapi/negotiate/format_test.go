@@ -27,7 +27,7 @@ func checkNegotiation(t interface {
 }, accept string) {
 	supported := legacyscheme.Codecs.SupportedMediaTypes()
 	want, ok := Accepted(accept, supported, negotiation.DefaultEndpointRestrictions)
-	got, known := Usual([]byte(accept))
+	got, known := Common([]byte(accept))
 	if known && (!ok || got.MediaType != want.MediaType || got.Streams != want.Streams || got.Pretty != want.Pretty || want.Convert != nil) {
 		t.Fatalf("%q: %+v, upstream's %+v %v", accept, got, want, ok)
 	}

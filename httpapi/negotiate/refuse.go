@@ -17,7 +17,7 @@ import (
 
 // Producing refuses requests that accept none of media.
 func Producing(media []string, h http.Handler) http.Handler {
-	text := NoneOf(media)
+	text := NotAcceptableText(media)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !Accepts(req.Header.Get("Accept"), media) {
 			refuse(w, req, http.StatusNotAcceptable, text)
@@ -27,8 +27,8 @@ func Producing(media []string, h http.Handler) http.Handler {
 	})
 }
 
-// NoneOf returns the error text for a client that accepts none of media.
-func NoneOf(media []string) string {
+// NotAcceptableText returns the error text for a client that accepts none of media.
+func NotAcceptableText(media []string) string {
 	return "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
 }
 
@@ -69,8 +69,8 @@ func mediaName(clause string) string {
 	return strings.Trim(name, " ")
 }
 
-// NothingBelow answers for a path below a document of upstream's router.
-func NothingBelow(w http.ResponseWriter, req *http.Request) {
+// NotFound answers for a path below a document of upstream's router.
+func NotFound(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
 }
 

@@ -43,13 +43,13 @@ type Read struct {
 // that a route cannot produce before it adds warnings.
 func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	accept := x.Peek("Accept")
-	f, known := negotiate.Usual(accept)
+	f, known := negotiate.Common(accept)
 	known = known && (f.MediaType == runtime.ContentTypeJSON || len(i.Scope.StandardSerializers) == 0)
 	header := ""
 	if !known {
 		header = string(accept)
 		if media := produced(i, x.Verb); !i.bare && !negotiate.Accepts(header, media) {
-			x.NoRoute(http.StatusNotAcceptable, negotiate.NoneOf(media))
+			x.NoRoute(http.StatusNotAcceptable, negotiate.NotAcceptableText(media))
 			return negotiate.Format{}, false
 		}
 	}

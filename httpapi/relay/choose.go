@@ -61,7 +61,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 
 // asStored reports whether a client wants the bytes in which a built-in resource is cached.
 func asStored(accept []byte) bool {
-	f, known := negotiate.Usual(accept)
+	f, known := negotiate.Common(accept)
 	return known && f.MediaType == runtime.ContentTypeProtobuf
 }
 

@@ -27,25 +27,25 @@ func TransportFor(config *rest.Config) (http.RoundTripper, error) {
 	plugin := config.ExecProvider != nil || config.AuthProvider != nil
 	if plugin {
 		config = rest.CopyConfig(config)
-		config.Wrap(func(base http.RoundTripper) http.RoundTripper { return begins{base} }) // below what runs the plugin
+		config.Wrap(func(base http.RoundTripper) http.RoundTripper { return credentialTransport{base} }) // below what runs the plugin
 	}
 	next, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	if plugin {
-		next = &patient{next, semaphore.NewWeighted(maxWaiting)}
+		next = &pluginTransport{next, semaphore.NewWeighted(maxWaiting)}
 	}
 	return next, nil
 }
 
-// patient sends requests by a transport that runs a plugin first.
-type patient struct {
+// pluginTransport sends requests by a transport that runs a plugin first.
+type pluginTransport struct {
 	next    http.RoundTripper
 	waiting *semaphore.Weighted
 }
 
-// call is a request of a patient.
+// call is a request of a pluginTransport.
 type call struct {
 	limit   *time.Timer // ends the context, unless it is stopped
 	giveUp  context.CancelCauseFunc
@@ -56,7 +56,7 @@ type call struct {
 type callKey struct{}
 
 // RoundTrip implements http.RoundTripper. An abandoned request is not sent later, because its context has ended.
-func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
+func (p *pluginTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, giveUp := context.WithCancelCause(req.Context()) // ends with the request, after its answer was read
 	limit := time.AfterFunc(credentialTimeout, func() { giveUp(errNoCredential) })
 	defer limit.Stop()
@@ -84,10 +84,10 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// begins sends a request that has its credential.
-type begins struct{ next http.RoundTripper }
+// credentialTransport sends a request that has its credential.
+type credentialTransport struct{ next http.RoundTripper }
 
-func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
+func (b credentialTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c, ok := req.Context().Value(callKey{}).(*call)
 	if !ok {
 		return b.next.RoundTrip(req)
@@ -109,5 +109,5 @@ func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // By WrappedRoundTripper, utilnet.CloseIdleConnectionsFor finds the connections.
 
-func (p *patient) WrappedRoundTripper() http.RoundTripper { return p.next }
-func (b begins) WrappedRoundTripper() http.RoundTripper   { return b.next }
+func (p *pluginTransport) WrappedRoundTripper() http.RoundTripper    { return p.next }
+func (b credentialTransport) WrappedRoundTripper() http.RoundTripper { return b.next }

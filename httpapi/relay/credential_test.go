@@ -55,7 +55,7 @@ func TestPluginHangs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				upstream := &far{code: http.StatusOK}
 				hangs := &plugin{next: begins{upstream}, makes: make(chan struct{})}
-				p := &patient{hangs, semaphore.NewWeighted(2)}
+				p := &pluginTransport{hangs, semaphore.NewWeighted(2)}
 				want := errNoCredential
 				if limit < credentialTimeout {
 					want = context.DeadlineExceeded
@@ -95,7 +95,7 @@ func TestPluginHangsAfterRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := &plugin{next: begins{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
 		hangs.makes <- struct{}{}
-		p := &patient{hangs, semaphore.NewWeighted(1)}
+		p := &pluginTransport{hangs, semaphore.NewWeighted(1)}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
 		began := time.Now()
 		if _, err := p.RoundTrip(req); !errors.Is(err, errNoCredential) || time.Since(began) != credentialTimeout {
@@ -130,7 +130,7 @@ func TestSlowUpstream(t *testing.T) {
 		upstream := silentFar{make(chan *http.Response)}
 		made := &plugin{next: begins{upstream}, makes: make(chan struct{})}
 		close(made.makes)
-		p := &patient{made, semaphore.NewWeighted(1)}
+		p := &pluginTransport{made, semaphore.NewWeighted(1)}
 		ended := make(chan error)
 		for range 3 {
 			go func() {
@@ -153,7 +153,7 @@ func TestSlowUpstream(t *testing.T) {
 func TestAnswerTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := silentFar{make(chan *http.Response)}
-		p := &patient{begins{upstream}, semaphore.NewWeighted(1)}
+		p := &pluginTransport{begins{upstream}, semaphore.NewWeighted(1)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://upstream", nil)

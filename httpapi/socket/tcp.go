@@ -17,7 +17,7 @@ const WriteTimeout = time.Minute
 // Waiter is notified when a write has to wait for the client, and when it continues.
 type Waiter interface {
 	Waits()
-	GoesOn()
+	Resumed()
 }
 
 // TCP is the TCP connection below TLS. It measures how long writes wait for the client. It is a [Writer]: a write of
@@ -134,7 +134,7 @@ func (s *TCP) Send(c net.Conn, p []byte, more bool, w *Waiter) error {
 	defer s.waiter.Store(nil)
 	if w != nil && s.blocked.Load() { // by another write: then TLS blocks this one too
 		(*w).Waits()
-		defer (*w).GoesOn()
+		defer (*w).Resumed()
 	}
 	coming := len(p)
 	if more {
@@ -183,7 +183,7 @@ func (s *TCP) Write(p []byte) (int, error) {
 		s.blocked.Store(false)
 		s.spent.Add(int64(time.Since(w.since)))
 		if w.waiter != nil {
-			w.waiter.GoesOn()
+			w.waiter.Resumed()
 		}
 	}
 	if err == nil {

@@ -28,11 +28,11 @@ func (l *locked) Write(p []byte) (int, error) {
 // counts is a Waiter that counts its calls.
 type counts struct{ waits, goesOn atomic.Int32 }
 
-func (c *counts) Waits()  { c.waits.Add(1) }
-func (c *counts) GoesOn() { c.goesOn.Add(1) }
+func (c *counts) Waits()   { c.waits.Add(1) }
+func (c *counts) Resumed() { c.goesOn.Add(1) }
 
 // TestWritersBehindTLS checks writes by TLS from the goroutine that reads. While such a write waits for the client, a
-// second write must wait as well, and calls its Waiter. Each call of Waits is followed by a call of GoesOn of the
+// second write must wait as well, and calls its Waiter. Each call of Waits is followed by a call of Resumed of the
 // same Waiter.
 func TestWritersBehindTLS(t *testing.T) {
 	for name, early := range map[string]bool{"no writer before": false, "a writer before": true} {

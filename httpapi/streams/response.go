@@ -106,7 +106,7 @@ func (r *response) send(b *batch, p []byte, more bool) error {
 	}
 	if w := b.waiter; w != nil {
 		(*w).Waits()
-		defer (*w).GoesOn()
+		defer (*w).Resumed()
 	}
 	return r.sendWithin(p)
 }

@@ -132,8 +132,8 @@ func (p *scheduler) Waits() {
 	p.startLocked()
 }
 
-// GoesOn is called when the goroutine no longer waits.
-func (p *scheduler) GoesOn() {
+// Resumed is called when the goroutine no longer waits.
+func (p *scheduler) Resumed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active++

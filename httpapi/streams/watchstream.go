@@ -258,7 +258,7 @@ func (ws *watchStream) finish(b *batch, err error) result {
 	}
 	if w := b.waiter; w != nil { // the writes below may block until their deadlines
 		(*w).Waits()
-		defer (*w).GoesOn()
+		defer (*w).Resumed()
 	}
 	// Count and record the watch before the client can see its end.
 	ws.release()

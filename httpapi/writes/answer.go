@@ -31,7 +31,7 @@ type format struct {
 func (w *Write) negotiate() error {
 	scope := w.endpoint.Scope
 	supported, accept := scope.Serializer.SupportedMediaTypes(), w.Peek("Accept")
-	f, usual := negotiate.Usual(accept)
+	f, usual := negotiate.Common(accept)
 	if !usual || f.MediaType != runtime.ContentTypeJSON && len(scope.StandardSerializers) > 0 {
 		var ok bool
 		if f, ok = negotiate.Accepted(string(accept), supported, scope); !ok {

@@ -116,7 +116,7 @@ func (w *Write) deleteOptions(verb requestmetrics.RequestBodyVerb) (*metav1.Dele
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 	}
-	if !storage.DeletesUnread() {
+	if !storage.UnsafeDeleteEnabled() {
 		options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
 	}
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {

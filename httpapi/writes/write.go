@@ -96,8 +96,8 @@ func (w *Write) routed() bool {
 		return false
 	}
 	accept := w.Peek("Accept")
-	if _, usual := negotiate.Usual(accept); !usual && !negotiate.Accepts(string(accept), w.endpoint.produces) {
-		w.NoRoute(http.StatusNotAcceptable, negotiate.NoneOf(w.endpoint.produces))
+	if _, usual := negotiate.Common(accept); !usual && !negotiate.Accepts(string(accept), w.endpoint.produces) {
+		w.NoRoute(http.StatusNotAcceptable, negotiate.NotAcceptableText(w.endpoint.produces))
 		return false
 	}
 	return true

@@ -82,7 +82,7 @@ func TestDecisionsWaitForRoles(t *testing.T) {
 	const allow, none = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeRBAC, ModeNode)
-		s.SettleNodes()
+		s.SkipNodeSync()
 		reader, stranger := s.ask(t.Context(), secret("reader")), s.ask(t.Context(), secret("stranger"))
 		rules := make(chan int, 1)
 		go func() {
@@ -177,7 +177,7 @@ func TestWebhooksAreAskedAfterTheSync(t *testing.T) {
 }
 
 // TestNodesWaitForTheGraph checks that requests of nodes that depend on the graph wait until it is complete or
-// SettleNodes is called.
+// SkipNodeSync is called.
 func TestNodesWaitForTheGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeNode)
@@ -188,9 +188,9 @@ func TestNodesWaitForTheGraph(t *testing.T) {
 		expect(t, "a node's Lease", s.ask(t.Context(), lease), authorizer.DecisionAllow, nil, 0)
 		waiting := s.ask(t.Context(), secret("system:node:n", user.NodesGroup))
 		time.Sleep(time.Second)
-		s.SettleNodes()
+		s.SkipNodeSync()
 		expect(t, "a node's secret", waiting, authorizer.DecisionNoOpinion, nil, time.Second)
-		s.SettleNodes()
+		s.SkipNodeSync()
 		expect(t, "the next", s.ask(t.Context(), secret("system:node:n", user.NodesGroup)), authorizer.DecisionNoOpinion, nil, 0)
 	})
 }

@@ -83,9 +83,9 @@ func (a *Auth) WaitNodes(ctx context.Context) error {
 	}
 }
 
-// SettleNodes ends the Node authorizer's wait for its first sync: from then on it decides by the graph
+// SkipNodeSync ends the Node authorizer's wait for its first sync: from then on it decides by the graph
 // as it is. The informer of a resource that is not served never syncs.
-func (a *Auth) SettleNodes() {
+func (a *Auth) SkipNodeSync() {
 	if a.graph != nil {
 		a.graph.settle()
 	}

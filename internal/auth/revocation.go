@@ -163,17 +163,17 @@ func unanswered(err error) bool {
 		return slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
 	}
 	var field *json.UnmarshalTypeError
-	return Undecided(err) || errors.Is(err, io.ErrUnexpectedEOF) || runtime.IsNotRegisteredError(err) || errors.As(err, &field) ||
+	return IsUnreachable(err) || errors.Is(err, io.ErrUnexpectedEOF) || runtime.IsNotRegisteredError(err) || errors.As(err, &field) ||
 		slices.ContainsFunc(noReview, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
-// Undecided reports whether err, from an authenticator or authorizer, means that a webhook could not be reached.
+// IsUnreachable reports whether err, from an authenticator or authorizer, means that a webhook could not be reached.
 // Every other error is a decision: a TokenReview, for example, may give the reason of a refusal. A review that the
 // webhook rejects for its content is a decision, too: otherwise a client could pretend that the webhook is
 // unreachable.
-func Undecided(err error) bool {
+func IsUnreachable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
-		return slices.ContainsFunc(all.Errors(), Undecided)
+		return slices.ContainsFunc(all.Errors(), IsUnreachable)
 	}
 	var status apierrors.APIStatus // of the review as a request
 	var network net.Error

@@ -35,19 +35,19 @@ type Hook struct {
 	// Name is the name of its health check, as in kube-apiserver.
 	Name string
 
-	run     func(ctx context.Context, ready func()) error
-	ready   chan struct{}
-	waits   bool        // it tries for as long as it takes; others fail, which ends the server
-	excused atomic.Bool // by Excuse
+	run          func(ctx context.Context, ready func()) error
+	ready        chan struct{}
+	waits        bool        // it tries for as long as it takes; others fail, which ends the server
+	mayBeUnready atomic.Bool // by AllowUnready
 }
 
-// Check returns an error until the hook's objects exist, or it is excused.
+// Check returns an error until the hook's objects exist, or AllowUnready lets it be unready.
 func (h *Hook) Check() error {
 	select {
 	case <-h.ready:
 		return nil
 	default:
-		if h.excused.Load() {
+		if h.mayBeUnready.Load() {
 			return nil
 		}
 		return ErrNotFinished
@@ -170,21 +170,21 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Excuse lets the server be ready without the hooks that are not ready yet, for example because their
+// AllowUnready lets the server be ready without the hooks that are not ready yet, for example because their
 // cache does not load, and returns their names. They continue. A hook whose failure ends the server is
-// not excused: without roles no user has any right.
-func (b *Bootstrap) Excuse() []string {
-	var excused []string
+// not among them: without roles no user has any right.
+func (b *Bootstrap) AllowUnready() []string {
+	var unready []string
 	for _, h := range b.hooks {
 		if h.waits && h.Check() != nil {
-			h.excused.Store(true)
-			excused = append(excused, h.Name)
+			h.mayBeUnready.Store(true)
+			unready = append(unready, h.Name)
 		}
 	}
-	return excused
+	return unready
 }
 
-// WaitReady blocks until every hook is ready or was excused before.
+// WaitReady blocks until every hook is ready or may be unready.
 func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	for _, h := range b.hooks {
 		if h.Check() != nil && !await(ctx, h.ready) {

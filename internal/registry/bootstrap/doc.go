@@ -24,7 +24,7 @@
 //     another port.
 //   - If a namespace or the kubernetes service cannot be created, the hook retries as long as the server
 //     runs. The server is ready after Config.Grace.
-//   - Hooks that wait for unreadable objects delay readiness until [Bootstrap.Excuse], and finish later.
+//   - Hooks that wait for unreadable objects delay readiness until [Bootstrap.AllowUnready], and finish later.
 //
 // # Goroutines
 //

@@ -118,9 +118,9 @@ func TestPublishingIsTriedAgain(t *testing.T) {
 					t.Error("ready though nothing is published")
 				}
 			}
-			for _, excused := range booted.Excuse() {
-				if excused == versionsHook {
-					t.Error("excused")
+			for _, unready := range booted.AllowUnready() {
+				if unready == versionsHook {
+					t.Error("may be unready")
 				}
 			}
 			if healed {

@@ -26,9 +26,9 @@ const (
 	maxCorrupt = 100
 )
 
-// DeletesUnread reports whether corrupt objects may be deleted unread: the feature is off by
+// UnsafeDeleteEnabled reports whether corrupt objects may be deleted unread: the feature is off by
 // default.
-func DeletesUnread() bool {
+func UnsafeDeleteEnabled() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
 
@@ -58,7 +58,7 @@ func corruptError(key string, revision int64, err error) error {
 // unreadable returns the error of a write whose present object could not be decoded because of err. It returns nil if
 // err is nil.
 func unreadable(revision int64, err error) error {
-	if err == nil || !DeletesUnread() {
+	if err == nil || !UnsafeDeleteEnabled() {
 		return err
 	}
 	var internal storage.InternalError

@@ -77,7 +77,7 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 	case err == nil:
 		note(ctx, "watchCache fresh enough")
 		listing, err := r.listCached(read, snapshot, dst)
-		if err != nil && DeletesUnread() { // of all corrupt objects, not the first
+		if err != nil && UnsafeDeleteEnabled() { // of all corrupt objects, not the first
 			read.exact = snapshot.Revision()
 			return r.listStoredCounted(ctx, read, dst)
 		}

@@ -393,7 +393,7 @@ func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, pr
 		write:    write{adapter: s, full: full, like: out, preconditions: preconditions},
 		validate: validate,
 	}
-	d.unread = opts.IgnoreStoreReadError && DeletesUnread()
+	d.unread = opts.IgnoreStoreReadError && UnsafeDeleteEnabled()
 	if err := d.begin(ctx, given); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (s *stored) getStored(ctx context.Context, rest string, atLeast uint64) (*c
 // corrupt returns the error of a read of one corrupt object: plain, unless corrupt objects may be
 // deleted unread.
 func (s *stored) corrupt(full string, o *cache.Object, plain error) error {
-	if plain == nil || !DeletesUnread() {
+	if plain == nil || !UnsafeDeleteEnabled() {
 		return plain
 	}
 	return corruptError(full[len(s.layout.base)-1:], o.Revision(), cmp.Or(o.Err(), plain))
@@ -124,7 +124,7 @@ func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before i
 		o := object(i)
 		switch {
 		case o.Err() == nil:
-		case !DeletesUnread():
+		case !UnsafeDeleteEnabled():
 			return -1, o.Err()
 		case !out.corrupt.add(item.Key, o):
 			return -1, out.corrupt.status(s.codec.GroupResource)
@@ -185,7 +185,7 @@ func (s *stored) listOne(q ListRequest, revision int64, o *cache.Object, dst []*
 	}
 	out.Scanned = 1
 	if o.Err() != nil {
-		if DeletesUnread() {
+		if UnsafeDeleteEnabled() {
 			out.corrupt.add(s.layout.root+q.key(), o)
 			return Listing{}, out.corrupt.status(s.codec.GroupResource)
 		}

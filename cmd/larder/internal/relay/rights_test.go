@@ -199,7 +199,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 			if err != nil || !ok || resp.User.GetName() != "ann" || resp.User.GetUID() != "7" || !slices.Contains(resp.User.GetGroups(), "dev") {
 				t.Fatalf("%s: %v, %v, %v", name, resp, ok, err)
 			}
-			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "bad")); ok || err == nil || auth.Undecided(err) {
+			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "bad")); ok || err == nil || auth.IsUnreachable(err) {
 				t.Errorf("%s: a bad token: %v, %v, %v", name, resp, ok, err)
 			}
 			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "")); ok != anonymous || err != nil {
@@ -267,11 +267,11 @@ func TestPagesDecideNothing(t *testing.T) {
 func decidesNothing(t *testing.T, what string, a *auth.Auth) {
 	t.Helper()
 	for name, authenticates := range map[string]authenticator.Request{"request": a.Authenticator, "watch": a.Revocation().Authenticator} {
-		if _, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns")); ok || !auth.Undecided(err) {
+		if _, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns")); ok || !auth.IsUnreachable(err) {
 			t.Errorf("%s: %s: %v, %v", what, name, ok, err)
 		}
 	}
-	if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers")); decision != authorizer.DecisionNoOpinion || !auth.Undecided(err) {
+	if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers")); decision != authorizer.DecisionNoOpinion || !auth.IsUnreachable(err) {
 		t.Errorf("%s: %v, %v", what, decision, err)
 	}
 }

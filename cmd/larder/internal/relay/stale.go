@@ -62,7 +62,7 @@ func (s *stale) authenticator(next authenticator.Request) authenticator.Request 
 		defer cancel()
 		asked := time.Now()
 		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
-		if err != nil && auth.Undecided(err) {
+		if err != nil && auth.IsUnreachable(err) {
 			s.fail(req.Context())
 			if last != nil && last.response != nil {
 				return last.response, true, nil
@@ -101,7 +101,7 @@ func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 			s.decisions.remember(key, &remembered{asked: asked, decision: decision, reason: reason})
 		case mayNotReview(err) && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
 			return decision, reason, utilerrors.NewAggregate([]error{relay.ErrNoReviews, err})
-		case auth.Undecided(err):
+		case auth.IsUnreachable(err):
 			s.fail(ctx)
 			if last != nil {
 				return last.decision, last.reason, nil

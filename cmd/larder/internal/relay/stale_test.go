@@ -150,7 +150,7 @@ func TestReviewsAreForbidden(t *testing.T) {
 		a := pods(&user.DefaultInfo{Name: "ann"}, "hers")
 		change(&a)
 		decision, _, err := authorizes.Authorize(t.Context(), a)
-		if decision != authorizer.DecisionNoOpinion || errors.Is(err, relay.ErrNoReviews) != through || !auth.Undecided(err) {
+		if decision != authorizer.DecisionNoOpinion || errors.Is(err, relay.ErrNoReviews) != through || !auth.IsUnreachable(err) {
 			t.Errorf("%s: %v, %v", a.Verb, decision, err)
 		}
 	}

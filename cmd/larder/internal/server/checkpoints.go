@@ -77,7 +77,7 @@ func (r resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 			emptied = append(emptied, n.Name)
 		}
 	}
-	manager, err := testcontrollers.Rival(ctx, r.client)
+	manager, err := testcontrollers.ControllerManagerHolder(ctx, r.client)
 	switch {
 	case err != nil:
 		return nil, err

@@ -35,7 +35,7 @@ func (s *Server) awaitControllers(ctx context.Context) error {
 	var rival string
 	var err error
 	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		rival, err = testcontrollers.Rival(ctx, s.parts.client)
+		rival, err = testcontrollers.ControllerManagerHolder(ctx, s.parts.client)
 		return err == nil, nil
 	})
 	if err != nil {

@@ -256,7 +256,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	if err := s.progress.late(ctx, p.auth.WaitNodes(bounded) != nil, "the node authorizer has not seen all pods yet"); err != nil {
 		return err
 	}
-	p.auth.SettleNodes()
+	p.auth.SkipNodeSync()
 	late := s.awaitControllers(bounded)
 	if err := s.progress.late(ctx, late != nil, "%v", late); err != nil {
 		return err
@@ -269,7 +269,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		s.open() // before the hooks, because hooks of servers that start together may call the other servers
 	}
 	if err := p.bootstrap.WaitReady(bounded); err != nil {
-		for _, name := range p.bootstrap.Excuse() {
+		for _, name := range p.bootstrap.AllowUnready() {
 			s.progress.printf("late: %s has not finished yet", name)
 		}
 		if err := p.bootstrap.WaitReady(ctx); err != nil {
@@ -286,7 +286,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		return err
 	}
 	if late != nil {
-		p.aggregator.Excuse()
+		p.aggregator.AllowUnready()
 	}
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
 	if s.id.kubeconfig != "" {

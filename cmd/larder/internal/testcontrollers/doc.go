@@ -6,7 +6,7 @@
 // Deployment creates no pods.
 //
 // The controllers have no leader election. They must not run beside a kube-controller-manager,
-// which [Rival] detects, nor in two servers of one store.
+// which [ControllerManagerHolder] detects, nor in two servers of one store.
 //
 // When [Controllers.WaitReady] returns nil, pods are admitted in the namespace default. Objects of
 // a new kind are collected, and deleted with their namespaces, a few seconds after the kind is

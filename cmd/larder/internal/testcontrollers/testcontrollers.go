@@ -95,9 +95,9 @@ func (c *Controllers) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Rival returns the holder of the lease of kube-controller-manager, which runs the same controllers, or "" if the lease
+// ControllerManagerHolder returns the holder of the lease of kube-controller-manager, which runs the same controllers, or "" if the lease
 // is not held.
-func Rival(ctx context.Context, client kubernetes.Interface) (string, error) {
+func ControllerManagerHolder(ctx context.Context, client kubernetes.Interface) (string, error) {
 	lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

@@ -216,7 +216,7 @@ func TestLeaseHoldersAreReported(t *testing.T) {
 	leases, ctx := c.client.CoordinationV1().Leases("kube-system"), t.Context()
 	rival := func(want string) {
 		t.Helper()
-		if got, err := testcontrollers.Rival(ctx, c.client); err != nil || got != want {
+		if got, err := testcontrollers.ControllerManagerHolder(ctx, c.client); err != nil || got != want {
 			t.Errorf("rival %q %v, want %q", got, err, want)
 		}
 	}

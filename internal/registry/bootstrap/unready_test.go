@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestUnreadableServiceCIDRsExcuseHooks checks that hooks that need an unreadable ServiceCIDR wait for it. The server
+// TestUnreadableServiceCIDRsDelayReadiness checks that hooks that need an unreadable ServiceCIDR wait for it. The server
 // may become ready without them, and they finish once the ServiceCIDR can be read.
-func TestUnreadableServiceCIDRsExcuseHooks(t *testing.T) {
+func TestUnreadableServiceCIDRsDelayReadiness(t *testing.T) {
 	store := kvtest.NewMemory()
 	const key = "/registry/servicecidrs/kubernetes"
 	store.PutAll(map[string][]byte{key: []byte("k8s:enc:kms:v2:gone:x")})
@@ -30,10 +30,10 @@ func TestUnreadableServiceCIDRsExcuseHooks(t *testing.T) {
 	soon, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.WaitReady(soon); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), waiting[0]) {
-		t.Errorf("before they are excused: %v", err)
+		t.Errorf("before AllowUnready: %v", err)
 	}
-	if got := b.Excuse(); !slices.Equal(got, waiting) {
-		t.Errorf("excused are %v", got)
+	if got := b.AllowUnready(); !slices.Equal(got, waiting) {
+		t.Errorf("may be unready: %v", got)
 	}
 	for _, h := range b.Hooks() {
 		if err := h.Check(); err != nil {
@@ -45,12 +45,12 @@ func TestUnreadableServiceCIDRsExcuseHooks(t *testing.T) {
 	for _, h := range b.Hooks() {
 		awaitHook(t, h)
 	}
-	if got := b.Excuse(); len(got) > 0 {
-		t.Errorf("excused are %v, which are ready", got)
+	if got := b.AllowUnready(); len(got) > 0 {
+		t.Errorf("%v may be unready, but are ready", got)
 	}
 }
 
-// awaitHook waits until a hook has done its work, excused or not.
+// awaitHook waits until a hook has done its work, even if it may be unready.
 func awaitHook(t *testing.T, h *bootstrap.Hook) {
 	t.Helper()
 	select {
