@@ -54,7 +54,7 @@ func TestPluginHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				upstream := &far{code: http.StatusOK}
-				hangs := &plugin{next: begins{upstream}, makes: make(chan struct{})}
+				hangs := &plugin{next: credentialTransport{upstream}, makes: make(chan struct{})}
 				p := &pluginTransport{hangs, semaphore.NewWeighted(2)}
 				want := errNoCredential
 				if limit < credentialTimeout {
@@ -93,7 +93,7 @@ func TestPluginHangs(t *testing.T) {
 // 401.
 func TestPluginHangsAfterRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs := &plugin{next: begins{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
+		hangs := &plugin{next: credentialTransport{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
 		hangs.makes <- struct{}{}
 		p := &pluginTransport{hangs, semaphore.NewWeighted(1)}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
@@ -128,7 +128,7 @@ func (c *closes) Close() error { c.closed = true; return nil }
 func TestSlowUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := silentFar{make(chan *http.Response)}
-		made := &plugin{next: begins{upstream}, makes: make(chan struct{})}
+		made := &plugin{next: credentialTransport{upstream}, makes: make(chan struct{})}
 		close(made.makes)
 		p := &pluginTransport{made, semaphore.NewWeighted(1)}
 		ended := make(chan error)
@@ -153,7 +153,7 @@ func TestSlowUpstream(t *testing.T) {
 func TestAnswerTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := silentFar{make(chan *http.Response)}
-		p := &pluginTransport{begins{upstream}, semaphore.NewWeighted(1)}
+		p := &pluginTransport{credentialTransport{upstream}, semaphore.NewWeighted(1)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://upstream", nil)
@@ -180,11 +180,11 @@ func TestCredentialTooLate(t *testing.T) {
 		synctest.Wait() // the timer has fired, but not yet called giveUp
 		upstream := &far{code: http.StatusOK}
 		req, _ := http.NewRequestWithContext(context.WithValue(ctx, callKey{}, c), http.MethodPost, "https://upstream", nil)
-		if _, err := (begins{upstream}).RoundTrip(req); !errors.Is(err, errNoCredential) || upstream.sent != 0 || !slots.TryAcquire(1) {
+		if _, err := (credentialTransport{upstream}).RoundTrip(req); !errors.Is(err, errNoCredential) || upstream.sent != 0 || !slots.TryAcquire(1) {
 			t.Errorf("%v, sent %d", err, upstream.sent)
 		}
 		req, _ = http.NewRequestWithContext(t.Context(), http.MethodPost, "https://upstream", nil)
-		if _, err := (begins{upstream}).RoundTrip(req); err != nil || upstream.sent != 1 {
+		if _, err := (credentialTransport{upstream}).RoundTrip(req); err != nil || upstream.sent != 1 {
 			t.Errorf("without a timer: %v, sent %d", err, upstream.sent)
 		}
 	})
