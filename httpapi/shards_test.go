@@ -90,8 +90,10 @@ func TestShardsAreWatched(t *testing.T) {
 		}
 		want[half[name]] = append(want[half[name]], "ADDED "+name)
 	}
+	_, all := p.openWatch(t, configmaps+"?watch=1", "application/json")
 	for i := range 8 {
 		create(fmt.Sprintf("early%d", i))
+		nextEvent(t, all) // otherwise the Hub could publish the object after the watches below have begun, and count it again
 	}
 	var watches [2]*bufio.Reader
 	for i := range watches {
