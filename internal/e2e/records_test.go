@@ -22,15 +22,16 @@ var recordsFile = filepath.Join("testdata", "records.json")
 // known resourceVersion.
 func recordedWrites() []trafficRequest {
 	return append(writeTraffic(), []trafficRequest{
-		{method: http.MethodPost, path: addresses, body: `{"metadata":{"name":"10.0.0.77"},"spec":{"parentRef":{"group":"","resource":"services","namespace":"metered","name":"s"}}}`},
+		// Services get none of the first 16 addresses before the others are taken.
+		{method: http.MethodPost, path: addresses, body: `{"metadata":{"name":"10.0.0.12"},"spec":{"parentRef":{"group":"","resource":"services","namespace":"metered","name":"s"}}}`},
 		{method: http.MethodPatch, path: metered + "endpoints/e", kind: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`},
 	}...)
 }
 
 func recordedReads() []trafficRequest {
-	return slices.Concat(readsOf(metered+"configmaps", "c"), readsOf(gadget, "g"), readsOf(addresses, "10.0.0.77"), readsOf(metered+"endpoints", "e"), unprivilegedTraffic(), []trafficRequest{
+	return slices.Concat(readsOf(metered+"configmaps", "c"), readsOf(gadget, "g"), readsOf(addresses, "10.0.0.12"), readsOf(metered+"endpoints", "e"), unprivilegedTraffic(), []trafficRequest{
 		get("/api/v1/componentstatuses"), get("/api/v1/watch/endpoints?timeoutSeconds=1"), get("/version"), get("/nothing"),
-		{method: http.MethodGet, path: addresses + "/10.0.0.77", token: "alice-token"},
+		{method: http.MethodGet, path: addresses + "/10.0.0.12", token: "alice-token"},
 	})
 }
 
