@@ -60,8 +60,9 @@ func (e *Encoder) Sliced() bool {
 	if e.codec.custom != nil {
 		return e.projection == Full && e.codec.custom.onlyVersion
 	}
-	if e.projection == Full {
-		return e.MediaType == Protobuf && e.gvk.GroupVersion() == e.codec.Canonical.GroupVersion()
+	if e.projection == Full { // GroupVersion would copy both structs for each item
+		canonical := &e.codec.Canonical
+		return e.MediaType == Protobuf && e.gvk.Group == canonical.Group && e.gvk.Version == canonical.Version
 	}
 	return e.MediaType == Protobuf && !e.codec.splitMetadata
 }
