@@ -95,8 +95,8 @@ func (c *Controllers) WaitReady(ctx context.Context) error {
 	}
 }
 
-// ControllerManagerHolder returns the holder of the lease of kube-controller-manager, which runs the same controllers, or "" if the lease
-// is not held.
+// ControllerManagerHolder returns the holder of the lease of kube-controller-manager, which runs the same controllers,
+// or "" if the lease is not held.
 func ControllerManagerHolder(ctx context.Context, client kubernetes.Interface) (string, error) {
 	lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
 	switch {
