@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,27 +128,13 @@ func (g *group) detach(w *Watcher) bool {
 	return last == 0
 }
 
-// visitBatch is how many watchers are visited before a watcher that opens or closes may have the group's lock.
-const visitBatch = 256
-
-// each calls visit for each watcher that stays attached. It begins with the last batch, because detach moves the last
-// watcher to an earlier place: visit may be called twice for that watcher, but is not left out.
+// each calls visit for each watcher.
 func (g *group) each(visit func(*Watcher)) {
-	for end := math.MaxInt; end > 0; {
-		end = g.visitBefore(end, visit)
-	}
-}
-
-// visitBefore visits the last watchers before the place end, and returns the place of the first of them.
-func (g *group) visitBefore(end int, visit func(*Watcher)) (first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	end = min(end, len(g.watchers))
-	first = max(end-visitBatch, 0)
-	for _, w := range g.watchers[first:end] {
+	for _, w := range g.watchers {
 		visit(w)
 	}
-	return first
 }
 
 // wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds

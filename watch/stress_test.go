@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/larder-io/larder/cache"
@@ -239,59 +238,4 @@ func (s *stress) judge() {
 	if s.ended["closed"] < len(filters)*clientsPerKind {
 		s.t.Error("hardly anything was watched")
 	}
-}
-
-// TestWatchesOpenWhileOthersAreWoken checks that waking a large group does not delay a watch that opens or closes until
-// all are awake, and that all are.
-func TestWatchesOpenWhileOthersAreWoken(t *testing.T) {
-	const watchers = 2000
-	w := newWorld(t, config{events: 100_000})
-	w.reset()
-	var opened, woken, before, during atomic.Int64
-	all := make([]*watch.Watcher, watchers)
-	for i := range all {
-		all[i] = w.must(t, watch.Options{After: w.last, Wake: func() {
-			switch woken.Add(1) {
-			case 1:
-				before.Store(opened.Load())
-			case watchers:
-				during.Store(opened.Load() - before.Load())
-			}
-			runtime.Gosched()
-		}})
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var opener sync.WaitGroup
-	defer opener.Wait()
-	defer cancel()
-	after := w.last
-	opener.Go(func() {
-		for ctx.Err() == nil {
-			watcher, err := w.hub.Watch(watch.Options{After: after, Wake: func() {}})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			watcher.Close()
-			opened.Add(1)
-		}
-	})
-	room := make([]watch.Delivery, 0, 16)
-	for range 1000 {
-		for _, watcher := range all {
-			if _, err := watcher.Poll(room); err != nil {
-				t.Fatal(err)
-			}
-		}
-		woken.Store(0)
-		w.apply(change{key: "default/p"})
-		w.publishAll()
-		if n := woken.Load(); n != watchers {
-			t.Fatalf("%d of %d watchers were woken", n, watchers)
-		}
-		if during.Load() > 1 { // one may have been about to count itself
-			return
-		}
-	}
-	t.Error("no watch was opened and closed while others were woken")
 }
