@@ -21,15 +21,15 @@ import (
 
 var errCorrupt = errors.New("corrupt")
 
-// thing is an object of the model.
-type thing struct {
+// modelObject is an object of the model.
+type modelObject struct {
 	revision int64
 	node     string
 	labels   labels.Set
 	corrupt  bool
 }
 
-func (x thing) object(s *Schema, key string) *Object {
+func (x modelObject) object(s *Schema, key string) *Object {
 	config := ObjectConfig{Key: key, Revision: x.revision}
 	if x.corrupt {
 		config.Err = errCorrupt
@@ -41,13 +41,13 @@ func (x thing) object(s *Schema, key string) *Object {
 	return NewObject(config, s)
 }
 
-type world map[string]thing
+type modelObjects map[string]modelObject
 
 // modelState is the model at a revision, with the events that led to it.
 type modelState struct {
 	revision int64
 	time     time.Time
-	objects  world
+	objects  modelObjects
 	events   int
 }
 
@@ -81,7 +81,7 @@ func (m *model) eventsAfter(revision int64) (n int) {
 
 // list is a simple implementation of Snapshot.List. next is the key of the object that filled the page, or "" on
 // the last page.
-func (w world) list(q Query) (found []string, next string, remaining int64, corrupt bool) {
+func (w modelObjects) list(q Query) (found []string, next string, remaining int64, corrupt bool) {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {
 		if strings.HasPrefix(key, q.Prefix) && key >= q.From {
@@ -175,8 +175,8 @@ func drawKey(t *rapid.T) string {
 		rapid.SampledFrom([]string{"v", "w", "x", "y", "z"}).Draw(t, "name")
 }
 
-func drawThing(t *rapid.T, revision int64) thing {
-	return thing{
+func drawObject(t *rapid.T, revision int64) modelObject {
+	return modelObject{
 		revision: revision,
 		node:     rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node"),
 		labels: rapid.SampledFrom([]labels.Set{
@@ -213,9 +213,9 @@ type machine struct {
 
 func (m *machine) reset(t *rapid.T) {
 	revision := rapid.Int64Range(1, 50).Draw(t, "revision")
-	objects := world{}
+	objects := modelObjects{}
 	for range rapid.IntRange(0, 8).Draw(t, "objects") {
-		objects[drawKey(t)] = drawThing(t, rapid.Int64Range(1, revision).Draw(t, "modified"))
+		objects[drawKey(t)] = drawObject(t, rapid.Int64Range(1, revision).Draw(t, "modified"))
 	}
 	m.model.epoch++
 	m.model.fresh = 0
@@ -240,7 +240,7 @@ func (m *machine) apply(t *rapid.T) {
 	next := modelState{revision: revision, objects: maps.Clone(now.objects), time: m.clock}
 	type change struct {
 		key   string
-		thing *thing
+		thing *modelObject
 	}
 	var changes []change
 	seen := map[string]bool{}
@@ -258,7 +258,7 @@ func (m *machine) apply(t *rapid.T) {
 			changes = append(changes, change{key: key})
 			continue
 		}
-		x := drawThing(t, revision)
+		x := drawObject(t, revision)
 		next.objects[key] = x
 		next.events++
 		changes = append(changes, change{key, &x})
@@ -440,7 +440,7 @@ func (s *subject) follow(t *rapid.T) {
 	}
 }
 
-func (s *subject) compare(t *rapid.T, got map[string]*Object, want world) {
+func (s *subject) compare(t *rapid.T, got map[string]*Object, want modelObjects) {
 	if len(got) != len(want) {
 		t.Fatalf("%s: %d objects, want %d", s.name, len(got), len(want))
 	}
@@ -453,7 +453,7 @@ func (s *subject) compare(t *rapid.T, got map[string]*Object, want world) {
 }
 
 // compareList pages through a query in the cache and the model.
-func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
+func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w modelObjects) {
 	for {
 		found, next, remaining, corrupt := w.list(q)
 		page, err := snapshot.List(q, nil)

@@ -51,7 +51,7 @@ func TestShardsAnswerAsUpstream(t *testing.T) {
 			for _, bad := range badShards {
 				queries = append(queries, "shardSelector="+url.QueryEscape(bad), "resourceVersion=x&shardSelector="+url.QueryEscape(bad), "limit=x&shardSelector="+url.QueryEscape(bad), "watch=1&shardSelector="+url.QueryEscape(bad))
 			}
-			asked, every := 0, 4/proctest.Fewer(4) // all, or one in four with -short and under the race detector
+			asked, every := 0, 4/proctest.Iterations(4) // all, or one in four with -short and under the race detector
 			for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/a/configmaps", "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/a/configmaps/c1", "/apis/autoscaling/v1/horizontalpodautoscalers", "/apis/events.k8s.io/v1/events"} {
 				for _, query := range queries {
 					if !enabled && strings.HasPrefix(query, "watch") {

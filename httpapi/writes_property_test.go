@@ -25,7 +25,7 @@ import (
 // filters, each with its own store. It compares everything visible: answers, calls of admission, audit records,
 // spans, metrics and stored objects.
 func TestWritesMatchUpstream(t *testing.T) {
-	proctest.FewerChecks(t)
+	proctest.ReduceRapidChecks(t)
 	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		w.sequences++

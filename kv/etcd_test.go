@@ -30,7 +30,7 @@ func TestSingleMemberConforms(t *testing.T) {
 
 func TestClusterConforms(t *testing.T) {
 	t.Parallel()
-	members := startCluster(t, 3, kvtest.Steady)
+	members := startCluster(t, 3, kvtest.LengthenElectionTimeout)
 	testConformance(t, func(t *testing.T) Subject {
 		store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 		return subject(t, store, err)

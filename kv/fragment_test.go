@@ -15,7 +15,7 @@ import (
 // and that no revision is split between two.
 func TestLongPastComesInParts(t *testing.T) {
 	const revisions, keys, size = 6, 4, 300 << 10 // four are nearly as much as etcd takes at once
-	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, kvtest.Steady))})
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, kvtest.LengthenElectionTimeout))})
 	before, err := store.Revision(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -44,8 +44,8 @@ type owner struct {
 	seen     int64 // by the tail, when the owner subscribed
 }
 
-// world is a store, a tail and some owners.
-type world struct {
+// fixture is a store, a tail and some owners.
+type fixture struct {
 	t      *testing.T
 	store  *kvtest.Memory
 	tail   *kv.Tail
@@ -73,46 +73,46 @@ func TestTailMatchesItsModel(t *testing.T) {
 }
 
 func runScenario(t *testing.T, replay int64, scenario []action) error {
-	w := &world{t: t, store: kvtest.NewMemory()}
-	w.tail = kv.NewTail(kv.TailConfig{Store: w.store, Prefix: "/registry", QueueBytes: 2000, Replay: replay})
-	kvtest.RunUntilEnd(t, w.tail.Run)
+	f := &fixture{t: t, store: kvtest.NewMemory()}
+	f.tail = kv.NewTail(kv.TailConfig{Store: f.store, Prefix: "/registry", QueueBytes: 2000, Replay: replay})
+	kvtest.RunUntilEnd(t, f.tail.Run)
 	for _, prefix := range []string{"/registry/pods/", "/registry/nodes/", "/registry/apps/sets/", "/registry/pods/"} {
-		w.owners = append(w.owners, &owner{prefix: prefix, sub: w.tail.Subscribe(prefix)})
+		f.owners = append(f.owners, &owner{prefix: prefix, sub: f.tail.Subscribe(prefix)})
 	}
 	for i, step := range scenario {
-		w.do(step)
+		f.do(step)
 		synctest.Wait()
-		if err := w.check(); err != nil {
+		if err := f.check(); err != nil {
 			return fmt.Errorf("step %d, %s %d: %w", i, step.name, step.n, err)
 		}
 	}
-	return w.settle()
+	return f.awaitSync()
 }
 
-func (w *world) key(n int) string {
+func (f *fixture) key(n int) string {
 	return []string{"/registry/pods/a/x", "/registry/pods/a/y", "/registry/pods/b/x", "/registry/nodes/n", "/registry/apps/sets/a/s"}[n%5]
 }
 
-func (w *world) value() []byte {
-	w.writes++
-	return []byte(strconv.Itoa(w.writes))
+func (f *fixture) value() []byte {
+	f.writes++
+	return []byte(strconv.Itoa(f.writes))
 }
 
-func (w *world) do(step action) {
-	o := w.owners[step.n%len(w.owners)]
+func (f *fixture) do(step action) {
+	o := f.owners[step.n%len(f.owners)]
 	switch step.name {
 	case "put":
-		w.store.PutAll(map[string][]byte{w.key(step.n): w.value()})
+		f.store.PutAll(map[string][]byte{f.key(step.n): f.value()})
 	case "delete":
-		w.store.PutAll(map[string][]byte{w.key(step.n): nil})
+		f.store.PutAll(map[string][]byte{f.key(step.n): nil})
 	case "txn":
-		values := map[string][]byte{"/elsewhere": w.value()}
+		values := map[string][]byte{"/elsewhere": f.value()}
 		for i := range 1 + step.n%5 {
-			values[w.key(step.n+i)] = w.value()
+			values[f.key(step.n+i)] = f.value()
 		}
-		w.store.PutAll(values)
+		f.store.PutAll(values)
 	case "elsewhere":
-		w.store.PutAll(map[string][]byte{"/elsewhere": w.value()})
+		f.store.PutAll(map[string][]byte{"/elsewhere": f.value()})
 	case "apply":
 		o.take()
 		o.apply(len(o.held))
@@ -120,22 +120,22 @@ func (w *world) do(step action) {
 		o.take()
 		o.apply(min(len(o.held), 1))
 	case "load":
-		o.load(w)
+		o.load(f)
 	case "hold":
-		w.store.Hold()
+		f.store.Hold()
 	case "release":
-		w.store.Release()
+		f.store.Release()
 	case "end watches":
-		w.store.EndWatches(errors.New("ended"))
+		f.store.EndWatches(errors.New("ended"))
 	case "mute", "unmute":
-		w.store.Mute(step.name == "mute")
+		f.store.IgnoreProgressRequests(step.name == "mute")
 	case "compact":
-		revision, _ := w.store.Revision(w.t.Context())
-		w.store.Compact(revision - int64(step.n%5)) // fails if it was done before
+		revision, _ := f.store.Revision(f.t.Context())
+		f.store.Compact(revision - int64(step.n%5)) // fails if it was done before
 	case "restore", "restore in silence":
-		revision, _ := w.store.Revision(w.t.Context())
-		w.restores++
-		w.store.Restore(max(1, w.store.Compaction(), revision-int64(step.n%8)), step.name == "restore")
+		revision, _ := f.store.Revision(f.t.Context())
+		f.restores++
+		f.store.Restore(max(1, f.store.Compaction(), revision-int64(step.n%8)), step.name == "restore")
 		time.Sleep(10 * time.Second) // a heartbeat finds out
 	case "wait a little":
 		time.Sleep(time.Duration(step.n) * time.Millisecond)
@@ -151,10 +151,10 @@ func (w *world) do(step action) {
 		} else if prefix == "/registry/apps/" {
 			prefix = "/registry/apps/sets/"
 		}
-		*o = owner{prefix: prefix, sub: w.tail.Subscribe(prefix), restores: w.restores, seen: w.tail.Seen()}
+		*o = owner{prefix: prefix, sub: f.tail.Subscribe(prefix), restores: f.restores, seen: f.tail.Seen()}
 	case "begin": // of a load that fails
 		if o.state == nil || o.lost {
-			if _, _, err := o.sub.Begin(w.t.Context(), 0); err != nil {
+			if _, _, err := o.sub.Begin(f.t.Context(), 0); err != nil {
 				panic(err)
 			}
 			o.lost = true
@@ -194,24 +194,24 @@ func (o *owner) apply(n int) {
 }
 
 // load loads an owner that is empty or has lost its place, at the revision that Begin returns.
-func (o *owner) load(w *world) {
+func (o *owner) load(f *fixture) {
 	if o.state != nil && !o.lost {
 		return
 	}
-	if o.restores != w.restores {
-		o.restores, o.told, o.seen = w.restores, 0, 0
+	if o.restores != f.restores {
+		o.restores, o.told, o.seen = f.restores, 0, 0
 	}
 	for past := o.told - 1; ; {
 		o.state, o.held, o.lost = make(map[string]string), nil, false
 		var present int64
 		var err error
-		if past, present, err = o.sub.Begin(w.t.Context(), past+1); err != nil {
+		if past, present, err = o.sub.Begin(f.t.Context(), past+1); err != nil {
 			panic(err)
 		}
 		if past > 0 && present < o.seen {
 			panic(fmt.Sprintf("%s begins at %d and is present at %d, after the tail has seen %d", o.prefix, past, present, o.seen))
 		}
-		o.revision, err = kv.RangeAll(w.t.Context(), w.store, kv.RangeOptions{Prefix: o.prefix, Revision: past, Limit: 2}, func(page kv.Page) error {
+		o.revision, err = kv.RangeAll(f.t.Context(), f.store, kv.RangeOptions{Prefix: o.prefix, Revision: past, Limit: 2}, func(page kv.Page) error {
 			for _, item := range page.Items {
 				o.state[item.Key] = string(item.Value)
 			}
@@ -228,17 +228,17 @@ func (o *owner) load(w *world) {
 }
 
 // check compares each fresh owner with the store's past.
-func (w *world) check() error {
-	for _, o := range w.owners {
+func (f *fixture) check() error {
+	for _, o := range f.owners {
 		fresh := o.sub.Fresh()
-		if fresh < o.told && o.restores == w.restores {
+		if fresh < o.told && o.restores == f.restores {
 			return fmt.Errorf("%s is fresh at %d, and was at %d", o.prefix, fresh, o.told)
 		}
-		if o.told = fresh; fresh == 0 || fresh < w.store.Compaction() {
+		if o.told = fresh; fresh == 0 || fresh < f.store.Compaction() {
 			continue
 		}
 		want := make(map[string]string)
-		page, err := w.store.Range(w.t.Context(), kv.RangeOptions{Prefix: o.prefix, Revision: max(fresh, o.revision)})
+		page, err := f.store.Range(f.t.Context(), kv.RangeOptions{Prefix: o.prefix, Revision: max(fresh, o.revision)})
 		if err != nil {
 			return fmt.Errorf("%s is fresh at %d: %w", o.prefix, fresh, err)
 		}
@@ -252,34 +252,34 @@ func (w *world) check() error {
 	return nil
 }
 
-// settle lets the store work again. Every owner must catch up and stay so.
-func (w *world) settle() error {
-	w.store.Release()
-	w.store.Mute(false)
+// awaitSync lets the store work again. Every owner must catch up and stay so.
+func (f *fixture) awaitSync() error {
+	f.store.Release()
+	f.store.IgnoreProgressRequests(false)
 	time.Sleep(10 * time.Second)
-	for _, o := range w.owners {
+	for _, o := range f.owners {
 		for range 3 { // a loss may be queued behind the taken batches
-			o.load(w)
+			o.load(f)
 			o.apply(len(o.held))
 			o.take()
 			o.apply(len(o.held))
-			o.load(w)
+			o.load(f)
 		}
 	}
-	w.store.PutAll(map[string][]byte{"/registry/pods/a/x": w.value(), "/registry/nodes/n": w.value()})
+	f.store.PutAll(map[string][]byte{"/registry/pods/a/x": f.value(), "/registry/nodes/n": f.value()})
 	synctest.Wait()
-	revision, _ := w.store.Revision(w.t.Context())
-	for _, o := range w.owners {
+	revision, _ := f.store.Revision(f.t.Context())
+	for _, o := range f.owners {
 		o.take()
 		o.apply(len(o.held))
-		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 		err := o.sub.Wait(ctx, revision)
 		cancel()
 		if err != nil || o.sub.Fresh() < revision {
 			return fmt.Errorf("%s does not settle at %d: fresh at %d, %w", o.prefix, revision, o.sub.Fresh(), err)
 		}
 	}
-	return w.check()
+	return f.check()
 }
 
 // TestFreshUnderRace has readers call Fresh while batches are queued and applied. allowed limits the batches that may

@@ -118,9 +118,9 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 			t.Errorf("progress took %v", took)
 		}
 		// When the first request is lost, others follow.
-		store.Mute(true)
+		store.IgnoreProgressRequests(true)
 		revision = kvtest.Put(t, store, "/elsewhere", "2")
-		go func() { time.Sleep(30 * time.Millisecond); store.Mute(false) }()
+		go func() { time.Sleep(30 * time.Millisecond); store.IgnoreProgressRequests(false) }()
 		start = time.Now()
 		if err := tail.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestTailWaitForTheHighestRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
-		store.Mute(true)
+		store.IgnoreProgressRequests(true)
 		revision := kvtest.Put(t, store, "/elsewhere", "1")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -163,7 +163,7 @@ func TestTailWaitForTheHighestRevision(t *testing.T) {
 		synctest.Wait()
 		go func() { future <- tail.Wait(ctx, math.MaxInt64) }()
 		synctest.Wait()
-		store.Mute(false)
+		store.IgnoreProgressRequests(false)
 		if err := <-present; err != nil {
 			t.Error(err)
 		}

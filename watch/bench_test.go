@@ -15,13 +15,13 @@ import (
 
 // crowd is a set of watchers, each with a goroutine that reads it.
 type crowd struct {
-	*world
+	*fixture
 	told sync.WaitGroup // deliveries that are still to come
 	stop func()
 }
 
 func newCrowd(b *testing.B, options []watch.Options) *crowd {
-	c := &crowd{world: newWorld(b, config{events: 100_000})}
+	c := &crowd{fixture: newFixture(b, config{events: 100_000})}
 	c.reset()
 	ctx, cancel := context.WithCancel(b.Context())
 	var all sync.WaitGroup
@@ -113,16 +113,16 @@ func BenchmarkSelectors(b *testing.B) {
 
 // BenchmarkInitial delivers 10,000 initial objects.
 func BenchmarkInitial(b *testing.B) {
-	w := newWorld(b, config{events: 100})
-	w.reset()
+	f := newFixture(b, config{events: 100})
+	f.reset()
 	for i := range 10_000 {
-		w.apply(change{key: fmt.Sprintf("default/p%d", i)})
+		f.apply(change{key: fmt.Sprintf("default/p%d", i)})
 	}
 	buffer := make([]watch.Delivery, 0, 128)
 	b.ReportAllocs()
 	for b.Loop() {
-		s := w.cache.Snapshot()
-		watcher, err := w.hub.Watch(watch.Options{Initial: &s, Bookmarks: true})
+		s := f.cache.Snapshot()
+		watcher, err := f.hub.Watch(watch.Options{Initial: &s, Bookmarks: true})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -139,18 +139,18 @@ func BenchmarkInitial(b *testing.B) {
 
 // BenchmarkOpen opens and closes a watch while many are open.
 func BenchmarkOpen(b *testing.B) {
-	w := newWorld(b, config{events: 100})
-	w.reset()
+	f := newFixture(b, config{events: 100})
+	f.reset()
 	for i := range 10_000 {
 		o := ownGroup(i)
-		o.After = w.last
-		w.must(b, o)
+		o.After = f.last
+		f.must(b, o)
 	}
 	o := filter{field: "spec.nodeName=n77"}.options()
-	o.After = w.last
+	o.After = f.last
 	b.ReportAllocs()
 	for b.Loop() {
-		watcher, err := w.hub.Watch(o)
+		watcher, err := f.hub.Watch(o)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -161,18 +161,18 @@ func BenchmarkOpen(b *testing.B) {
 // idleBytes returns the memory of one of 10,000 caught-up watchers of the options.
 func idleBytes(t testing.TB, options func(i int) watch.Options) float64 {
 	const n = 10_000
-	w := newWorld(t, config{events: 100})
-	w.reset()
+	f := newFixture(t, config{events: 100})
+	f.reset()
 	all := make([]watch.Options, n) // each caller has its own selectors
 	for i := range all {
 		all[i] = options(i)
-		all[i].After = w.last
+		all[i].After = f.last
 	}
 	watchers := make([]*watch.Watcher, n)
 	before := heap()
 	for i := range watchers {
 		var err error
-		if watchers[i], err = w.hub.Watch(all[i]); err != nil {
+		if watchers[i], err = f.hub.Watch(all[i]); err != nil {
 			t.Fatal(err)
 		}
 		if ds, err := watchers[i].Poll(nil); len(ds) > 0 || err != nil {
@@ -224,14 +224,14 @@ func TestIdleWatchesAreSmall(t *testing.T) {
 
 // rested are watchers without goroutines. Those that were woken are in due.
 type rested struct {
-	*world
+	*fixture
 	watchers []*watch.Watcher
 	due      []int
 	room     []watch.Delivery
 }
 
 func newRested(t testing.TB, options []watch.Options) *rested {
-	r := &rested{world: newWorld(t, config{events: 100_000}), room: make([]watch.Delivery, 0, 16)}
+	r := &rested{fixture: newFixture(t, config{events: 100_000}), room: make([]watch.Delivery, 0, 16)}
 	r.reset()
 	r.watchers = make([]*watch.Watcher, len(options))
 	r.due = make([]int, 0, len(options))
@@ -267,7 +267,7 @@ func (r *rested) serve(t testing.TB) (n int) {
 func BenchmarkWake(b *testing.B) {
 	const watchers = 200
 	r := newRested(b, make([]watch.Options, watchers))
-	c := &crowd{world: r.world}
+	c := &crowd{fixture: r.fixture}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		c.write(fmt.Sprintf("default/p%d", i%100), "n")
@@ -286,7 +286,7 @@ func TestDeliveriesAllocateNothing(t *testing.T) {
 	}
 	cost := func(watchers int) float64 {
 		r := newRested(t, make([]watch.Options, watchers))
-		c := &crowd{world: r.world}
+		c := &crowd{fixture: r.fixture}
 		return testing.AllocsPerRun(100, func() {
 			c.write("default/p", "n")
 			r.publishAll()
@@ -302,16 +302,16 @@ func TestDeliveriesAllocateNothing(t *testing.T) {
 
 // TestInitialObjectsAllocateNothing reads many initial objects.
 func TestInitialObjectsAllocateNothing(t *testing.T) {
-	w := newWorld(t, config{events: 100})
-	w.reset()
+	f := newFixture(t, config{events: 100})
+	f.reset()
 	const objects = 2000
 	for i := range objects {
-		w.apply(change{key: fmt.Sprintf("default/p%d", i)})
+		f.apply(change{key: fmt.Sprintf("default/p%d", i)})
 	}
 	room := make([]watch.Delivery, 0, 64)
 	allocations := testing.AllocsPerRun(10, func() {
-		s := w.cache.Snapshot()
-		watcher, err := w.hub.Watch(watch.Options{Initial: &s, Wake: func() {}})
+		s := f.cache.Snapshot()
+		watcher, err := f.hub.Watch(watch.Options{Initial: &s, Wake: func() {}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a resource with its history: the Cache and the Hub under test, and the expected results.
-type world struct {
+// fixture is a resource with its history: the Cache and the Hub under test, and the expected results.
+type fixture struct {
 	cache   *cache.Cache
 	hub     *watch.Hub
 	history *watchtest.History
@@ -34,58 +34,58 @@ type world struct {
 	fresh   atomic.Int64
 }
 
-// Fresh and Wait make a world the Source of its Cache.
-func (w *world) Fresh() int64                      { return w.fresh.Load() }
-func (w *world) Wait(context.Context, int64) error { return errors.ErrUnsupported }
+// Fresh and Wait make a fixture the Source of its Cache.
+func (f *fixture) Fresh() int64                      { return f.fresh.Load() }
+func (f *fixture) Wait(context.Context, int64) error { return errors.ErrUnsupported }
 
 // config has the parameters that vary between tests.
 type config struct {
 	backlog, events int
 }
 
-func newWorld(t interface{ Fatal(...any) }, c config) *world {
-	w := &world{}
+func newFixture(t interface{ Fatal(...any) }, c config) *fixture {
+	f := &fixture{}
 	schema := cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
 	schema.IdentifyBy(func(head []byte) []byte { return head }) // another one with each write
 	var err error
-	w.cache, err = cache.New(cache.Config{
+	f.cache, err = cache.New(cache.Config{
 		Schema:   schema,
-		Source:   w,
+		Source:   f,
 		Log:      cache.LogConfig{KeepFor: 24 * time.Hour, MinEvents: 1, MaxEvents: c.events},
-		OnAppend: func() { w.hub.Notify() },
+		OnAppend: func() { f.hub.Notify() },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.hub, err = watch.New(watch.Config{Cache: w.cache}.WithBacklog(c.backlog))
+	f.hub, err = watch.New(watch.Config{Cache: f.cache}.WithBacklog(c.backlog))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return f
 }
 
 // reset begins a new epoch with the present objects.
-func (w *world) reset() {
-	w.last++
-	states, changes := w.objects, []watchtest.Change(nil)
-	w.objects, w.history = make(map[string]*watchtest.State), new(watchtest.History)
+func (f *fixture) reset() {
+	f.last++
+	states, changes := f.objects, []watchtest.Change(nil)
+	f.objects, f.history = make(map[string]*watchtest.State), new(watchtest.History)
 	var objects []*cache.Object
 	for key, s := range states {
-		s = &watchtest.State{Key: key, Revision: w.last, Labels: s.Labels, Fields: s.Fields, Digest: digest(key, w.last)}
-		w.objects[key] = s
-		objects = append(objects, w.object(s))
+		s = &watchtest.State{Key: key, Revision: f.last, Labels: s.Labels, Fields: s.Fields, Digest: digest(key, f.last)}
+		f.objects[key] = s
+		objects = append(objects, f.object(s))
 		changes = append(changes, watchtest.Change{Key: key, State: s})
 	}
-	w.history.Add(w.last, changes...)
-	w.cache.Reset(objects, w.last)
+	f.history.Add(f.last, changes...)
+	f.cache.Reset(objects, f.last)
 }
 
 func digest(key string, revision int64) string { return fmt.Sprintf("%s@%d", key, revision) }
 
-func (w *world) object(s *watchtest.State) *cache.Object {
+func (f *fixture) object(s *watchtest.State) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{
 		Key: s.Key, Revision: s.Revision, Body: []byte(s.Digest), Labels: s.Labels, Fields: s.Fields,
-	}, w.cache.Schema())
+	}, f.cache.Schema())
 }
 
 // change is the new state of a key. Attributes are "k=v,...".
@@ -98,31 +98,31 @@ type change struct {
 var errBad = errors.New("the value does not decode")
 
 // apply applies the changes of one revision.
-func (w *world) apply(changes ...change) {
-	w.last++
-	batch := cache.Batch{Revision: w.last, Time: time.Unix(w.last, 0)}
+func (f *fixture) apply(changes ...change) {
+	f.last++
+	batch := cache.Batch{Revision: f.last, Time: time.Unix(f.last, 0)}
 	var truth []watchtest.Change
 	for _, c := range changes {
 		next := cache.Change{Key: c.key}
 		told := watchtest.Change{Key: c.key}
 		if c.gone {
-			delete(w.objects, c.key)
+			delete(f.objects, c.key)
 		} else {
 			told.State = &watchtest.State{
-				Key: c.key, Revision: w.last, Digest: digest(c.key, w.last),
+				Key: c.key, Revision: f.last, Digest: digest(c.key, f.last),
 				Labels: attributes(c.labels), Fields: attributes(c.fields),
 			}
-			w.objects[c.key] = told.State
-			next.Object = w.object(told.State)
+			f.objects[c.key] = told.State
+			next.Object = f.object(told.State)
 		}
 		if c.bad {
-			next.Object = cache.NewObject(cache.ObjectConfig{Key: c.key, Revision: w.last, Err: errBad}, w.cache.Schema())
+			next.Object = cache.NewObject(cache.ObjectConfig{Key: c.key, Revision: f.last, Err: errBad}, f.cache.Schema())
 		}
 		truth = append(truth, told)
 		batch.Changes = append(batch.Changes, next)
 	}
-	w.history.Add(w.last, truth...)
-	w.cache.Apply(batch)
+	f.history.Add(f.last, truth...)
+	f.cache.Apply(batch)
 }
 
 func attributes(text string) map[string]string {
@@ -221,15 +221,15 @@ func reports(ds []watch.Delivery) (rs []watchtest.Report) {
 }
 
 // publishAll makes the hub publish everything.
-func (w *world) publishAll() {
-	for w.hub.Step() {
+func (f *fixture) publishAll() {
+	for f.hub.Step() {
 	}
 }
 
 // must returns a watcher, which is closed at the end of the test.
-func (w *world) must(t testing.TB, o watch.Options) *watch.Watcher {
+func (f *fixture) must(t testing.TB, o watch.Options) *watch.Watcher {
 	t.Helper()
-	watcher, err := w.hub.Watch(o)
+	watcher, err := f.hub.Watch(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,14 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// running returns a world whose Hub runs until the test ends, or until stop.
-func running(t *testing.T, c config) (w *world, stop func()) {
+// running returns a fixture whose Hub runs until the test ends, or until stop.
+func running(t *testing.T, c config) (f *fixture, stop func()) {
 	t.Helper()
-	w = newWorld(t, c)
-	w.reset()
+	f = newFixture(t, c)
+	f.reset()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- w.hub.Run(ctx) }()
+	go func() { ended <- f.hub.Run(ctx) }()
 	stop = func() {
 		cancel()
 		if err, ran := <-ended; ran && err != context.Canceled {
@@ -36,7 +36,7 @@ func running(t *testing.T, c config) (w *world, stop func()) {
 		}
 		close(ended)
 	}
-	return w, stop
+	return f, stop
 }
 
 // drain reads everything that is available, so that the watcher waits.
@@ -80,14 +80,14 @@ func TestNextWaits(t *testing.T) {
 
 // TestReadyAfterPart reads with too little room for what is available. Ready must not wait for the next event.
 func TestReadyAfterPart(t *testing.T) {
-	w := newWorld(t, config{events: 100})
-	w.reset()
-	watcher := w.must(t, watch.Options{After: w.last})
+	f := newFixture(t, config{events: 100})
+	f.reset()
+	watcher := f.must(t, watch.Options{After: f.last})
 	for range 3 {
 		drain(t, watcher)
-		w.apply(change{key: "a/p"})
-		w.apply(change{key: "a/p"})
-		w.publishAll()
+		f.apply(change{key: "a/p"})
+		f.apply(change{key: "a/p"})
+		f.publishAll()
 		for range 2 {
 			<-watcher.Ready()
 			if ds, err := watcher.Poll(make([]watch.Delivery, 0, 1)); len(ds) != 1 || err != nil {
@@ -260,14 +260,14 @@ func TestNoWakeIsLost(t *testing.T) {
 }
 
 // sleeper makes a watcher and returns a function that waits for its next deliveries, by Ready or by Options.Wake.
-func (w *world) sleeper(t *testing.T, ready bool) (next func(context.Context) ([]watch.Delivery, error)) {
+func (f *fixture) sleeper(t *testing.T, ready bool) (next func(context.Context) ([]watch.Delivery, error)) {
 	t.Helper()
 	if ready {
-		watcher := w.must(t, watch.Options{After: w.last})
+		watcher := f.must(t, watch.Options{After: f.last})
 		return func(ctx context.Context) ([]watch.Delivery, error) { return watcher.Next(ctx, nil) }
 	}
 	woken := make(chan struct{}, 1)
-	watcher := w.must(t, watch.Options{After: w.last, Wake: func() {
+	watcher := f.must(t, watch.Options{After: f.last, Wake: func() {
 		select {
 		case woken <- struct{}{}:
 		default:
@@ -289,24 +289,24 @@ func (w *world) sleeper(t *testing.T, ready bool) (next func(context.Context) ([
 
 // TestEventsOfAnOlderEpoch publishes events that were read before a watcher entered the next epoch.
 func TestEventsOfAnOlderEpoch(t *testing.T) {
-	w := newWorld(t, config{events: 100})
-	w.reset()
-	old := w.must(t, watch.Options{After: w.last})
-	from := w.cache.Log().Next()
-	w.apply(change{key: "a/p"})
-	w.apply(change{key: "a/q"})
-	events, _, err := w.cache.Log().Read(from, nil)
+	f := newFixture(t, config{events: 100})
+	f.reset()
+	old := f.must(t, watch.Options{After: f.last})
+	from := f.cache.Log().Next()
+	f.apply(change{key: "a/p"})
+	f.apply(change{key: "a/q"})
+	events, _, err := f.cache.Log().Read(from, nil)
 	if err != nil || len(events) != 2 {
 		t.Fatalf("got %v and error %v, want 2 events", events, err)
 	}
-	w.reset()
-	watcher := w.must(t, watch.Options{After: w.last, Bookmarks: true})
-	w.hub.Publish(events)
+	f.reset()
+	watcher := f.must(t, watch.Options{After: f.last, Bookmarks: true})
+	f.hub.Publish(events)
 	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != nil {
 		t.Errorf("told of the epoch before: %v, %v", reports(ds), err)
 	}
-	if b, ok := watcher.Bookmark(); !ok || b.Revision != w.last {
-		t.Errorf("bookmark %v, want %d", reportOf(b), w.last)
+	if b, ok := watcher.Bookmark(); !ok || b.Revision != f.last {
+		t.Errorf("bookmark %v, want %d", reportOf(b), f.last)
 	}
 	if ds, err := old.Poll(nil); len(ds) != 0 || err != io.EOF {
 		t.Errorf("the watcher of the epoch before: %v, %v", reports(ds), err)
@@ -314,14 +314,14 @@ func TestEventsOfAnOlderEpoch(t *testing.T) {
 }
 
 func TestStaleSnapshotsEndWatchers(t *testing.T) {
-	w := newWorld(t, config{events: 100})
-	if _, err := w.hub.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
+	f := newFixture(t, config{events: 100})
+	if _, err := f.hub.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
 		t.Errorf("before the first load: %v", err)
 	}
-	w.reset()
-	old := w.cache.Snapshot()
-	w.reset()
-	watcher := w.must(t, watch.Options{Initial: &old, Bookmarks: true})
+	f.reset()
+	old := f.cache.Snapshot()
+	f.reset()
+	watcher := f.must(t, watch.Options{Initial: &old, Bookmarks: true})
 	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != io.EOF {
 		t.Errorf("from the epoch before: %v, %v", ds, err)
 	}
@@ -333,15 +333,15 @@ func TestStaleSnapshotsEndWatchers(t *testing.T) {
 // TestSelectorsOfNothingAndEverythingDiffer checks that selectors of nothing and of everything, which have the
 // same text, are not mixed up.
 func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
-	w := newWorld(t, config{events: 100})
-	w.reset()
+	f := newFixture(t, config{events: 100})
+	f.reset()
 	nothing := filter{label: "app=x,app=y"}.options()
 	nothing.Label = nothingLabel()
-	nothing.After = w.last
-	all := w.must(t, watch.Options{After: w.last})
-	none := w.must(t, nothing)
-	w.apply(change{key: "a/p"})
-	w.publishAll()
+	nothing.After = f.last
+	all := f.must(t, watch.Options{After: f.last})
+	none := f.must(t, nothing)
+	f.apply(change{key: "a/p"})
+	f.publishAll()
 	if ds, err := all.Poll(nil); len(ds) != 1 || err != nil {
 		t.Errorf("everything: %v, %v", ds, err)
 	}
@@ -353,14 +353,14 @@ func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 // TestReadEventsAreGarbage checks that events are collected once the Log has dropped them. Two watchers of a group
 // have read them, and a watcher of another group has skipped them.
 func TestReadEventsAreGarbage(t *testing.T) {
-	w := newWorld(t, config{events: 2})
-	w.reset()
-	one, two := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last})
-	other := w.must(t, watch.Options{After: w.last, Namespace: "b"})
+	f := newFixture(t, config{events: 2})
+	f.reset()
+	one, two := f.must(t, watch.Options{After: f.last}), f.must(t, watch.Options{After: f.last})
+	other := f.must(t, watch.Options{After: f.last, Namespace: "b"})
 	var objects []weak.Pointer[cache.Object]
 	for i := range 20 {
-		w.apply(change{key: fmt.Sprintf("a/p%d", i)}, change{key: fmt.Sprintf("a/p%d", i-1), gone: true})
-		w.publishAll()
+		f.apply(change{key: fmt.Sprintf("a/p%d", i)}, change{key: fmt.Sprintf("a/p%d", i-1), gone: true})
+		f.publishAll()
 		for _, watcher := range []*watch.Watcher{one, two, other} {
 			ds, err := watcher.Poll(nil)
 			if err != nil {
@@ -389,14 +389,14 @@ func TestReadEventsAreGarbage(t *testing.T) {
 
 // TestStuckWatchersHoldLittle checks that a watcher that never reads keeps a bounded amount of memory.
 func TestStuckWatchersHoldLittle(t *testing.T) {
-	w := newWorld(t, config{events: 2, backlog: 4})
-	w.reset()
-	stuck, quick := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last})
+	f := newFixture(t, config{events: 2, backlog: 4})
+	f.reset()
+	stuck, quick := f.must(t, watch.Options{After: f.last}), f.must(t, watch.Options{After: f.last})
 	drain(t, stuck)
 	var objects []weak.Pointer[cache.Object]
 	for range 50 {
-		w.apply(change{key: "a/p"})
-		w.publishAll()
+		f.apply(change{key: "a/p"})
+		f.publishAll()
 		ds, err := quick.Poll(nil)
 		if err != nil || len(ds) != 1 {
 			t.Fatalf("got %v and error %v, want 1 delivery", ds, err)
@@ -420,21 +420,21 @@ func TestStuckWatchersHoldLittle(t *testing.T) {
 	if _, err := stuck.Poll(nil); !errors.As(err, new(cache.ErrTooOld)) {
 		t.Errorf("the stuck watcher ends with %v", err)
 	}
-	if s := w.hub.Stats(); s.Lapped != 1 {
+	if s := f.hub.Stats(); s.Lapped != 1 {
 		t.Errorf("%d lapped", s.Lapped)
 	}
-	runtime.KeepAlive(w)
+	runtime.KeepAlive(f)
 }
 
 func TestFramesAreBuiltOnce(t *testing.T) {
-	w := newWorld(t, config{events: 100})
-	w.apply2(t)
-	s := w.cache.Snapshot()
-	initial := w.must(t, watch.Options{Initial: &s, Bookmarks: true})
-	one, two := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last, Namespace: "a"})
-	yes, no := w.must(t, filterAfter("app=x", w.last)), w.must(t, filterAfter("app!=x", w.last))
-	w.apply(change{key: "a/p"})
-	w.publishAll()
+	f := newFixture(t, config{events: 100})
+	f.apply2(t)
+	s := f.cache.Snapshot()
+	initial := f.must(t, watch.Options{Initial: &s, Bookmarks: true})
+	one, two := f.must(t, watch.Options{After: f.last}), f.must(t, watch.Options{After: f.last, Namespace: "a"})
+	yes, no := f.must(t, filterAfter("app=x", f.last)), f.must(t, filterAfter("app!=x", f.last))
+	f.apply(change{key: "a/p"})
+	f.publishAll()
 
 	builds := 0
 	frame := func(watcher *watch.Watcher, enc cache.EncodingID) string {
@@ -483,11 +483,11 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 	}
 }
 
-// apply2 loads the world with one object, a/p with app=x, at revision 2.
-func (w *world) apply2(t *testing.T) {
+// apply2 loads the fixture with one object, a/p with app=x, at revision 2.
+func (f *fixture) apply2(t *testing.T) {
 	t.Helper()
-	w.reset()
-	w.apply(change{key: "a/p", labels: "app=x"})
+	f.reset()
+	f.apply(change{key: "a/p", labels: "app=x"})
 }
 
 func filterAfter(label string, after int64) watch.Options {
@@ -544,9 +544,9 @@ func TestEventTypesHaveNames(t *testing.T) {
 // TestEndsDeliverTheChain checks that a live watcher delivers events published before its Hub or epoch ended. The
 // last events of a resource that is no longer served cannot be read otherwise.
 func TestEndsDeliverTheChain(t *testing.T) {
-	for name, end := range map[string]func(w *world, stop func()){
-		"the hub":   func(_ *world, stop func()) { stop() },
-		"the epoch": func(w *world, _ func()) { w.reset() },
+	for name, end := range map[string]func(w *fixture, stop func()){
+		"the hub":   func(_ *fixture, stop func()) { stop() },
+		"the epoch": func(w *fixture, _ func()) { w.reset() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

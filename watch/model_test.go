@@ -16,7 +16,7 @@ import (
 // model runs random histories through a Hub that is stepped explicitly. So it can draw every interleaving of writer,
 // hub and watchers, and shrink every failure.
 type model struct {
-	*world
+	*fixture
 	keys     []string
 	watchers []*client
 }
@@ -259,7 +259,7 @@ func TestHubMatchesItsModel(t *testing.T) {
 }
 
 func live(t *rapid.T) {
-	m := &model{world: newWorld(t, config{
+	m := &model{fixture: newFixture(t, config{
 		backlog: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "backlog"),
 		events:  rapid.SampledFrom([]int{4, 16, 1000}).Draw(t, "events"),
 	})}
@@ -269,4 +269,4 @@ func live(t *rapid.T) {
 	m.finish(t)
 }
 
-var _ cache.Source = (*world)(nil)
+var _ cache.Source = (*fixture)(nil)

@@ -34,7 +34,7 @@ func TestScenariosMatchTheirFiles(t *testing.T) {
 }
 
 type scenario struct {
-	*world
+	*fixture
 	t        *testing.T
 	pending  []change
 	watchers map[string]*watch.Watcher
@@ -44,14 +44,14 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "new":
 		c := config{backlog: s.number(d, "backlog", 100), events: s.number(d, "events", 100)}
-		s.world, s.watchers = newWorld(t, c), make(map[string]*watch.Watcher)
+		s.fixture, s.watchers = newFixture(t, c), make(map[string]*watch.Watcher)
 		s.reset()
 		return s.now()
 	case "apply":
 		for line := range strings.Lines(d.Input) {
 			s.line(strings.Fields(line))
 		}
-		s.world.apply(s.pending...)
+		s.fixture.apply(s.pending...)
 		s.pending = nil
 		return s.now()
 	case "fresh":

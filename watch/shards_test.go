@@ -9,12 +9,12 @@ import (
 )
 
 // shards opens a watch of each of n equal shards.
-func (w *world) shards(t *testing.T, n uint64) []*watch.Watcher {
+func (f *fixture) shards(t *testing.T, n uint64) []*watch.Watcher {
 	watchers := make([]*watch.Watcher, n)
 	span := ^uint64(0)/n + 1
 	for i := range n {
 		shard := cache.NewShard(cache.ByIdentity, cache.HashRange{First: i * span, Last: (i+1)*span - 1})
-		watchers[i] = w.must(t, watch.Options{Shard: shard, After: w.last})
+		watchers[i] = f.must(t, watch.Options{Shard: shard, After: f.last})
 	}
 	return watchers
 }
@@ -22,29 +22,29 @@ func (w *world) shards(t *testing.T, n uint64) []*watch.Watcher {
 // TestAnEventFindsItsShards checks that an event is delivered to one of many shards, and that the Hub considers few of
 // their groups. Stats count the states that were not delivered to the others.
 func TestAnEventFindsItsShards(t *testing.T) {
-	w := newWorld(t, config{events: 1000})
-	w.reset()
+	f := newFixture(t, config{events: 1000})
+	f.reset()
 	const shards, creates = 1024, 100
-	w.apply(change{key: "a/first"})
-	late := w.must(t, watch.Options{Shard: cache.NewShard(cache.ByNamespace), After: w.last - 1}) // of no hashes
-	watchers := w.shards(t, shards)
-	w.shards(t, 2) // wide ones, which wait with all others
-	before, from := w.hub.Stats(), w.cache.Log().Next()
+	f.apply(change{key: "a/first"})
+	late := f.must(t, watch.Options{Shard: cache.NewShard(cache.ByNamespace), After: f.last - 1}) // of no hashes
+	watchers := f.shards(t, shards)
+	f.shards(t, 2) // wide ones, which wait with all others
+	before, from := f.hub.Stats(), f.cache.Log().Next()
 	for i := range creates {
-		w.apply(change{key: fmt.Sprintf("a/%d", i)})
+		f.apply(change{key: fmt.Sprintf("a/%d", i)})
 	}
 	for i := range creates { // moves to another shard: the identity is another with each write
-		w.apply(change{key: fmt.Sprintf("a/%d", i)})
+		f.apply(change{key: fmt.Sprintf("a/%d", i)})
 	}
-	for w.hub.Step() {
+	for f.hub.Step() {
 	}
-	events, _, err := w.cache.Log().Read(from, make([]*cache.Event, 0, 2*creates))
+	events, _, err := f.cache.Log().Read(from, make([]*cache.Event, 0, 2*creates))
 	if err != nil || len(events) != 2*creates {
 		t.Fatalf("%d events, %v", len(events), err)
 	}
 	examined := 0
 	for _, e := range events {
-		examined += w.hub.Examined(e)
+		examined += f.hub.Examined(e)
 	}
 	added, deleted := 0, 0
 	for _, watcher := range append(watchers, late) {
@@ -68,7 +68,7 @@ func TestAnEventFindsItsShards(t *testing.T) {
 	if most := 2 * creates * 30; examined > most {
 		t.Errorf("%d groups examined for %d events", examined, 2*creates)
 	}
-	stats := w.hub.Stats()
+	stats := f.hub.Stats()
 	// Each state is outside all shards but one of each division. It is also outside the shard of no hashes, which reads
 	// an event from before it was opened.
 	if got, want := stats.Outside-before.Outside, uint64(3*creates*(shards-1+1+1)+1); got != want {
@@ -80,7 +80,7 @@ func TestAnEventFindsItsShards(t *testing.T) {
 	for _, watcher := range watchers {
 		watcher.Close()
 	}
-	if got := w.hub.Stats(); got.Sharded != 3 || got.Groups != 3 {
+	if got := f.hub.Stats(); got.Sharded != 3 || got.Groups != 3 {
 		t.Errorf("left behind: %+v", got)
 	}
 }

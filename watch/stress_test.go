@@ -38,7 +38,7 @@ const (
 )
 
 type stress struct {
-	*world
+	*fixture
 	t      *testing.T
 	epochs [stressEpochs + 1]*watchtest.History // by epoch, from 1
 	over   chan struct{}                        // closed when nothing more happens and the hub has published all
@@ -58,7 +58,7 @@ type stream struct {
 }
 
 func newStress(t *testing.T, c config) *stress {
-	return &stress{world: newWorld(t, c), t: t, over: make(chan struct{}), ended: make(map[string]int)}
+	return &stress{fixture: newFixture(t, c), t: t, over: make(chan struct{}), ended: make(map[string]int)}
 }
 
 func (s *stress) run() {
@@ -77,7 +77,7 @@ func (s *stress) run() {
 	clients.Wait()
 	cancel()
 	hub.Wait()
-	s.judge()
+	s.check()
 }
 
 func (s *stress) newEpoch() {
@@ -228,7 +228,7 @@ func (s *stress) record(st stream, err error) {
 	}
 }
 
-func (s *stress) judge() {
+func (s *stress) check() {
 	for _, st := range s.streams {
 		if err := st.checker.Verify(s.epochs[st.epoch], st.upTo); err != nil {
 			s.t.Errorf("%+v in epoch %d: %.500v", st.filter, st.epoch, err)

@@ -14,119 +14,119 @@ import (
 	celopenapi "k8s.io/apiserver/pkg/cel/openapi"
 )
 
-// world draws schemas and values.
-type world struct{ *rand.Rand }
+// generator draws schemas and values.
+type generator struct{ *rand.Rand }
 
-func (w world) chance(percent int) bool { return w.IntN(100) < percent }
+func (g generator) chance(percent int) bool { return g.IntN(100) < percent }
 
-func pick[T any](w world, from ...T) T { return from[w.IntN(len(from))] }
+func pick[T any](g generator, from ...T) T { return from[g.IntN(len(from))] }
 
-func (w world) name() string { return pick(w, "a", "b", "c", "kind", "apiVersion", "") }
+func (g generator) name() string { return pick(g, "a", "b", "c", "kind", "apiVersion", "") }
 
-func (w world) schema(depth int) *apiextensions.JSONSchemaProps {
-	s := &apiextensions.JSONSchemaProps{Nullable: w.chance(20)}
-	if w.chance(90) {
-		s.Type = pick(w, "string", "string", "integer", "number", "boolean", "object", "object", "object", "array")
+func (g generator) schema(depth int) *apiextensions.JSONSchemaProps {
+	s := &apiextensions.JSONSchemaProps{Nullable: g.chance(20)}
+	if g.chance(90) {
+		s.Type = pick(g, "string", "string", "integer", "number", "boolean", "object", "object", "object", "array")
 		if depth <= 0 {
-			s.Type = pick(w, "string", "integer", "number", "boolean")
+			s.Type = pick(g, "string", "integer", "number", "boolean")
 		}
-	} else if w.chance(30) {
+	} else if g.chance(30) {
 		s.XIntOrString = true
 		s.AnyOf = []apiextensions.JSONSchemaProps{{Type: "integer"}, {Type: "string"}}
 	}
-	if w.chance(20) {
-		s.Format = pick(w, "int32", "int64", "double", "float", "date-time", "ipv4", "uuid", "unheard", "byte")
+	if g.chance(20) {
+		s.Format = pick(g, "int32", "int64", "double", "float", "date-time", "ipv4", "uuid", "unheard", "byte")
 	}
-	w.bound(s)
+	g.bound(s)
 	if depth <= 0 {
 		return s
 	}
-	if s.Type == "object" || w.chance(5) {
+	if s.Type == "object" || g.chance(5) {
 		s.Properties = map[string]apiextensions.JSONSchemaProps{}
-		for range w.IntN(4) {
-			s.Properties[w.name()] = *w.schema(depth - 1)
+		for range g.IntN(4) {
+			s.Properties[g.name()] = *g.schema(depth - 1)
 		}
-		if w.chance(30) {
-			s.Required = []string{w.name()}
+		if g.chance(30) {
+			s.Required = []string{g.name()}
 		}
-		if w.chance(20) {
+		if g.chance(20) {
 			s.AdditionalProperties = &apiextensions.JSONSchemaPropsOrBool{Allows: true}
-			if w.chance(80) {
-				s.AdditionalProperties.Schema = w.schema(depth - 1)
+			if g.chance(80) {
+				s.AdditionalProperties.Schema = g.schema(depth - 1)
 			}
 		}
 	}
-	if s.Type == "array" || w.chance(5) {
-		s.Items = &apiextensions.JSONSchemaPropsOrArray{Schema: w.schema(depth - 1)}
+	if s.Type == "array" || g.chance(5) {
+		s.Items = &apiextensions.JSONSchemaPropsOrArray{Schema: g.schema(depth - 1)}
 	}
-	if w.chance(10) {
-		parts := []apiextensions.JSONSchemaProps{*w.schema(depth - 2), *w.schema(depth - 2)}
-		*pick(w, &s.AllOf, &s.AnyOf, &s.AnyOf, &s.OneOf) = parts
+	if g.chance(10) {
+		parts := []apiextensions.JSONSchemaProps{*g.schema(depth - 2), *g.schema(depth - 2)}
+		*pick(g, &s.AllOf, &s.AnyOf, &s.AnyOf, &s.OneOf) = parts
 	}
-	if w.chance(2) {
-		s.Not = w.schema(depth - 2)
+	if g.chance(2) {
+		s.Not = g.schema(depth - 2)
 	}
 	return s
 }
 
 // bound adds bounds of all kinds.
-func (w world) bound(s *apiextensions.JSONSchemaProps) {
-	if w.chance(15) {
-		s.Minimum, s.ExclusiveMinimum = new(pick(w, 0, -1, 1.5, 42, 1e300, -1e19)), w.chance(30)
+func (g generator) bound(s *apiextensions.JSONSchemaProps) {
+	if g.chance(15) {
+		s.Minimum, s.ExclusiveMinimum = new(pick(g, 0, -1, 1.5, 42, 1e300, -1e19)), g.chance(30)
 	}
-	if w.chance(15) {
-		s.Maximum, s.ExclusiveMaximum = new(pick(w, 0, 1, 0.5, 42, 1e18, 1e19)), w.chance(30)
+	if g.chance(15) {
+		s.Maximum, s.ExclusiveMaximum = new(pick(g, 0, 1, 0.5, 42, 1e18, 1e19)), g.chance(30)
 	}
-	if w.chance(5) {
-		s.MultipleOf = new(pick(w, 0.5, 2, 7))
+	if g.chance(5) {
+		s.MultipleOf = new(pick(g, 0.5, 2, 7))
 	}
 	for _, bound := range []**int64{&s.MinLength, &s.MaxLength, &s.MinItems, &s.MaxItems, &s.MinProperties, &s.MaxProperties} {
-		if w.chance(8) {
-			*bound = new(w.Int64N(4))
+		if g.chance(8) {
+			*bound = new(g.Int64N(4))
 		}
 	}
-	s.UniqueItems = w.chance(3)
-	if w.chance(8) {
-		s.Pattern = pick(w, "^x", "[0-9]+", "é", "(")
+	s.UniqueItems = g.chance(3)
+	if g.chance(8) {
+		s.Pattern = pick(g, "^x", "[0-9]+", "é", "(")
 	}
-	if w.chance(8) {
-		s.Enum = []apiextensions.JSON{"x", "12", pick[any](w, "y", int64(1), nil, true, 1.5)}
+	if g.chance(8) {
+		s.Enum = []apiextensions.JSON{"x", "12", pick[any](g, "y", int64(1), nil, true, 1.5)}
 	}
 }
 
 // value draws a value that is mostly as s asks.
-func (w world) value(s *apiextensions.JSONSchemaProps, depth int) any {
+func (g generator) value(s *apiextensions.JSONSchemaProps, depth int) any {
 	kind := s.Type
-	if kind == "" || w.chance(3) {
-		kind = pick(w, "string", "integer", "number", "boolean", "object", "array", "null")
+	if kind == "" || g.chance(3) {
+		kind = pick(g, "string", "integer", "number", "boolean", "object", "array", "null")
 	}
 	switch kind {
 	case "string":
-		return pick(w, "", "x", "xx", "12", "y", "été", "\xff", "2020-01-02T03:04:05Z", "10.0.0.1", "YWJj", strings.Repeat("x", 5))
+		return pick(g, "", "x", "xx", "12", "y", "été", "\xff", "2020-01-02T03:04:05Z", "10.0.0.1", "YWJj", strings.Repeat("x", 5))
 	case "integer":
-		return pick[int64](w, 0, 1, -1, 7, 42, math.MaxInt32+1, math.MaxInt64, math.MinInt64)
+		return pick[int64](g, 0, 1, -1, 7, 42, math.MaxInt32+1, math.MaxInt64, math.MinInt64)
 	case "number":
-		return pick[any](w, 0.5, 1.5, -2.0, 42.0, 1e300, int64(3), math.MaxFloat64)
+		return pick[any](g, 0.5, 1.5, -2.0, 42.0, 1e300, int64(3), math.MaxFloat64)
 	case "boolean":
-		return w.chance(50)
+		return g.chance(50)
 	case "object":
 		m := map[string]any{}
 		for name, property := range s.Properties {
-			if w.chance(60) {
-				m[name] = w.value(&property, depth-1)
+			if g.chance(60) {
+				m[name] = g.value(&property, depth-1)
 			}
 		}
 		if more := s.AdditionalProperties; more != nil && more.Schema != nil && depth > 0 {
-			m[w.name()] = w.value(more.Schema, depth-1)
-		} else if w.chance(20) {
-			m[w.name()] = pick[any](w, nil, "x", int64(1), map[string]any{})
+			m[g.name()] = g.value(more.Schema, depth-1)
+		} else if g.chance(20) {
+			m[g.name()] = pick[any](g, nil, "x", int64(1), map[string]any{})
 		}
 		return m
 	case "array":
 		l := []any{}
-		for range w.IntN(4) {
+		for range g.IntN(4) {
 			if s.Items != nil && s.Items.Schema != nil && depth > 0 {
-				l = append(l, w.value(s.Items.Schema, depth-1))
+				l = append(l, g.value(s.Items.Schema, depth-1))
 			}
 		}
 		return l
@@ -143,8 +143,8 @@ func TestProvenObjectsAreValidUpstream(t *testing.T) {
 	}
 	var valid, proved, invalid int
 	for seed := range uint64(rounds) {
-		w := world{rand.New(rand.NewPCG(seed, 7))}
-		props := w.schema(3)
+		g := generator{rand.New(rand.NewPCG(seed, 7))}
+		props := g.schema(3)
 		upstream, schema, err := validation.NewSchemaValidator(props)
 		if err != nil {
 			continue
@@ -155,8 +155,8 @@ func TestProvenObjectsAreValidUpstream(t *testing.T) {
 		}
 		own := New(&stored)
 		for range 4 {
-			v, old := w.value(props, 4), w.value(props, 4)
-			if w.chance(30) {
+			v, old := g.value(props, 4), g.value(props, 4)
+			if g.chance(30) {
 				old = runtime.DeepCopyJSONValue(v)
 			}
 			isValid := upstream.Validate(v).IsValid() &&

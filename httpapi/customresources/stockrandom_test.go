@@ -200,7 +200,7 @@ func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
 	if testing.Short() {
 		requests = 100
 	}
-	for seed := range uint64(proctest.Fewer(*seeds)) {
+	for seed := range uint64(proctest.Iterations(*seeds)) {
 		d := &dice{Rand: rand.New(rand.NewPCG(seed, 1))}
 		text := d.crd()
 		s := newServer(t)

@@ -469,7 +469,7 @@ func TestWindowOfTheConnectionIsShared(t *testing.T) {
 // TestWindowsLeaveNoWriterBehind checks that however windows grow, and whichever streams end meanwhile, every byte
 // that the windows allow is sent: no writer waits that could write.
 func TestWindowsLeaveNoWriterBehind(t *testing.T) {
-	for seed := range uint64(proctest.Fewer(60)) {
+	for seed := range uint64(proctest.Iterations(60)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			const streams, size = 12, 30_000

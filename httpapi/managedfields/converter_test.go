@@ -100,7 +100,7 @@ func TestManagedFieldsOfManyWritesMatchUpstream(t *testing.T) {
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
 	records := 0
 	for kind, versions := range kinds(t, upstream.types) {
-		for seed := range int64(proctest.Fewer(3)) {
+		for seed := range int64(proctest.Iterations(3)) {
 			h := &history{t: t, kind: kind, versions: versions, random: rand.New(rand.NewSource(seed)), upstream: upstream, own: own}
 			h.write()
 			records += h.records

@@ -63,7 +63,7 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 					}
 					blankTimes(t, got)
 					compare(t, of, want, got)
-					if !registrytest.Nudge(obj, random) {
+					if !registrytest.Mutate(obj, random) {
 						obj = h.object()
 					}
 				}

@@ -46,7 +46,7 @@ func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 					next := live.DeepCopyObject()
 					accessor(t, next).SetManagedFields(nil)
 					for range 1 + random.Intn(2) {
-						registrytest.Nudge(next, random)
+						registrytest.Mutate(next, random)
 					}
 					identify(t, next, "uid")
 					who := []string{"creator", "kubelet"}[random.Intn(2)]

@@ -78,7 +78,7 @@ func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, conve
 				t.Fatalf("%s: recorded\n%v\nwant\n%v", e.GVK, g, w)
 			}
 		}
-		registrytest.Nudge(obj, random)
+		registrytest.Mutate(obj, random)
 	}
 	return creations.Len() > 0
 }

@@ -21,7 +21,7 @@ import (
 func TestUniqueFieldsNeedNoStrictYAML(t *testing.T) {
 	t.Parallel()
 	var clean, dirty, twice int
-	rounds := proctest.Fewer(20000)
+	rounds := proctest.Iterations(20000)
 	for seed := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		data := drawJSON(r, 4)
@@ -96,7 +96,7 @@ func checkApplied(t testing.TB, data []byte) bool {
 func TestPlainJSONIsReadAsYAMLReadsIt(t *testing.T) {
 	t.Parallel()
 	plain, others := 0, 0
-	rounds := proctest.Fewer(20000)
+	rounds := proctest.Iterations(20000)
 	for seed := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		data := drawJSON(r, 4)

@@ -204,7 +204,7 @@ func thin(patch map[string]any, random *rand.Rand) {
 // compares the results with upstream's, and checks that the stored objects do not change.
 func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
 	t.Parallel()
-	compared, failed, seeds := 0, 0, proctest.Fewer(6)
+	compared, failed, seeds := 0, 0, proctest.Iterations(6)
 	for _, kind := range kinds(t) {
 		for seed := range int64(seeds) {
 			if !narrows(t, kind) {

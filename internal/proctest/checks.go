@@ -78,18 +78,18 @@ func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
 	t.Errorf("%d times as much takes more than %d times the work", 1<<GrowthSteps, growthSlack<<GrowthSteps)
 }
 
-// Fewer returns a third of n, but at least 1, with -short and in builds with the race detector, and otherwise n. Like
-// FewerChecks, it is for comparisons of random input.
-func Fewer(n int) int {
+// Iterations returns the number of iterations of a comparison of random input: a third of n, but at least 1, with -short
+// and in builds with the race detector, otherwise n.
+func Iterations(n int) int {
 	if raceDetector || testing.Short() {
 		return max(n/3, 1)
 	}
 	return n
 }
 
-// FewerChecks lets property tests make a third of their checks until t ends, in builds with the race detector. These
-// look for races, and builds without it for differences.
-func FewerChecks(t testing.TB) {
+// ReduceRapidChecks reduces the checks of property tests to a third until t ends, in builds with the race detector.
+// These look for races, and builds without it for differences.
+func ReduceRapidChecks(t testing.TB) {
 	checks := flag.Lookup("rapid.checks")
 	if !raceDetector || checks == nil || checks.Value.String() != checks.DefValue {
 		return

@@ -33,8 +33,8 @@ var steps = []string{
 	"lag", "catch up", "fresh", "wait a little", "wait", "wait long",
 }
 
-// world is an upstream and a mirror of it.
-type world struct {
+// fixture is an upstream and a mirror of it.
+type fixture struct {
 	*upstream
 	t      *testing.T
 	mirror *mirror.Mirror
@@ -62,8 +62,8 @@ func TestMirrorOfUpstream(t *testing.T) {
 		}
 		var failure error
 		synctest.Test(t, func(t *testing.T) {
-			w := &world{upstream: newUpstream("configmaps", isProtobuf), t: t}
-			failure = w.play(scenario)
+			f := &fixture{upstream: newUpstream("configmaps", isProtobuf), t: t}
+			failure = f.play(scenario)
 		})
 		if failure != nil {
 			r.Fatal(failure)
@@ -71,8 +71,8 @@ func TestMirrorOfUpstream(t *testing.T) {
 	})
 }
 
-func (w *world) play(scenario []step) error {
-	store := w.open(w.t)
+func (f *fixture) play(scenario []step) error {
+	store := f.open(f.t)
 	m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix})
 	if err != nil {
 		return err
@@ -82,67 +82,67 @@ func (w *world) play(scenario []step) error {
 	go func() { ended <- m.Run(ctx) }()
 	defer func() {
 		cancel()
-		if w.watcher != nil {
-			w.watcher.Close()
+		if f.watcher != nil {
+			f.watcher.Close()
 		}
-		w.fresh.Wait()
+		f.fresh.Wait()
 		if err := <-ended; err != nil {
-			w.t.Error(err)
+			f.t.Error(err)
 		}
 	}()
-	w.mirror = m
+	f.mirror = m
 	for i, s := range scenario {
-		w.do(ctx, s)
+		f.do(ctx, s)
 		synctest.Wait()
-		if err := w.check(); err != nil {
+		if err := f.check(); err != nil {
 			return fmt.Errorf("step %d, %s %d: %w", i, s.name, s.n, err)
 		}
 	}
-	return w.settle(ctx)
+	return f.awaitSync(ctx)
 }
 
-func (w *world) key(n int) string { return []string{"a/x", "a/y", "b/x", "b/z", "c/x"}[n%5] }
+func (f *fixture) key(n int) string { return []string{"a/x", "a/y", "b/x", "b/z", "c/x"}[n%5] }
 
-func (w *world) do(ctx context.Context, s step) {
+func (f *fixture) do(ctx context.Context, s step) {
 	switch s.name {
 	case "put":
-		w.writes++
-		w.put(w.key(s.n), strconv.Itoa(w.writes))
+		f.writes++
+		f.put(f.key(s.n), strconv.Itoa(f.writes))
 	case "remove":
-		if keys := w.present(); len(keys) > 0 {
-			w.remove(keys[s.n%len(keys)])
+		if keys := f.present(); len(keys) > 0 {
+			f.remove(keys[s.n%len(keys)])
 		}
 	case "elsewhere":
-		w.elsewhere()
+		f.elsewhere()
 	case "cut":
-		w.cut()
+		f.cut()
 	case "bookmark":
-		w.bookmark()
+		f.bookmark()
 	case "compact":
-		w.locked(func() { w.compacted = max(w.compacted, w.revision-int64(s.n%4)) })
+		f.locked(func() { f.compacted = max(f.compacted, f.revision-int64(s.n%4)) })
 	case "restore": // and long enough that the mirror notices
-		w.locked(func() { w.answer, w.served = nil, 0 })
-		w.restore(max(w.compacted, w.revision-int64(s.n%6), 1))
+		f.locked(func() { f.answer, f.served = nil, 0 })
+		f.restore(max(f.compacted, f.revision-int64(s.n%6), 1))
 		time.Sleep(15 * time.Second)
 	case "refuse":
 		refused := s.n % 20
-		w.locked(func() {
-			w.answer = func(*http.Request) *http.Response {
-				w.mu.Lock()
-				defer w.mu.Unlock()
+		f.locked(func() {
+			f.answer = func(*http.Request) *http.Response {
+				f.mu.Lock()
+				defer f.mu.Unlock()
 				if refused--; refused < 0 {
 					return nil
 				}
-				return w.status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+				return f.status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 			}
-			w.cuts++
+			f.cuts++
 		})
 	case "lag":
-		w.locked(func() { w.served, w.lagging = max(w.revision-int64(s.n%3), 1), s.n%4 })
+		f.locked(func() { f.served, f.lagging = max(f.revision-int64(s.n%3), 1), s.n%4 })
 	case "catch up":
-		w.serve(0)
+		f.serve(0)
 	case "fresh":
-		w.fresh.Go(func() { w.readFresh(ctx) })
+		f.fresh.Go(func() { f.readFresh(ctx) })
 	case "wait a little":
 		time.Sleep(time.Duration(s.n) * time.Millisecond / 10)
 	case "wait":
@@ -153,64 +153,64 @@ func (w *world) do(ctx context.Context, s step) {
 }
 
 // present returns the keys of all objects.
-func (w *world) present() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Sorted(maps.Keys(w.stateLocked(w.revision)))
+func (f *fixture) present() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.stateLocked(f.revision)))
 }
 
 // readFresh reads consistently: the result must include all earlier writes.
-func (w *world) readFresh(ctx context.Context) {
-	w.mu.Lock()
-	before, cuts, revision := w.stateLocked(w.revision), w.cuts, w.revision
-	w.mu.Unlock()
+func (f *fixture) readFresh(ctx context.Context) {
+	f.mu.Lock()
+	before, cuts, revision := f.stateLocked(f.revision), f.cuts, f.revision
+	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	snapshot, err := w.mirror.Fresh(ctx)
+	snapshot, err := f.mirror.Fresh(ctx)
 	if err != nil {
 		return // upstream or its watch does not come so far
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.cuts != cuts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cuts != cuts {
 		return // it may have been restored
 	}
 	for key, c := range before {
 		o := snapshot.Get(key)
 		switch {
-		case o == nil && slices.ContainsFunc(w.log, func(later change) bool { return later.key == key && later.revision > revision }):
+		case o == nil && slices.ContainsFunc(f.log, func(later change) bool { return later.key == key && later.revision > revision }):
 		case o == nil || o.Revision() < c.revision:
-			w.t.Errorf("a consistent read does not show %s of revision %d", key, c.revision)
+			f.t.Errorf("a consistent read does not show %s of revision %d", key, c.revision)
 		}
 	}
 }
 
 // check compares the mirror and its watcher with upstream's history.
-func (w *world) check() error {
-	snapshot := w.mirror.Snapshot()
-	if !w.mirror.Cache.Ready() || w.mirror.Outdated() {
+func (f *fixture) check() error {
+	snapshot := f.mirror.Snapshot()
+	if !f.mirror.Cache.Ready() || f.mirror.Outdated() {
 		return nil
 	}
-	if snapshot.History() != w.history {
-		w.history, w.shown = snapshot.History(), 0
+	if snapshot.History() != f.history {
+		f.history, f.shown = snapshot.History(), 0
 	}
-	if snapshot.Revision() < w.shown {
-		return fmt.Errorf("the mirror goes back from %d to %d", w.shown, snapshot.Revision())
+	if snapshot.Revision() < f.shown {
+		return fmt.Errorf("the mirror goes back from %d to %d", f.shown, snapshot.Revision())
 	}
-	w.shown = snapshot.Revision()
-	if err := w.checkWatcher(snapshot); err != nil {
+	f.shown = snapshot.Revision()
+	if err := f.checkWatcher(snapshot); err != nil {
 		return err
 	}
-	return w.compare(snapshot, snapshot.Revision())
+	return f.compare(snapshot, snapshot.Revision())
 }
 
 // compare compares a snapshot with upstream at a revision.
-func (w *world) compare(snapshot cache.Snapshot, revision int64) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	want := w.stateLocked(revision)
+func (f *fixture) compare(snapshot cache.Snapshot, revision int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	want := f.stateLocked(revision)
 	for o := range snapshot.All() {
-		if c := want[o.Key()]; string(o.Body()) != w.value(c) {
+		if c := want[o.Key()]; string(o.Body()) != f.value(c) {
 			return fmt.Errorf("at %d the mirror shows %s of %d: %q, want %+v", revision, o.Key(), o.Revision(), o.Body(), c)
 		}
 	}
@@ -221,61 +221,61 @@ func (w *world) compare(snapshot cache.Snapshot, revision int64) error {
 }
 
 // checkWatcher compares a watcher's deliveries with upstream's log.
-func (w *world) checkWatcher(snapshot cache.Snapshot) error {
-	if w.watcher == nil || w.epoch != snapshot.Epoch() {
-		return w.beginWatcher(snapshot)
+func (f *fixture) checkWatcher(snapshot cache.Snapshot) error {
+	if f.watcher == nil || f.epoch != snapshot.Epoch() {
+		return f.beginWatcher(snapshot)
 	}
-	deliveries, err := w.watcher.Poll(nil)
+	deliveries, err := f.watcher.Poll(nil)
 	if errors.Is(err, io.EOF) || errors.Is(err, watch.ErrReplaced) {
-		return w.beginWatcher(snapshot)
+		return f.beginWatcher(snapshot)
 	}
 	if err != nil {
 		return err
 	}
 	for _, d := range deliveries {
-		w.told = append(w.told, fmt.Sprintf("%06d %s", d.Revision, d.Object.Key()))
-		w.informer[d.Object.Key()] = d.Revision
+		f.told = append(f.told, fmt.Sprintf("%06d %s", d.Revision, d.Object.Key()))
+		f.informer[d.Object.Key()] = d.Revision
 		if d.Type == watch.Deleted {
-			delete(w.informer, d.Object.Key())
+			delete(f.informer, d.Object.Key())
 		}
 	}
-	if len(w.informer) != snapshot.Len() {
-		return fmt.Errorf("the watcher knows %v of %d objects", w.informer, snapshot.Len())
+	if len(f.informer) != snapshot.Len() {
+		return fmt.Errorf("the watcher knows %v of %d objects", f.informer, snapshot.Len())
 	}
 	var want []string
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range w.log {
-		if c.revision > w.began && c.revision <= snapshot.Revision() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.log {
+		if c.revision > f.began && c.revision <= snapshot.Revision() {
 			want = append(want, fmt.Sprintf("%06d %s", c.revision, c.key))
 		}
 	}
-	slices.Sort(w.told)
+	slices.Sort(f.told)
 	slices.Sort(want)
-	if !slices.Equal(w.told, want) {
-		return fmt.Errorf("the watcher told %q since %d, want %q", w.told, w.began, want)
+	if !slices.Equal(f.told, want) {
+		return fmt.Errorf("the watcher told %q since %d, want %q", f.told, f.began, want)
 	}
 	return nil
 }
 
-func (w *world) beginWatcher(snapshot cache.Snapshot) (err error) {
-	if w.watcher != nil {
-		w.watcher.Close()
+func (f *fixture) beginWatcher(snapshot cache.Snapshot) (err error) {
+	if f.watcher != nil {
+		f.watcher.Close()
 	}
-	w.informer, w.told, w.began, w.epoch = make(map[string]int64), nil, snapshot.Revision(), snapshot.Epoch()
+	f.informer, f.told, f.began, f.epoch = make(map[string]int64), nil, snapshot.Revision(), snapshot.Epoch()
 	for o := range snapshot.All() {
-		w.informer[o.Key()] = o.Revision()
+		f.informer[o.Key()] = o.Revision()
 	}
-	w.watcher, err = w.mirror.Watch(watch.Options{After: snapshot.Revision()})
+	f.watcher, err = f.mirror.Watch(watch.Options{After: snapshot.Revision()})
 	return err
 }
 
-// settle ends all faults. Then the mirror must show upstream's state.
-func (w *world) settle(ctx context.Context) error {
-	w.locked(func() { w.answer, w.served = nil, 0 })
+// awaitSync ends all faults. Then the mirror must show upstream's state.
+func (f *fixture) awaitSync(ctx context.Context) error {
+	f.locked(func() { f.answer, f.served = nil, 0 })
 	time.Sleep(30 * time.Second) // longer than any pause between attempts
-	last := w.put("z/last", "1")
-	snapshot, err := w.mirror.Fresh(ctx)
+	last := f.put("z/last", "1")
+	snapshot, err := f.mirror.Fresh(ctx)
 	if err != nil {
 		return err
 	}
@@ -283,8 +283,8 @@ func (w *world) settle(ctx context.Context) error {
 	if snapshot.Revision() != last {
 		return fmt.Errorf("the mirror shows revision %d, want %d", snapshot.Revision(), last)
 	}
-	if err := w.compare(snapshot, last); err != nil {
+	if err := f.compare(snapshot, last); err != nil {
 		return err
 	}
-	return w.check()
+	return f.check()
 }

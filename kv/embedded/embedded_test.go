@@ -174,7 +174,7 @@ func TestElectionsWaitForRaft(t *testing.T) {
 	for range 400 {
 		kvtest.Put(t, store, "/registry/a", "1")
 	}
-	for range proctest.Fewer(150) {
+	for range proctest.Iterations(150) {
 		store.Stop()
 		store = open(t, cfg)
 	}

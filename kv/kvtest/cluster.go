@@ -62,10 +62,10 @@ func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberC
 	return members
 }
 
-// Steady lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine the others may
+// LengthenElectionTimeout lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine the others may
 // otherwise elect another leader, and requests in flight fail. etcd abandons a request after 5 s plus twice this
 // timeout, so large writes need it, too. It is for tests in which the leader survives.
-func Steady(configs []MemberConfig) {
+func LengthenElectionTimeout(configs []MemberConfig) {
 	for i := range configs {
 		configs[i].HeartbeatMs, configs[i].VoteMs = 100, 3000
 	}

@@ -25,17 +25,17 @@ type Memory struct {
 	replaced         atomic.Uint64
 	replacedRevision atomic.Int64
 
-	mu        sync.Mutex
-	hook      func(op, key string) error
-	held      bool // watches deliver nothing
-	mute      bool // requests for progress are lost
-	revision  int64
-	compacted int64
-	shown     int64 // highest revision that answers and watches have shown
-	keys      *btree.BTreeG[*history]
-	log       []kv.Batch // every revision > compacted or equal to it, in order
-	lastLease int64
-	watchers  map[*watcher]struct{}
+	mu             sync.Mutex
+	hook           func(op, key string) error
+	held           bool // watches deliver nothing
+	ignoreProgress bool // requests for progress are lost
+	revision       int64
+	compacted      int64
+	shown          int64 // highest revision that answers and watches have shown
+	keys           *btree.BTreeG[*history]
+	log            []kv.Batch // every revision > compacted or equal to it, in order
+	lastLease      int64
+	watchers       map[*watcher]struct{}
 }
 
 // history is all versions of one key, oldest first. A version without
@@ -89,11 +89,11 @@ func (m *Memory) setHeld(held bool) {
 	m.wakeLocked()
 }
 
-// Mute sets whether requests for progress go unanswered.
-func (m *Memory) Mute(mute bool) {
+// IgnoreProgressRequests sets whether requests for progress go unanswered.
+func (m *Memory) IgnoreProgressRequests(ignore bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mute = mute
+	m.ignoreProgress = ignore
 }
 
 // EndWatches ends all open watches with an error.

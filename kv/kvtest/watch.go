@@ -130,7 +130,7 @@ func (m *Memory) RequestProgress(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mute || m.held {
+	if m.ignoreProgress || m.held {
 		return nil
 	}
 	for w := range m.watchers {

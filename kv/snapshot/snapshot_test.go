@@ -316,7 +316,7 @@ func TestClustersAreRestored(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes six seconds: it starts, kills and restores three etcd members")
 	}
-	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.Steady)
+	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.LengthenElectionTimeout)
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	proctest.Eventually(t, "a member leads", func() error {
 		leader, err := outsider.Leader(t.Context())

@@ -24,7 +24,7 @@ func TestCachedObjectsAreRestored(t *testing.T) {
 			continue
 		}
 		seen++
-		for seed := range int64(proctest.Fewer(12)) {
+		for seed := range int64(proctest.Iterations(12)) {
 			obj := r.Codec().New()
 			if seed > 0 { // the first one has nothing but defaults
 				registrytest.Fill(obj, rand.NewSource(seed))

@@ -43,7 +43,7 @@ var storedAsJSON = map[string]bool{"apiextensions.k8s.io": true, "apiregistratio
 
 func testWrites(t *testing.T, e *registry.Endpoint) {
 	written, answered := 0, 0
-	for seed := range int64(proctest.Fewer(6)) {
+	for seed := range int64(proctest.Iterations(6)) {
 		w := writer{T: t, view: e.View, random: rand.New(rand.NewSource(seed)), seed: seed}
 		w.run(e.Namespaced)
 		written, answered = written+w.written, answered+w.answered
@@ -84,7 +84,7 @@ func (w *writer) run(namespaced bool) {
 		out := w.view.Resource.Codec().New()
 		err := s.GuaranteedUpdate(ctx, key, out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			if w.random.Intn(4) > 0 { // else nothing changes
-				registrytest.Nudge(obj, w.random)
+				registrytest.Mutate(obj, w.random)
 				w.name(obj, scope)
 			}
 			return obj, nil

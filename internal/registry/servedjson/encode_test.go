@@ -38,12 +38,12 @@ func encodes(t *testing.T, object map[string]any) (same, ok bool) {
 func TestEncodeIsEncodingJSONs(t *testing.T) {
 	rounds, same := 3000, 0
 	for seed := range uint64(rounds) {
-		w := world{rand.New(rand.NewPCG(seed, 3))}
-		object, ok := w.value(w.schema(3), 4).(map[string]any)
+		g := generator{rand.New(rand.NewPCG(seed, 3))}
+		object, ok := g.value(g.schema(3), 4).(map[string]any)
 		if !ok {
-			object = map[string]any{"spec": w.value(nil, 4)}
+			object = map[string]any{"spec": g.value(nil, 4)}
 		}
-		object["metadata"] = w.metadata()
+		object["metadata"] = g.metadata()
 		is, ok := encodes(t, object)
 		if !ok {
 			t.Fatalf("%#v is not encoded", object)
@@ -96,10 +96,10 @@ func TestEncodeKnowsNoOtherTypes(t *testing.T) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	w := world{rand.New(rand.NewPCG(1, 3))}
+	g := generator{rand.New(rand.NewPCG(1, 3))}
 	list := []any{}
 	for range 500 {
-		list = append(list, map[string]any{"id": "CVE-2020-12345", "severity": "HIGH", "score": 7.5, "line": int64(33), "title": "a the of in an to and is was by for", "description": w.text() + " remote attacker crafted request allows overflow buffer", "links": []any{"https://example.com/a?b=c&d=e"}, "cvss": map[string]any{"nvd": map[string]any{"score": 1.5, "vector": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H"}}})
+		list = append(list, map[string]any{"id": "CVE-2020-12345", "severity": "HIGH", "score": 7.5, "line": int64(33), "title": "a the of in an to and is was by for", "description": g.text() + " remote attacker crafted request allows overflow buffer", "links": []any{"https://example.com/a?b=c&d=e"}, "cvss": map[string]any{"nvd": map[string]any{"score": 1.5, "vector": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H"}}})
 	}
 	object := map[string]any{"spec": list}
 	b.Run("own", func(b *testing.B) {

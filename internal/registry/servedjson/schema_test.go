@@ -89,105 +89,105 @@ func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Sch
 	return true
 }
 
-// world draws schemas and objects.
-type world struct{ *rand.Rand }
+// generator draws schemas and objects.
+type generator struct{ *rand.Rand }
 
-func (w world) chance(percent int) bool { return w.IntN(100) < percent }
+func (g generator) chance(percent int) bool { return g.IntN(100) < percent }
 
-func (w world) name() string {
-	return []string{"a", "b", "ab", "spec", "é", "z", "A", "apiVersion", "metadata", "<x>", "n\"", "long name"}[w.IntN(12)]
+func (g generator) name() string {
+	return []string{"a", "b", "ab", "spec", "é", "z", "A", "apiVersion", "metadata", "<x>", "n\"", "long name"}[g.IntN(12)]
 }
 
-func (w world) schema(depth int) *structuralschema.Structural {
+func (g generator) schema(depth int) *structuralschema.Structural {
 	s := &structuralschema.Structural{}
-	s.Nullable = w.chance(20)
-	s.XPreserveUnknownFields = w.chance(15)
+	s.Nullable = g.chance(20)
+	s.XPreserveUnknownFields = g.chance(15)
 	if depth <= 0 {
 		return s
 	}
-	if w.chance(60) {
+	if g.chance(60) {
 		s.Properties = map[string]structuralschema.Structural{}
-		for range w.IntN(5) {
-			p := w.schema(depth - 1)
-			if w.chance(15) {
-				p.Default.Object = w.value(p, 1)
+		for range g.IntN(5) {
+			p := g.schema(depth - 1)
+			if g.chance(15) {
+				p.Default.Object = g.value(p, 1)
 			}
-			s.Properties[w.name()] = *p
+			s.Properties[g.name()] = *p
 		}
 	}
-	if w.chance(25) {
+	if g.chance(25) {
 		s.AdditionalProperties = &structuralschema.StructuralOrBool{Bool: true}
-		if w.chance(70) {
-			s.AdditionalProperties.Structural = w.schema(depth - 1)
+		if g.chance(70) {
+			s.AdditionalProperties.Structural = g.schema(depth - 1)
 		}
 	}
-	if w.chance(40) {
-		s.Items = w.schema(depth - 1)
+	if g.chance(40) {
+		s.Items = g.schema(depth - 1)
 	}
 	return s
 }
 
-func (w world) value(s *structuralschema.Structural, depth int) any {
+func (g generator) value(s *structuralschema.Structural, depth int) any {
 	if s == nil {
 		s = &structuralschema.Structural{}
 	}
-	switch n := w.IntN(14); {
+	switch n := g.IntN(14); {
 	case n < 5 && depth > 0:
 		m := map[string]any{}
 		for name := range s.Properties {
 			p := s.Properties[name]
-			if w.chance(70) {
-				m[name] = w.value(&p, depth-1)
+			if g.chance(70) {
+				m[name] = g.value(&p, depth-1)
 			}
 		}
-		for range w.IntN(3) {
-			m[w.name()] = w.value(nil, depth-1)
+		for range g.IntN(3) {
+			m[g.name()] = g.value(nil, depth-1)
 		}
 		return m
 	case n < 7 && depth > 0:
 		l := []any{}
-		for range w.IntN(4) {
-			l = append(l, w.value(s.Items, depth-1))
+		for range g.IntN(4) {
+			l = append(l, g.value(s.Items, depth-1))
 		}
 		return l
 	case n < 9:
-		return w.text()
+		return g.text()
 	case n < 10:
 		return nil
 	case n < 11:
-		return w.chance(50)
+		return g.chance(50)
 	case n < 12:
-		return []float64{0.5, 1e21, -1.5e-9, 1e20, 123456789012345680000, 0.000001, 1e-7, -0.25, 3e300}[w.IntN(9)]
+		return []float64{0.5, 1e21, -1.5e-9, 1e20, 123456789012345680000, 0.000001, 1e-7, -0.25, 3e300}[g.IntN(9)]
 	}
-	return []int64{0, 1, -1, 42, 9223372036854775807, -9223372036854775808, 1234567}[w.IntN(7)]
+	return []int64{0, 1, -1, 42, 9223372036854775807, -9223372036854775808, 1234567}[g.IntN(7)]
 }
 
-func (w world) text() string {
-	return []string{"", "x", "plain text of some length", "\"quoted\" \\ back", "<b>&</b>", "größer 漏洞 \u2028\u2029\u007f", "tab\tnew\nline\r\b\f\x00\x1f", "\ufffd"}[w.IntN(8)] +
-		strings.Repeat("y", w.IntN(20))
+func (g generator) text() string {
+	return []string{"", "x", "plain text of some length", "\"quoted\" \\ back", "<b>&</b>", "größer 漏洞 \u2028\u2029\u007f", "tab\tnew\nline\r\b\f\x00\x1f", "\ufffd"}[g.IntN(8)] +
+		strings.Repeat("y", g.IntN(20))
 }
 
-func (w world) metadata() map[string]any {
-	m := map[string]any{"name": "n" + w.text(), "uid": "u", "creationTimestamp": "2020-01-02T03:04:05Z", "generation": int64(1 + w.IntN(3))}
+func (g generator) metadata() map[string]any {
+	m := map[string]any{"name": "n" + g.text(), "uid": "u", "creationTimestamp": "2020-01-02T03:04:05Z", "generation": int64(1 + g.IntN(3))}
 	optional := map[string]func() any{
-		"namespace": func() any { return "ns" }, "generateName": func() any { return w.text() }, "selfLink": func() any { return "/x" },
-		"labels": func() any { return map[string]any{"a": w.text(), "b/c": ""} }, "annotations": func() any { return map[string]any{"x": w.text()} },
-		"finalizers": func() any { return []any{"f", w.text()} }, "deletionTimestamp": func() any { return "2020-01-02T03:04:05Z" },
-		"deletionGracePeriodSeconds": func() any { return int64(w.IntN(2)) }, "resourceVersion": func() any { return w.text() },
+		"namespace": func() any { return "ns" }, "generateName": func() any { return g.text() }, "selfLink": func() any { return "/x" },
+		"labels": func() any { return map[string]any{"a": g.text(), "b/c": ""} }, "annotations": func() any { return map[string]any{"x": g.text()} },
+		"finalizers": func() any { return []any{"f", g.text()} }, "deletionTimestamp": func() any { return "2020-01-02T03:04:05Z" },
+		"deletionGracePeriodSeconds": func() any { return int64(g.IntN(2)) }, "resourceVersion": func() any { return g.text() },
 		"ownerReferences": func() any {
-			o := map[string]any{"apiVersion": "v1", "kind": "X", "name": w.text(), "uid": ""}
-			if w.chance(50) {
-				o["controller"] = w.chance(50)
+			o := map[string]any{"apiVersion": "v1", "kind": "X", "name": g.text(), "uid": ""}
+			if g.chance(50) {
+				o["controller"] = g.chance(50)
 			}
 			return []any{o}
 		},
 		"managedFields": func() any {
-			return []any{map[string]any{"apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "m" + w.text(), "operation": "Update", "time": "2020-01-02T03:04:05Z",
+			return []any{map[string]any{"apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "m" + g.text(), "operation": "Update", "time": "2020-01-02T03:04:05Z",
 				"fieldsV1": map[string]any{"f:a": map[string]any{}, "k:{\"name\":\"x\"}": map[string]any{".": map[string]any{}}}}}
 		},
 	}
 	for name, value := range optional {
-		if w.chance(30) {
+		if g.chance(30) {
 			m[name] = value()
 		}
 	}
@@ -195,12 +195,12 @@ func (w world) metadata() map[string]any {
 }
 
 // spoil changes something that decoding may have to repair.
-func (w world) spoil(metadata map[string]any) {
+func (g generator) spoil(metadata map[string]any) {
 	odd := []any{nil, "", int64(0), int64(-3), 1.5, true, map[string]any{}, []any{}, []any{nil}, map[string]any{"a": nil}, map[string]any{"a": int64(1)}, "0001-01-01T00:00:00Z",
 		"2020-01-02T03:04:05+01:00", "2020-01-02T03:04:05.5Z", []any{map[string]any{"uid": "x"}}, []any{map[string]any{"time": nil, "fieldsV1": nil}}, []any{map[string]any{"fieldsV1": "x"}}}
 	names := []string{"name", "namespace", "generateName", "labels", "annotations", "generation", "creationTimestamp", "deletionTimestamp", "finalizers",
 		"ownerReferences", "managedFields", "unheard", "deletionGracePeriodSeconds", "resourceVersion", "selfLink", "uid", "clusterName"}
-	metadata[names[w.IntN(len(names))]] = odd[w.IntN(len(odd))]
+	metadata[names[g.IntN(len(names))]] = odd[g.IntN(len(odd))]
 }
 
 func encode(t *testing.T, obj any) []byte {
@@ -222,18 +222,18 @@ func TestReadIsAsUpstreamReads(t *testing.T) {
 	}
 	var settled, known, oldKnown, spoiltKnown int
 	for seed := range uint64(rounds) {
-		w := world{rand.New(rand.NewPCG(seed, 1))}
-		s := w.schema(3)
+		g := generator{rand.New(rand.NewPCG(seed, 1))}
+		s := g.schema(3)
 		s.Nullable = false
 		own := New(s, kind())
 		if own == nil {
 			continue
 		}
-		object, ok := w.value(s, 4).(map[string]any)
+		object, ok := g.value(s, 4).(map[string]any)
 		if !ok {
-			object = map[string]any{"spec": w.value(nil, 4)}
+			object = map[string]any{"spec": g.value(nil, 4)}
 		}
-		object["apiVersion"], object["kind"], object["metadata"] = "example.com/v1", "Shelf", w.metadata()
+		object["apiVersion"], object["kind"], object["metadata"] = "example.com/v1", "Shelf", g.metadata()
 		old := encode(t, object)
 		if compare(t, old, s, own) {
 			oldKnown++
@@ -251,16 +251,16 @@ func TestReadIsAsUpstreamReads(t *testing.T) {
 		}
 		for range 3 {
 			spoilt := bytes.Clone(stored)
-			if w.chance(50) {
+			if g.chance(50) {
 				var again map[string]any
 				if json.Unmarshal(stored, &again) == nil {
-					w.spoil(again["metadata"].(map[string]any))
+					g.spoil(again["metadata"].(map[string]any))
 					spoilt = encode(t, again)
 				}
 			} else {
 				pieces := []string{"null", "{}", "[]", "\"\"", "1.0", "01", " ", ",", "\\u00e9", "\\/", "\xff", "1e5", "-0", "\\ud800", "\"a\":1,", "\\u003C", "\n", "}", "]"}
-				at := w.IntN(len(spoilt))
-				spoilt = append(append(bytes.Clone(spoilt[:at]), pieces[w.IntN(len(pieces))]...), spoilt[min(len(spoilt), at+w.IntN(4)):]...)
+				at := g.IntN(len(spoilt))
+				spoilt = append(append(bytes.Clone(spoilt[:at]), pieces[g.IntN(len(pieces))]...), spoilt[min(len(spoilt), at+g.IntN(4)):]...)
 			}
 			if compare(t, spoilt, s, own) {
 				spoiltKnown++

@@ -95,7 +95,7 @@ func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
 			t.Errorf("the initial events end at %d, after a write at %s", end, last)
 		}
 		f.memory.Hold()
-		f.memory.Mute(true)
+		f.memory.IgnoreProgressRequests(true)
 		create("lagging")
 		if listing, err := f.list(ListRequest{ResourceVersion: "0"}); err != nil || len(listing.Objects) != 7 {
 			t.Errorf("list while the cache lags: %d objects, %v", len(listing.Objects), err)

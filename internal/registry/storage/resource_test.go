@@ -239,7 +239,7 @@ func TestGetFromASlowStore(t *testing.T) {
 			c.Store = slowGets{c.Store.(recordingStore), slow}
 		})
 		f.memory.Hold()
-		f.memory.Mute(true)
+		f.memory.IgnoreProgressRequests(true)
 		f.create(examplePod("a", "one"))
 		began := time.Now()
 		if o, err := f.resource.Get(t.Context(), Scope{Namespace: "a", Name: "one"}, ""); err != nil || o.Err() != nil {
@@ -259,11 +259,11 @@ func TestGetWhileAMemberHangs(t *testing.T) {
 			c.Store = slowGets{c.Store.(recordingStore), time.Hour}
 		})
 		f.memory.Hold()
-		f.memory.Mute(true)
+		f.memory.IgnoreProgressRequests(true)
 		f.create(examplePod("a", "one"))
 		const caughtUp = freshness + 2*time.Second
 		time.AfterFunc(caughtUp, func() {
-			f.memory.Mute(false)
+			f.memory.IgnoreProgressRequests(false)
 			f.memory.Release()
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -288,7 +288,7 @@ func TestReadsOfACacheThatLags(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.memory.Hold()
-		f.memory.Mute(true)
+		f.memory.IgnoreProgressRequests(true)
 		created := f.create(examplePod("a", "two"))
 		began := time.Now()
 		if _, err := f.list(ListRequest{}); !apierrors.IsTooManyRequests(err) {

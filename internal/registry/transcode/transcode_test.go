@@ -166,7 +166,7 @@ func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			check(t, plan, all[gvk], nil)
-			for seed := range int64(proctest.Fewer(20)) {
+			for seed := range int64(proctest.Iterations(20)) {
 				obj := reflect.New(all[gvk]).Interface().(message)
 				filler(seed).Fill(obj)
 				body, err := obj.Marshal()

@@ -22,11 +22,11 @@ type load struct {
 	compacted    *atomic.Int64
 	injects      bool // the server injects faults: any watch may be too old
 
-	mu     sync.Mutex
-	writes []write
-	reads  []*read
-	broken []error // violations found immediately
-	given  map[version]giver
+	mu       sync.Mutex
+	writes   []write
+	reads    []*read
+	broken   []error // violations found immediately
+	observed map[version]observation
 }
 
 // version is a version of an object. A deletion is a version, too.
@@ -36,8 +36,8 @@ type version struct {
 	revision int64
 }
 
-// giver is the replica that first returned a version, with the bytes.
-type giver struct {
+// observation is the first answer with a version: its bytes, and the replica that returned it.
+type observation struct {
 	digest uint64
 	raw    []byte
 	name   string
@@ -46,11 +46,11 @@ type giver struct {
 // alike compares an object with the bytes that any replica has returned for the same version, in any kind of answer:
 // D.
 func (l *load) alike(of *resource, from *replica, o object) {
-	v, g := version{of, o.Metadata.Name, o.Metadata.revision()}, giver{o.digest, o.raw, from.name}
+	v, g := version{of, o.Metadata.Name, o.Metadata.revision()}, observation{o.digest, o.raw, from.name}
 	l.mu.Lock()
-	first, found := l.given[v]
+	first, found := l.observed[v]
 	if !found {
-		l.given[v] = g
+		l.observed[v] = g
 	}
 	l.mu.Unlock()
 	if found && first.digest != g.digest {

@@ -21,7 +21,7 @@ func TestHistoryOfInjectedFaults(t *testing.T) {
 	c := newCluster(t, 1, 0)
 	c.addReplica(t, "larder", servertest.Config{Faults: true})
 	c.define(t)
-	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), injects: true, given: make(map[version]giver)}
+	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), injects: true, observed: make(map[version]observation)}
 	server := faults.Client{HTTP: c.replicas[0].client, URL: c.replicas[0].url}
 	held := faults.Match{Resource: configMaps.group.Resource, Verbs: []string{"watch"}}
 	for _, r := range []faults.Rule{

@@ -30,7 +30,7 @@ func TestHistory(t *testing.T) {
 	}
 	c.define(t)
 	tr := follow(t, c.urls)
-	l := &load{cluster: c, truth: tr, compacted: &compacted, given: make(map[version]giver)}
+	l := &load{cluster: c, truth: tr, compacted: &compacted, observed: make(map[version]observation)}
 	l.run(t, *duration, []role{
 		{6, (*client).write, 20 * time.Millisecond}, {2, (*client).transact, 100 * time.Millisecond}, {8, (*client).read, 20 * time.Millisecond},
 	}, func(ctx context.Context, random *rand.Rand) *nemesis {
@@ -211,7 +211,7 @@ func verify(t *testing.T, l *load, watchers []*watcher, informed []*informed, n 
 		t.Logf("%v: log of %d, %d writes, %d reads", of, len(p.entries), len(writes[of]), len(reads[of]))
 	}
 	t.Logf("%d writes acknowledged, %d refused, %d unknown; %d reads; %d deliveries, %d watches too old; %d notes to %d informers; %d versions compared; log of %d; hits %v",
-		counts[acknowledged], counts[refused], counts[unknown], len(l.reads), deliveries, expired, notes, len(informed), len(l.given), entries, n.hits)
+		counts[acknowledged], counts[refused], counts[unknown], len(l.reads), deliveries, expired, notes, len(informed), len(l.observed), entries, n.hits)
 	if len(broken) > 0 {
 		t.Errorf("seed %d: %s", *seed, first(broken))
 	}

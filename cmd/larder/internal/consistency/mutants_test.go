@@ -102,14 +102,14 @@ func correctRecording() *recording {
 	}
 }
 
-// judge checks the recording with every checker.
-func (s *recording) judge(t *testing.T) (broken []error) {
+// check runs every oracle on the recording.
+func (s *recording) check(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
 	p := tr.past(t, configMaps)
 	broken = slices.Concat(checkWrites(p, s.writes), checkTransactions(p, s.writes), checkLists(p, s.reads), checkFresh(p, s.reads), checkMonotonic(s.reads), checkLabels(s.labels))
 	watch := &part{Checker: watchtest.NewChecker(watchtest.Request{After: 9, Selects: func(*watchtest.State) bool { return true }})}
-	l := &load{given: make(map[version]giver)}
+	l := &load{observed: make(map[version]observation)}
 	watch.alike = func(_ watchtest.Type, o object) { l.alike(configMaps, &replica{name: "one"}, o) }
 	var body io.Reader = strings.NewReader(strings.Join(s.frames, "\n"))
 	if s.torn {
@@ -200,7 +200,7 @@ func TestOraclesFindMutants(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := correctRecording()
 			test.mutate(s)
-			err := errors.Join(s.judge(t)...)
+			err := errors.Join(s.check(t)...)
 			kinds := make(map[string]bool)
 			if err != nil {
 				for _, found := range oracle.FindAllStringSubmatch(err.Error(), -1) {

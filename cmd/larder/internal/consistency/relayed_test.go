@@ -44,7 +44,7 @@ func TestHistoryThroughRelay(t *testing.T) {
 	c := newCluster(t, 1, 2)
 	relayed := c.addRelay(t)
 	c.define(t)
-	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), given: make(map[version]giver)}
+	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), observed: make(map[version]observation)}
 	roles := []role{{4, (*client).write, 30 * time.Millisecond}, {10, (*client).read, 30 * time.Millisecond}}
 	l.run(t, *duration/2, roles, func(ctx context.Context, random *rand.Rand) *nemesis {
 		n := &nemesis{t: t, cluster: c, truth: l.truth, random: random, compacted: l.compacted, hits: make(map[string]int)}

@@ -133,16 +133,16 @@ func setAs(header http.Header, as string) {
 // compareAccess compares answers about rights, once both servers know that bob is an administrator of a namespace.
 func (c *comparison) compareAccess() {
 	const binding = `{"metadata":{"name":"bob"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},"subjects":[{"kind":"User","name":"bob","apiGroup":"rbac.authorization.k8s.io"}]}`
-	made := c.w.stock.ask(do(http.MethodPost, rbacPath+"/namespaces/diff/rolebindings", js, binding))
+	made := c.f.stock.ask(do(http.MethodPost, rbacPath+"/namespaces/diff/rolebindings", js, binding))
 	if made.code != http.StatusCreated {
 		c.t.Fatalf("binding: %d %s", made.code, made.body)
 	}
 	// The test aggregates the role itself, because no controller manager runs.
 	const role = `{"aggregationRule":null,"rules":[{"apiGroups":["","rbac.authorization.k8s.io"],"resources":["configmaps","roles","rolebindings"],"verbs":["get","list","create"]}]}`
-	if a := c.w.stock.ask(do(http.MethodPatch, rbacPath+"/clusterroles/admin", mergePatch, role)); a.code != http.StatusOK {
+	if a := c.f.stock.ask(do(http.MethodPatch, rbacPath+"/clusterroles/admin", mergePatch, role)); a.code != http.StatusOK {
 		c.t.Fatalf("role: %d %s", a.code, a.body)
 	}
-	for _, p := range []*process{c.w.stock, c.w.larder} {
+	for _, p := range []*process{c.f.stock, c.f.larder} {
 		p.Eventually(c.t, "knows bob", func() error {
 			a := p.ask(request{Method: http.MethodGet, Path: configmaps, As: "bob"})
 			if a.err != nil || a.code != http.StatusOK {
@@ -151,17 +151,17 @@ func (c *comparison) compareAccess() {
 			return nil
 		})
 	}
-	c.compareAll("access", access(), workers, c.may)
+	c.compareAll("access", access(), workers, c.compareReview)
 }
 
-// may compares the rights of a user. Upstream iterates over bindings in random order, so the reason it returns and
+// compareReview compares the rights of a user. Upstream iterates over bindings in random order, so the reason it returns and
 // the order of rules vary.
-func (c *comparison) may(r request) string {
+func (c *comparison) compareReview(r request) string {
 	if r.reads() {
-		return c.read(r)
+		return c.compareRead(r)
 	}
 	var answers [2]answer
-	for i, p := range []*process{c.w.stock, c.w.larder} {
+	for i, p := range []*process{c.f.stock, c.f.larder} {
 		answers[i] = p.write(r)
 		answers[i].body = allowedBy.ReplaceAll(inOrder(answers[i].body), []byte("RBAC: allowed"))
 	}

@@ -44,16 +44,16 @@ func post(path, body string) request {
 	return request{Method: http.MethodPost, Path: path, Type: js, Body: body}
 }
 
-// guard creates the objects that admission plugins use. The comparison begins after a restart of the servers, so that
+// createGuards creates the objects that admission plugins use. The comparison begins after a restart of the servers, so that
 // they know these objects. Recorded answers do not include them: package admission has tests that need no other
 // server.
-func (w *world) guard(t *testing.T) {
+func (f *fixture) createGuards(t *testing.T) {
 	t.Helper()
 	if *stockBinary == "" || *rewrite {
 		return
 	}
 	for _, r := range guards {
-		w.must(t, w.larder, r)
+		f.must(t, f.larder, r)
 	}
 }
 

@@ -77,19 +77,19 @@ func tell(w http.ResponseWriter, req *http.Request) {
 }
 
 // aggregate creates APIServices of existing and of missing servers.
-func (w *world) aggregate(t *testing.T, server *httptest.Server) {
+func (f *fixture) aggregate(t *testing.T, server *httptest.Server) {
 	t.Helper()
 	at, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.larder.ports = append(w.larder.ports, ":"+at.Port(), ": "+at.Port()) // in an address, and in indented JSON
+	f.larder.ports = append(f.larder.ports, ":"+at.Port(), ": "+at.Port()) // in an address, and in indented JSON
 	const services = "/api/v1/namespaces/diff/services"
-	w.must(t, w.larder, do(http.MethodPost, services, js, withKind(services, `{"metadata":{"name":"remote"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)))
+	f.must(t, f.larder, do(http.MethodPost, services, js, withKind(services, `{"metadata":{"name":"remote"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)))
 	register := func(version, group, service, more string) {
 		t.Helper()
 		spec := fmt.Sprintf(`{"metadata":{"name":"%[1]s.%[2]s"},"spec":{"group":%[2]q,"version":%[1]q,"groupPriorityMinimum":17250,"versionPriority":5%[3]s%[4]s}}`, version, group, service, more)
-		w.must(t, w.larder, do(http.MethodPost, apiservices, js, withKind(apiservices, spec)))
+		f.must(t, f.larder, do(http.MethodPost, apiservices, js, withKind(apiservices, spec)))
 	}
 	service := fmt.Sprintf(`,"service":{"namespace":"diff","name":"remote","port":%s}`, at.Port())
 	register("v1", "remote.example.com", service, `,"insecureSkipTLSVerify":true`)
@@ -103,7 +103,7 @@ func (w *world) aggregate(t *testing.T, server *httptest.Server) {
 		"v1.missing.example.com": "False", "v1.local.example.com": "True",
 	} {
 		proctest.Eventually(t, name+" is judged", func() error {
-			a := w.larder.ask(get(apiservices+"/"+name, js))
+			a := f.larder.ask(get(apiservices+"/"+name, js))
 			if found := available.FindSubmatch(a.body); found == nil || string(found[1]) != want {
 				return fmt.Errorf("%d %s", a.code, a.body)
 			}

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// request is sent to both servers. In Path, {NAME} is replaced by a revision of the world, and {life} by the duration
+// request is sent to both servers. In Path, {NAME} is replaced by a revision, and {life} by the duration
 // of a watch in seconds.
 type request struct {
 	Method, Path string
@@ -193,7 +193,7 @@ var agePattern = regexp.MustCompile(`(?m)"(?:` + age + `)"|^( *- )(?:` + age + `
 
 const age = `(?:\d+[smhdy])+|<invalid>|\\u003cinvalid\\u003e`
 
-func ageless(body []byte) []byte { return agePattern.ReplaceAll(body, []byte(`${1}"AGE"`)) }
+func withoutAges(body []byte) []byte { return agePattern.ReplaceAll(body, []byte(`${1}"AGE"`)) }
 
 // volatile lists the values that differ between equal writes, and their replacements.
 var volatile = []struct {
@@ -216,8 +216,8 @@ var tokenPattern = regexp.MustCompile(`("?continue"?: ?"?)([A-Za-z0-9_-]{20,})`)
 
 var tokenRevision = regexp.MustCompile(`"rv":[1-9]\d*`)
 
-// steady returns body with volatile values replaced. Continue tokens are decoded.
-func steady(body []byte) []byte {
+// normalize returns body with volatile values replaced. Continue tokens are decoded.
+func normalize(body []byte) []byte {
 	body = tokenPattern.ReplaceAllFunc(body, func(match []byte) []byte {
 		parts := tokenPattern.FindSubmatch(match)
 		token, err := base64.RawURLEncoding.DecodeString(string(parts[2]))
@@ -226,7 +226,7 @@ func steady(body []byte) []byte {
 		}
 		return slices.Concat(parts[1], tokenRevision.ReplaceAll(token, []byte(`"rv":REV`)))
 	})
-	body = ageless(body)
+	body = withoutAges(body)
 	for _, v := range volatile {
 		body = v.pattern.ReplaceAll(body, []byte(v.to))
 	}

@@ -53,20 +53,20 @@ var customs = [][2]string{
 	{gadgets, `{"metadata":{"name":"g2","labels":{"x":"1"}}}`},
 }
 
-// define creates the CRDs and then their objects, once the server has established each CRD.
-func (w *world) define(t *testing.T) {
+// createCRDs creates the CRDs and then their objects, once the server has established each CRD.
+func (f *fixture) createCRDs(t *testing.T) {
 	t.Helper()
 	for _, d := range defined {
-		w.must(t, w.larder, do(http.MethodPost, definitions, js, withKind(definitions, d)))
+		f.must(t, f.larder, do(http.MethodPost, definitions, js, withKind(definitions, d)))
 	}
 	for _, o := range customs {
 		proctest.Eventually(t, o[0]+" is served", func() error {
-			if a := w.larder.ask(get(o[0], js)); a.code != http.StatusOK {
+			if a := f.larder.ask(get(o[0], js)); a.code != http.StatusOK {
 				return fmt.Errorf("%d %s", a.code, a.body)
 			}
 			return nil
 		})
-		w.must(t, w.larder, do(http.MethodPost, o[0], js, withKind(o[0], o[1])))
+		f.must(t, f.larder, do(http.MethodPost, o[0], js, withKind(o[0], o[1])))
 	}
 }
 

@@ -9,22 +9,22 @@ import (
 	"slices"
 )
 
-// documents compares the document of OpenAPI v2 member by member. Members that both servers have must have the same
+// compareOpenAPIv2 compares the document of OpenAPI v2 member by member. Members that both servers have must have the same
 // bytes.
-func (c *comparison) documents() {
+func (c *comparison) compareOpenAPIv2() {
 	r := get("/openapi/v2", js)
 	if len(selected([]request{r})) == 0 {
 		return
 	}
 	var difference string
 	for range tries {
-		stock, larder := c.w.both(r)
+		stock, larder := c.f.askBoth(r)
 		if difference = differentMembers(stock, larder); difference == "" {
 			break
 		}
 		c.catchUp(get(definitions, js))
 	}
-	c.judge("members of "+r.String(), difference)
+	c.reportDifference("members of "+r.String(), difference)
 }
 
 func differentMembers(stock, larder answer) string {

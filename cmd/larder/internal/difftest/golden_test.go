@@ -56,7 +56,7 @@ func outcomeBody(a answer) string {
 	if bytes.HasPrefix(a.body, []byte("k8s\x00")) && a.code < http.StatusMultipleChoices {
 		return "-"
 	}
-	body := string(steady(a.body))
+	body := string(normalize(a.body))
 	text, ended := strings.CutSuffix(body, "\n")
 	switch {
 	case len(body) > goldenLimit:
@@ -70,10 +70,10 @@ func outcomeBody(a answer) string {
 
 // record writes the answers of kube-apiserver to file, except those that Larder answers differently: these are listed
 // differences, or have already failed.
-func (w *world) record(t *testing.T, file string, all []request) {
+func (f *fixture) record(t *testing.T, file string, all []request) {
 	t.Helper()
 	all = selected(all)
-	outcomes, larder := w.outcomes(w.stock, all), w.outcomes(w.larder, all)
+	outcomes, larder := f.answersOf(f.stock, all), f.answersOf(f.larder, all)
 	var order []string
 	groups := make(map[string][]request)
 	for i, r := range all {
@@ -125,14 +125,14 @@ func marshalPlain(r request) ([]byte, error) {
 	return bytes.TrimSpace(out.Bytes()), err
 }
 
-// outcomes sends requests to p and returns each answer as goldenFile has it.
-func (w *world) outcomes(p *process, all []request) []string {
+// answersOf sends requests to p and returns each answer as goldenFile has it.
+func (f *fixture) answersOf(p *process, all []request) []string {
 	outcomes := make([]string, len(all))
 	var g errgroup.Group
 	g.SetLimit(workers)
 	for i, r := range all {
 		g.Go(func() error {
-			outcomes[i] = outcome(p.ask(w.concrete(r, 0)))
+			outcomes[i] = outcome(p.ask(f.fillIn(r, 0)))
 			return nil
 		})
 	}
@@ -141,10 +141,10 @@ func (w *world) outcomes(p *process, all []request) []string {
 }
 
 // replay compares Larder's answers with the recorded ones.
-func (w *world) replay(t *testing.T, file string) {
+func (f *fixture) replay(t *testing.T, file string) {
 	t.Helper()
 	all, want := readGolden(t, file)
-	got := w.outcomes(w.larder, all)
+	got := f.answersOf(f.larder, all)
 	unlike := 0
 	for i, r := range all {
 		if got[i] == want[i] {

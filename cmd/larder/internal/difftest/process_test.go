@@ -48,8 +48,8 @@ func (p *process) awaitReady(t *testing.T) {
 	})
 }
 
-// world is one etcd, the Larder that runs it and, optionally, a kube-apiserver beside it.
-type world struct {
+// fixture is one etcd, the Larder that runs it and, optionally, a kube-apiserver beside it.
+type fixture struct {
 	dir, tokens   string
 	gates         string // feature gates of both servers
 	larder, stock *process
@@ -57,64 +57,64 @@ type world struct {
 	revisions     map[string]string // the values of {NAME} in paths
 }
 
-// newWorld returns a world with seeded objects. Both servers started after the objects were created and earlier
+// newFixture returns a fixture with seeded objects. Both servers started after the objects were created and earlier
 // revisions were compacted.
-func newWorld(t *testing.T, gates string) *world {
+func newFixture(t *testing.T, gates string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{gates: gates, remote: remoteServer(t), dir: filepath.Join(dir, "data"), tokens: filepath.Join(dir, "tokens.csv"), revisions: make(map[string]string)}
+	f := &fixture{gates: gates, remote: remoteServer(t), dir: filepath.Join(dir, "data"), tokens: filepath.Join(dir, "tokens.csv"), revisions: make(map[string]string)}
 	const users = "admin,admin,admin,system:masters\nalice,alice,alice,devs\n"
-	if err := os.WriteFile(w.tokens, []byte(users), 0o600); err != nil {
+	if err := os.WriteFile(f.tokens, []byte(users), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.startLarder(t, 200*time.Millisecond)
-	w.larder.awaitReady(t)
-	w.seed(t)
-	if err := w.larder.Terminate(t); err != nil {
-		t.Fatalf("%v\n%s", err, w.larder.Output())
+	f.startLarder(t, 200*time.Millisecond)
+	f.larder.awaitReady(t)
+	f.seed(t)
+	if err := f.larder.Terminate(t); err != nil {
+		t.Fatalf("%v\n%s", err, f.larder.Output())
 	}
-	ports := w.larder.ports[1:]
-	w.startLarder(t, 0)
-	w.larder.ports = append(w.larder.ports, ports...)
-	w.larder.awaitReady(t)
+	ports := f.larder.ports[1:]
+	f.startLarder(t, 0)
+	f.larder.ports = append(f.larder.ports, ports...)
+	f.larder.awaitReady(t)
 	if *stockBinary != "" {
-		w.startStock(t)
-		w.stock.awaitReady(t)
-		w.stock.awaitCustoms(t)
-		w.larder.ports = append(w.larder.ports, w.stock.ports...)
-		w.stock.ports = w.larder.ports
+		f.startStock(t)
+		f.stock.awaitReady(t)
+		f.stock.awaitCustoms(t)
+		f.larder.ports = append(f.larder.ports, f.stock.ports...)
+		f.stock.ports = f.larder.ports
 	}
-	w.larder.awaitCustoms(t)
-	w.change(t)
-	return w
+	f.larder.awaitCustoms(t)
+	f.change(t)
+	return f
 }
 
 // advertised is the address of both servers, so that answers do not depend on the machine's address.
 const advertised = "192.0.2.1"
 
-func (w *world) startLarder(t *testing.T, compaction time.Duration) {
+func (f *fixture) startLarder(t *testing.T, compaction time.Duration) {
 	t.Helper()
 	port := proctest.Port(t)
-	w.larder = start(t, "larder", port, proctest.Role(t, roleVariable, servertest.Config{
-		Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"}, Advertise: advertised, Gates: w.gates,
+	f.larder = start(t, "larder", port, proctest.Role(t, roleVariable, servertest.Config{
+		Dir: f.dir, Tokens: f.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"}, Advertise: advertised, Gates: f.gates,
 	}))
 }
 
 // startStock starts kube-apiserver on Larder's etcd. Only Larder publishes its endpoint of the kubernetes service:
 // two servers at one address would overwrite each other's port.
-func (w *world) startStock(t *testing.T) {
+func (f *fixture) startStock(t *testing.T) {
 	t.Helper()
 	port := proctest.Port(t)
-	key := filepath.Join(w.dir, "pki", "sa.key")
+	key := filepath.Join(f.dir, "pki", "sa.key")
 	args := []string{
-		"--etcd-servers=unix://" + filepath.Join(w.dir, "etcd", "sock", "etcd"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + filepath.Join(w.dir, "stock"),
-		"--token-auth-file=" + w.tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+		"--etcd-servers=unix://" + filepath.Join(f.dir, "etcd", "sock", "etcd"),
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + filepath.Join(f.dir, "stock"),
+		"--token-auth-file=" + f.tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-issuer=" + server.DefaultIssuer, "--service-account-signing-key-file=" + key, "--service-account-key-file=" + key,
 		"--endpoint-reconciler-type=none", "--etcd-compaction-interval=0", "--advertise-address=" + advertised, "--allow-privileged",
 	}
-	if w.gates != "" {
-		args = append(args, "--feature-gates="+w.gates)
+	if f.gates != "" {
+		args = append(args, "--feature-gates="+f.gates)
 	}
-	w.stock = start(t, "stock", port, func() *exec.Cmd { return exec.Command(*stockBinary, args...) })
+	f.stock = start(t, "stock", port, func() *exec.Cmd { return exec.Command(*stockBinary, args...) })
 }

@@ -119,13 +119,13 @@ type resource struct {
 }
 
 // everyResource requests every kind in every encoding, and answers that depend on other objects in the store.
-func (w *world) everyResource(t *testing.T) []request {
+func (f *fixture) everyResource(t *testing.T) []request {
 	t.Helper()
 	all := []request{get("/openapi/v2", js), get("/openapi/v2", pb), get("/openapi/v3", js), get("/", ""), get("/", js)}
-	for _, version := range w.versions(t) {
+	for _, version := range f.versions(t) {
 		all = append(all, get(version, js), get(version, pb), get(version, ""), get("/openapi/v3"+version, js))
 		var list struct{ Resources []resource }
-		a := w.stock.ask(get(version, js))
+		a := f.stock.ask(get(version, js))
 		if a.code != http.StatusOK { // of a missing server
 			continue
 		}
@@ -159,14 +159,14 @@ func (w *world) everyResource(t *testing.T) []request {
 }
 
 // versions lists the paths of all API versions.
-func (w *world) versions(t *testing.T) []string {
+func (f *fixture) versions(t *testing.T) []string {
 	t.Helper()
 	var groups struct {
 		Groups []struct {
 			Versions []struct{ GroupVersion string }
 		}
 	}
-	a := w.must(t, w.stock, get("/apis", js))
+	a := f.must(t, f.stock, get("/apis", js))
 	if err := json.Unmarshal(a.body, &groups); err != nil {
 		t.Fatal(err)
 	}

@@ -18,20 +18,20 @@ func TestRelayAnswersAsItsUpstream(t *testing.T) {
 	if testing.Short() {
 		t.Skip("asks a relay all that TestAnswersMatchKubeAPIServer asks its upstream")
 	}
-	w := newWorld(t, "")
-	if w.stock == nil {
-		w.stock = w.larder
+	f := newFixture(t, "")
+	if f.stock == nil {
+		f.stock = f.larder
 	}
 	port := proctest.Port(t)
-	w.larder = start(t, "relay", port, proctest.Role(t, relayVariable, relaytest.Config{Dir: t.TempDir(), Upstream: w.stock.url, Token: "admin", Port: port}))
-	w.larder.ports = append(w.larder.ports, w.stock.ports...)
-	w.stock.ports = w.larder.ports
-	w.larder.awaitReady(t)
-	w.speak(t, *protocol)
-	c := newComparison(t, w)
-	c.compareAll("reads", some(slices.Concat(fixedReads(), customReads(), w.everyResource(t), lists())), workers, c.relayed)
-	c.compareAll("watches and waits", some(slices.Concat(watches(), customWatches(), waits())), watchers, c.relayed)
-	c.live()
+	f.larder = start(t, "relay", port, proctest.Role(t, relayVariable, relaytest.Config{Dir: t.TempDir(), Upstream: f.stock.url, Token: "admin", Port: port}))
+	f.larder.ports = append(f.larder.ports, f.stock.ports...)
+	f.stock.ports = f.larder.ports
+	f.larder.awaitReady(t)
+	f.useProtocol(t, *protocol)
+	c := newComparison(t, f)
+	c.compareAll("reads", some(slices.Concat(fixedReads(), customReads(), f.everyResource(t), lists())), workers, c.compareRelayed)
+	c.compareAll("watches and waits", some(slices.Concat(watches(), customWatches(), waits())), watchers, c.compareRelayed)
+	c.compareLiveWatches()
 	t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
 }
 
@@ -46,16 +46,16 @@ func some(all []request) (kept []request) {
 	return kept
 }
 
-// relayed is read for a relay, whose lists from a cache may be of an earlier revision than the upstream's. After a
+// compareRelayed is read for a relay, whose lists from a cache may be of an earlier revision than the upstream's. After a
 // watch with initial events the cache is current. A watch that goes through and gets no event may have no body.
-func (c *comparison) relayed(r request) (difference string) {
-	if difference = c.read(r); difference == "" {
+func (c *comparison) compareRelayed(r request) (difference string) {
+	if difference = c.compareRead(r); difference == "" {
 		return ""
 	}
 	collection, _, _ := strings.Cut(r.Path, "?")
 	for try := range tries {
-		c.w.larder.ask(get(collection+query("watch", "1", "timeoutSeconds", "3", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"), js))
-		stock, larder := c.w.both(c.w.concrete(r, try))
+		c.f.larder.ask(get(collection+query("watch", "1", "timeoutSeconds", "3", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"), js))
+		stock, larder := c.f.askBoth(c.f.fillIn(r, try))
 		if strings.Contains(r.Path, "watch=") {
 			delete(stock.head, "Transfer-Encoding")
 			delete(larder.head, "Transfer-Encoding")

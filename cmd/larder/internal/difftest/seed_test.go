@@ -65,20 +65,20 @@ var objects = [][2]string{
 }
 
 // seed creates the objects through Larder and waits until etcd has compacted all revisions before them.
-func (w *world) seed(t *testing.T) {
+func (f *fixture) seed(t *testing.T) {
 	t.Helper()
 	for _, o := range objects {
-		w.must(t, w.larder, request{Method: http.MethodPost, Path: o[0], Type: js, Body: withKind(o[0], o[1])})
+		f.must(t, f.larder, request{Method: http.MethodPost, Path: o[0], Type: js, Body: withKind(o[0], o[1])})
 	}
-	w.guard(t)
-	w.define(t)
-	w.aggregate(t, w.remote)
+	f.createGuards(t)
+	f.createCRDs(t)
+	f.aggregate(t, f.remote)
 	for i := range 120 { // enough for compression
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%03d","labels":{"third":"%d"}},"data":{"k":%q}}`, i, i%3, strings.Repeat("0123456789", 200))
-		w.must(t, w.larder, request{Method: http.MethodPost, Path: "/api/v1/namespaces/many/configmaps", Type: js, Body: body})
+		f.must(t, f.larder, request{Method: http.MethodPost, Path: "/api/v1/namespaces/many/configmaps", Type: js, Body: body})
 	}
 	proctest.Eventually(t, "history is compacted", func() error {
-		a := w.larder.ask(request{Method: http.MethodGet, Path: "/apis/coordination.k8s.io/v1/namespaces/diff/leases?limit=1&resourceVersion=1&resourceVersionMatch=Exact"})
+		a := f.larder.ask(request{Method: http.MethodGet, Path: "/apis/coordination.k8s.io/v1/namespaces/diff/leases?limit=1&resourceVersion=1&resourceVersionMatch=Exact"})
 		if a.code != http.StatusGone {
 			return fmt.Errorf("%d %s", a.code, a.body)
 		}
@@ -124,16 +124,16 @@ var changes = []struct{ mark, method, path, body string }{
 	{"now", "PATCH", "/api/v1/namespaces/diff/configmaps/e", `{"data":{"n":"2"}}`},
 }
 
-func (w *world) change(t *testing.T) {
+func (f *fixture) change(t *testing.T) {
 	t.Helper()
 	for _, c := range changes {
 		kind := js
 		if c.method == "PATCH" {
 			kind = "application/merge-patch+json"
 		}
-		a := w.must(t, w.larder, request{Method: c.method, Path: c.path, Type: kind, Body: c.body})
+		a := f.must(t, f.larder, request{Method: c.method, Path: c.path, Type: kind, Body: c.body})
 		if c.mark != "" {
-			w.revisions["{"+c.mark+"}"] = revision(t, a.body)
+			f.revisions["{"+c.mark+"}"] = revision(t, a.body)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func revision(t *testing.T, body []byte) string {
 }
 
 // must sends a request to p and fails the test unless it succeeds.
-func (w *world) must(t *testing.T, p *process, r request) answer {
+func (f *fixture) must(t *testing.T, p *process, r request) answer {
 	t.Helper()
 	a := p.ask(r)
 	if a.err != nil || a.code >= 300 {

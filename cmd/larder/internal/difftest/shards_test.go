@@ -60,7 +60,7 @@ func steadyShards() []request {
 	return all
 }
 
-// movingShards are reads of shards that divide objects by UIDs, which differ in each world.
+// movingShards are reads of shards that divide objects by UIDs, which differ in each run.
 func movingShards() []request {
 	var all []request
 	halves := []string{shard("uid", [2]uint64{0, 8}), shard("uid", [2]uint64{8, 16}), shard("uid", [2]uint64{3, 5}, [2]uint64{11, 14}), shard("namespace", [2]uint64{0, 8}), shard("namespace", [2]uint64{8, 16})}
@@ -101,37 +101,37 @@ func TestShardsMatchKubeAPIServer(t *testing.T) {
 	for name, gates := range map[string]string{"on": "ShardedListAndWatch=true", "off": "ShardedListAndWatch=false"} {
 		t.Run(name, func(t *testing.T) {
 			golden := filepath.Join("testdata", "shards-"+name+".golden.gz")
-			w := newWorld(t, gates)
-			if w.stock == nil {
-				w.replay(t, golden)
+			f := newFixture(t, gates)
+			if f.stock == nil {
+				f.replay(t, golden)
 				return
 			}
-			w.speak(t, *protocol)
-			c := newComparison(t, w)
-			c.compareAll("reads", slices.Concat(steadyShards(), movingShards()), workers, c.read)
+			f.useProtocol(t, *protocol)
+			c := newComparison(t, f)
+			c.compareAll("reads", slices.Concat(steadyShards(), movingShards()), workers, c.compareRead)
 			if *rewrite {
-				w.record(t, golden, steadyShards())
+				f.record(t, golden, steadyShards())
 			}
-			c.compareAll("watches", shardWatches(), watchers, c.read)
-			c.walkForms("/api/v1/namespaces/many/configmaps?" + shard("uid", [2]uint64{4, 12}))
-			c.walkForms("/api/v1/configmaps?" + shard("uid", [2]uint64{4, 12}))
-			c.walkForms("/apis/rbac.authorization.k8s.io/v1/clusterroles?" + shard("uid", [2]uint64{4, 12}))
+			c.compareAll("watches", shardWatches(), watchers, c.compareRead)
+			c.walkEncodings("/api/v1/namespaces/many/configmaps?" + shard("uid", [2]uint64{4, 12}))
+			c.walkEncodings("/api/v1/configmaps?" + shard("uid", [2]uint64{4, 12}))
+			c.walkEncodings("/apis/rbac.authorization.k8s.io/v1/clusterroles?" + shard("uid", [2]uint64{4, 12}))
 			c.compareAll("deletions", []request{
 				{Method: http.MethodDelete, Path: "/api/v1/namespaces/diff/configmaps?dryRun=All&" + shard("uid", [2]uint64{4, 12})},
 				{Method: http.MethodDelete, Path: widgets + "?dryRun=All&" + shard("uid", [2]uint64{4, 12})},
 				{Method: http.MethodDelete, Path: "/api/v1/namespaces/diff/configmaps?dryRun=All&shardSelector=x"},
-			}, 1, c.write)
-			c.liveShards()
+			}, 1, c.compareWrite)
+			c.compareLiveShards()
 			t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
 		})
 	}
 }
 
-// liveShards compares watches of all shards during changes. Watches of shards without the last change are compared
+// compareLiveShards compares watches of all shards during changes. Watches of shards without the last change are compared
 // at their timeout.
-func (c *comparison) liveShards() {
+func (c *comparison) compareLiveShards() {
 	c.t.Helper()
-	version := revision(c.t, c.w.must(c.t, c.w.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)
+	version := revision(c.t, c.f.must(c.t, c.f.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)
 	var all []request
 	for _, accept := range []string{js, pb, partial} {
 		for digit := range uint64(4) {
@@ -140,5 +140,5 @@ func (c *comparison) liveShards() {
 			}
 		}
 	}
-	c.follow(all, version)
+	c.compareStreams(all, version)
 }

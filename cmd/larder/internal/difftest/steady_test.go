@@ -26,7 +26,7 @@ func TestAgesAreNotCompared(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return string(steady(body))
+				return string(normalize(body))
 			}
 			want := row("7s")
 			for _, age := range ages {

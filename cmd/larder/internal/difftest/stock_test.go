@@ -24,8 +24,8 @@ const (
 
 // TestAnswersMatchKubeAPIServer compares the answers of Larder and kube-apiserver to the same requests.
 func TestAnswersMatchKubeAPIServer(t *testing.T) {
-	w := newWorld(t, "")
-	if w.stock == nil {
+	f := newFixture(t, "")
+	if f.stock == nil {
 		if *rewrite {
 			t.Fatal("-rewrite needs -stock")
 		}
@@ -34,32 +34,32 @@ func TestAnswersMatchKubeAPIServer(t *testing.T) {
 				if testing.Short() && version == "h2" {
 					t.Skip("with -short the requests are sent over HTTP/1.1 only")
 				}
-				w.speak(t, version)
-				w.replay(t, goldenFile)
+				f.useProtocol(t, version)
+				f.replay(t, goldenFile)
 			})
 		}
 		return
 	}
-	w.speak(t, *protocol)
-	c := newComparison(t, w)
-	c.compareAll("reads", slices.Concat(fixedReads(), customReads(), aggregatedReads(), w.everyResource(t), lists()), workers, c.read)
+	f.useProtocol(t, *protocol)
+	c := newComparison(t, f)
+	c.compareAll("reads", slices.Concat(fixedReads(), customReads(), aggregatedReads(), f.everyResource(t), lists()), workers, c.compareRead)
 	if *rewrite {
-		w.record(t, goldenFile, recordable())
+		f.record(t, goldenFile, recordable())
 	}
-	c.compareAll("watches and waits", slices.Concat(watches(), customWatches(), waits()), watchers, c.read)
-	c.documents()
-	c.pages()
-	c.live()
-	c.compareAll("writes", slices.Concat(writes(), customWrites(), aggregatedWrites()), workers, c.dry)
-	c.compareAll("admission", admissions(), workers, c.dry)
-	c.lives()
+	c.compareAll("watches and waits", slices.Concat(watches(), customWatches(), waits()), watchers, c.compareRead)
+	c.compareOpenAPIv2()
+	c.comparePages()
+	c.compareLiveWatches()
+	c.compareAll("writes", slices.Concat(writes(), customWrites(), aggregatedWrites()), workers, c.compareDryRun)
+	c.compareAll("admission", admissions(), workers, c.compareDryRun)
+	c.compareFlows()
 	c.compareAccess()
 	c.report()
 }
 
-// speak makes requests to both servers use one version of HTTP until t ends.
-func (w *world) speak(t *testing.T, version string) {
-	for _, p := range []*process{w.stock, w.larder} {
+// useProtocol makes requests to both servers use one version of HTTP until t ends.
+func (f *fixture) useProtocol(t *testing.T, version string) {
+	for _, p := range []*process{f.stock, f.larder} {
 		if p == nil {
 			continue
 		}
@@ -75,7 +75,7 @@ func (w *world) speak(t *testing.T, version string) {
 // comparison sends requests to both servers and collects differences.
 type comparison struct {
 	t *testing.T
-	w *world
+	f *fixture
 
 	mu     sync.Mutex
 	asked  int
@@ -83,8 +83,8 @@ type comparison struct {
 	unseen map[int]bool // listed differences that did not occur
 }
 
-func newComparison(t *testing.T, w *world) *comparison {
-	c := &comparison{t: t, w: w, unseen: make(map[int]bool)}
+func newComparison(t *testing.T, f *fixture) *comparison {
+	c := &comparison{t: t, f: f, unseen: make(map[int]bool)}
 	for i, d := range differences {
 		c.unseen[i] = !d.random
 	}
@@ -99,7 +99,7 @@ func (c *comparison) compareAll(what string, all []request, atOnce int, ask func
 	g.SetLimit(atOnce)
 	for _, r := range all {
 		g.Go(func() error {
-			c.judge(r.String(), ask(r))
+			c.reportDifference(r.String(), ask(r))
 			return nil
 		})
 	}
@@ -118,8 +118,8 @@ func selected(all []request) []request {
 	})
 }
 
-// judge reports a difference unless it is listed.
-func (c *comparison) judge(name, difference string) {
+// reportDifference reports a difference unless it is listed.
+func (c *comparison) reportDifference(name, difference string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
@@ -149,23 +149,23 @@ func (c *comparison) report() {
 	}
 }
 
-// both asks the two servers at once.
-func (w *world) both(r request) (stock, larder answer) {
+// askBoth asks the two servers at once.
+func (f *fixture) askBoth(r request) (stock, larder answer) {
 	var wg sync.WaitGroup
-	wg.Go(func() { stock = w.stock.ask(r) })
-	larder = w.larder.ask(r)
+	wg.Go(func() { stock = f.stock.ask(r) })
+	larder = f.larder.ask(r)
 	wg.Wait()
 	return stock, larder
 }
 
-// read compares a read byte for byte. If the answers differ, it asks again after both servers have caught up, because
+// compareRead compares a read byte for byte. If the answers differ, it asks again after both servers have caught up, because
 // revisions move. It finally compares tables without ages, which may differ by the second that passes between the
 // answers.
-func (c *comparison) read(r request) (difference string) {
+func (c *comparison) compareRead(r request) (difference string) {
 	for try := range tries {
-		stock, larder := c.w.both(c.w.concrete(r, try))
+		stock, larder := c.f.askBoth(c.f.fillIn(r, try))
 		if try == tries-1 && strings.Contains(r.Accept, "as=Table") {
-			stock.body, larder.body = ageless(stock.body), ageless(larder.body)
+			stock.body, larder.body = withoutAges(stock.body), withoutAges(larder.body)
 		}
 		difference = compare(stock, larder)
 		if difference == "" {
@@ -176,9 +176,9 @@ func (c *comparison) read(r request) (difference string) {
 	return difference
 }
 
-// concrete fills in the values that only the running world knows. A watch lasts longer with each try.
-func (w *world) concrete(r request, try int) request {
-	for name, value := range w.revisions {
+// fillIn replaces {NAME} and {life} in the path. A watch lasts longer with each try.
+func (f *fixture) fillIn(r request, try int) request {
+	for name, value := range f.revisions {
 		r.Path = strings.ReplaceAll(r.Path, name, value)
 	}
 	r.Path = strings.ReplaceAll(r.Path, "{life}", fmt.Sprint(1+try))
@@ -191,24 +191,24 @@ func (w *world) concrete(r request, try int) request {
 func (c *comparison) catchUp(r request) {
 	path, _, _ := strings.Cut(r.Path, "?")
 	path = strings.Replace(path, "/watch/", "/", 1)
-	c.w.both(request{Method: http.MethodGet, Path: path + "?limit=1"})
+	c.f.askBoth(request{Method: http.MethodGet, Path: path + "?limit=1"})
 }
 
-// dry compares a dry run. If the answers differ, it asks again: answers in protobuf contain the current revision.
-func (c *comparison) dry(r request) (difference string) {
+// compareDryRun compares a dry run. If the answers differ, it asks again: answers in protobuf contain the current revision.
+func (c *comparison) compareDryRun(r request) (difference string) {
 	for range tries {
-		if difference = c.write(r); difference == "" {
+		if difference = c.compareWrite(r); difference == "" {
 			return ""
 		}
 	}
 	return difference
 }
 
-// write compares a write, without the values that differ between equal writes. In the request, {who} is replaced by
+// compareWrite compares a write, without the values that differ between equal writes. In the request, {who} is replaced by
 // each server's own name.
-func (c *comparison) write(r request) string {
+func (c *comparison) compareWrite(r request) string {
 	var answers [2]answer
-	for i, p := range []*process{c.w.stock, c.w.larder} {
+	for i, p := range []*process{c.f.stock, c.f.larder} {
 		answers[i] = p.write(r)
 	}
 	return compare(answers[0], answers[1])
@@ -219,16 +219,16 @@ func (p *process) write(r request) answer {
 	r.Path = strings.ReplaceAll(r.Path, "{who}", p.name)
 	r.Body = strings.ReplaceAll(r.Body, "{who}", p.name)
 	a := p.ask(r)
-	a.body = unhurried([]byte(strings.ReplaceAll(string(steady(a.body)), p.name, "{who}")))
+	a.body = sortManagedFields([]byte(strings.ReplaceAll(string(normalize(a.body)), p.name, "{who}")))
 	return a
 }
 
 const managedFields = `"managedFields":`
 
-// unhurried returns body with the entries of managedFields in a fixed order. Entries of applies and updates stay
+// sortManagedFields returns body with the entries of managedFields in a fixed order. Entries of applies and updates stay
 // separate. The servers order entries by their seconds, and a second may pass between two writes to one server but
 // not to the other.
-func unhurried(body []byte) []byte {
+func sortManagedFields(body []byte) []byte {
 	at := bytes.Index(body, []byte(managedFields))
 	if at < 0 {
 		return body
@@ -250,14 +250,14 @@ func unhurried(body []byte) []byte {
 	return slices.Concat(body[:at], sorted, body[at+int(in.InputOffset()):])
 }
 
-// lives compares the flows. Each flow has the writes of one object.
-func (c *comparison) lives() {
+// compareFlows compares the flows. Each flow has the writes of one object.
+func (c *comparison) compareFlows() {
 	var g errgroup.Group
 	for i, flow := range slices.Concat(flows(), customFlows(), aggregatedFlows()) {
 		g.Go(func() error {
 			for step, r := range flow {
 				if len(selected([]request{r})) > 0 {
-					c.judge(fmt.Sprintf("flow %d.%d %s", i, step, r), c.write(r))
+					c.reportDifference(fmt.Sprintf("flow %d.%d %s", i, step, r), c.compareWrite(r))
 				}
 			}
 			return nil
@@ -266,15 +266,15 @@ func (c *comparison) lives() {
 	g.Wait()
 }
 
-// pages walks lists in small pages, with each continue token used at the other
+// comparePages walks lists in small pages, with each continue token used at the other
 // server, and compares every page.
-func (c *comparison) pages() {
+func (c *comparison) comparePages() {
 	for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/many/configmaps", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/api/v1/namespaces/diff/events", "/api/v1/configmaps?labelSelector=third%3D1"} {
-		c.walkForms(path)
+		c.walkEncodings(path)
 	}
 }
 
-func (c *comparison) walkForms(path string) {
+func (c *comparison) walkEncodings(path string) {
 	for _, accept := range []string{js, table, partials} {
 		c.walk(get(with(path, "limit=17"), accept))
 	}
@@ -289,14 +289,14 @@ func (c *comparison) walk(r request) {
 	const most = 50
 	page := r
 	for n := range most {
-		stock, larder := c.w.both(page)
+		stock, larder := c.f.askBoth(page)
 		for try := 0; try < tries && compare(stock, larder) != ""; try++ {
 			c.catchUp(page)
-			stock, larder = c.w.both(page)
+			stock, larder = c.f.askBoth(page)
 		}
-		c.judge(fmt.Sprintf("page %d of %s", n, r), compare(stock, larder))
-		giver := [2]answer{stock, larder}[n%2]
-		token := tokenText.FindSubmatch(giver.body)
+		c.reportDifference(fmt.Sprintf("page %d of %s", n, r), compare(stock, larder))
+		from := [2]answer{stock, larder}[n%2]
+		token := tokenText.FindSubmatch(from.body)
 		if token == nil {
 			return
 		}

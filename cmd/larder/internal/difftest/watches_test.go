@@ -77,10 +77,10 @@ func deprecatedWatches() []request {
 	return all
 }
 
-// live opens watches at both servers, changes objects through each server, and compares the events.
-func (c *comparison) live() {
+// compareLiveWatches opens watches at both servers, changes objects through each server, and compares the events.
+func (c *comparison) compareLiveWatches() {
 	c.t.Helper()
-	version := revision(c.t, c.w.must(c.t, c.w.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)
+	version := revision(c.t, c.f.must(c.t, c.f.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)
 	var all []request
 	for _, accept := range []string{js, pb, table, partial, pb + ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io"} {
 		for _, selector := range []string{"", "&labelSelector=live%3Dyes", "&labelSelector=live!%3Dyes", "&fieldSelector=metadata.name%3Dlive"} {
@@ -92,23 +92,23 @@ func (c *comparison) live() {
 			}
 		}
 	}
-	c.follow(all, version)
+	c.compareStreams(all, version)
 }
 
-// follow opens watches that begin at version, changes objects, and compares the streams.
-func (c *comparison) follow(all []request, version string) {
+// compareStreams opens watches that begin at version, changes objects, and compares the streams.
+func (c *comparison) compareStreams(all []request, version string) {
 	c.t.Helper()
 	if all = selected(all); len(all) == 0 {
 		return
 	}
 	streams := make([][2]*stream, len(all))
 	for i, r := range all {
-		streams[i] = [2]*stream{c.open(c.w.stock, r), c.open(c.w.larder, r)}
+		streams[i] = [2]*stream{c.open(c.f.stock, r), c.open(c.f.larder, r)}
 	}
 	last := c.changeLive()
 	for i, r := range all {
 		stock, larder := streams[i][0].until(last), streams[i][1].until(last)
-		c.judge("live "+strings.ReplaceAll(r.String(), version, "N"), compare(answer{body: ageless(stock)}, answer{body: ageless(larder)}))
+		c.reportDifference("live "+strings.ReplaceAll(r.String(), version, "N"), compare(answer{body: withoutAges(stock)}, answer{body: withoutAges(larder)}))
 	}
 	c.t.Logf("live watches: %d", len(all))
 }
@@ -134,7 +134,7 @@ func (c *comparison) changeLive() string {
 		patch("live", `{"data":{"a":"2"}}`), remove("live2"), label("live", "yes"), remove("live"), create("live", `"live":"yes"`), label("live", "no"), remove("live"),
 		create("live", `"live":"yes"`), label("live", "no"),
 	} {
-		last = c.w.must(c.t, []*process{c.w.stock, c.w.larder}[i%2], r)
+		last = c.f.must(c.t, []*process{c.f.stock, c.f.larder}[i%2], r)
 	}
 	return revision(c.t, last.body)
 }

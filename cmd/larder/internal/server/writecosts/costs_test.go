@@ -136,7 +136,7 @@ type counted struct {
 
 func startCounted(t *testing.T) *counted {
 	t.Helper()
-	members := kvtest.StartCluster(t, memberVariable, 1, kvtest.Steady)
+	members := kvtest.StartCluster(t, memberVariable, 1, kvtest.LengthenElectionTimeout)
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("tester,tester,tester,system:masters\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Nudge changes one thing in obj, except its managedFields: it empties, fills or changes a value, or repeats or
+// Mutate changes one thing in obj, except its managedFields: it empties, fills or changes a value, or repeats or
 // drops an item. It returns false if it has found nothing to change.
-func Nudge(obj runtime.Object, random *rand.Rand) bool {
-	return nudge(random, reflect.ValueOf(obj).Elem())
+func Mutate(obj runtime.Object, random *rand.Rand) bool {
+	return mutate(random, reflect.ValueOf(obj).Elem())
 }
 
-func nudge(random *rand.Rand, v reflect.Value) bool {
+func mutate(random *rand.Rand, v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Struct:
 		var settable []reflect.Value
@@ -23,7 +23,7 @@ func nudge(random *rand.Rand, v reflect.Value) bool {
 			}
 		}
 		for range 8 {
-			if len(settable) > 0 && nudge(random, settable[random.Intn(len(settable))]) {
+			if len(settable) > 0 && mutate(random, settable[random.Intn(len(settable))]) {
 				return true
 			}
 		}
@@ -37,11 +37,11 @@ func nudge(random *rand.Rand, v reflect.Value) bool {
 			v.SetZero()
 			return true
 		}
-		return nudge(random, v.Elem())
+		return mutate(random, v.Elem())
 	case reflect.Slice:
-		return nudgeList(random, v)
+		return mutateList(random, v)
 	case reflect.Map:
-		return nudgeMap(random, v)
+		return mutateMap(random, v)
 	case reflect.String:
 		v.SetString([]string{"", "a", "b"}[random.Intn(3)])
 	case reflect.Bool:
@@ -54,7 +54,7 @@ func nudge(random *rand.Rand, v reflect.Value) bool {
 	return true
 }
 
-func nudgeList(random *rand.Rand, v reflect.Value) bool {
+func mutateList(random *rand.Rand, v reflect.Value) bool {
 	switch n := random.Intn(6); {
 	case v.Type().Elem().Kind() == reflect.Uint8:
 		return false
@@ -67,12 +67,12 @@ func nudgeList(random *rand.Rand, v reflect.Value) bool {
 	case n == 2:
 		v.Set(reflect.Append(v, v.Index(0)))
 	default:
-		return nudge(random, v.Index(random.Intn(v.Len())))
+		return mutate(random, v.Index(random.Intn(v.Len())))
 	}
 	return true
 }
 
-func nudgeMap(random *rand.Rand, v reflect.Value) bool {
+func mutateMap(random *rand.Rand, v reflect.Value) bool {
 	switch random.Intn(5) {
 	case 0:
 		v.SetZero()
@@ -89,7 +89,7 @@ func nudgeMap(random *rand.Rand, v reflect.Value) bool {
 		item := reflect.New(v.Type().Elem()).Elem()
 		if old := v.MapIndex(key); old.IsValid() {
 			item.Set(old)
-			nudge(random, item)
+			mutate(random, item)
 		}
 		v.SetMapIndex(key, item)
 	}
