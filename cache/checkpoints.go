@@ -93,14 +93,19 @@ func (c *checkpoints) reset() {
 	}
 }
 
-// find returns a state of the epoch at exactly the position, or nil.
-func (c *checkpoints) find(epoch uint64, at Position) *state {
+// find returns a state that is connected to current at exactly the position, or nil.
+func (c *checkpoints) find(current *state, at Position) *state {
 	for i := range c.recent {
-		if s := c.recent[i].Load(); s != nil && s.epoch == epoch && s.position == at {
+		if s := c.recent[i].Load(); s != nil && s.connected(current) && s.position == at {
 			return s
 		}
 	}
 	return nil
+}
+
+// connected reports whether events alone lead from one of the states to the other.
+func (s *state) connected(other *state) bool {
+	return s.epoch == other.epoch && s.repairs == other.repairs
 }
 
 // remember keeps a reconstructed state for later readers of its revision.
@@ -163,12 +168,12 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s := c.checkpoints.find(current.epoch, at); s != nil {
+	if s := c.checkpoints.find(current, at); s != nil {
 		return s, nil
 	}
 	base, events := current, current.events
 	for _, s := range c.checkpoints.list() {
-		if s.epoch == current.epoch && s.position >= at && s.position <= current.position {
+		if s.connected(current) && s.position >= at {
 			base, events = s, nil
 			break
 		}

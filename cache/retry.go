@@ -71,11 +71,11 @@ func (c *Cache) showRepaired(repaired []repair) {
 		return
 	}
 	next := now.clone()
+	next.repairs++ // past states with fewer repairs have the corrupt objects
 	for _, r := range repaired {
 		next.put(r.sound)
 	}
 	c.publish(next)
-	c.checkpoints.reset() // they have the corrupt objects
 	for _, r := range repaired {
 		c.log.repair(r)
 	}

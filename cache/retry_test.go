@@ -87,6 +87,32 @@ func TestHealedPast(t *testing.T) {
 	}
 }
 
+// TestHealedWhilePastIsRead checks that a past state with a corrupt object, which a slow reader reconstructs while the
+// object is healed, is not returned to later readers.
+func TestHealedWhilePastIsRead(t *testing.T) {
+	schema := NewSchema("things", nil)
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	corrupt, sound := corruptObjects(schema, 1)
+	c.Reset(corrupt, 1)
+	o := NewObject(ObjectConfig{Key: "other", Revision: 2}, schema)
+	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: o.Key(), Object: o}}})
+	before := c.current.Load()
+	c.showRepaired([]repair{{corrupt[0], sound[0]}})
+	if _, err := c.past(before, 1); err != nil {
+		t.Fatal(err)
+	}
+	past, err := c.At(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page, err := past.List(Query{}, nil); err != nil || !slices.Equal(page.Objects, sound) {
+		t.Errorf("%d objects, %v", len(page.Objects), err)
+	}
+}
+
 // TestHealedEvents checks that after a repair, readers of the log find the sound object in the event that brought the
 // corrupt one. Nothing else changes.
 func TestHealedEvents(t *testing.T) {

@@ -92,6 +92,7 @@ type state struct {
 	position Position // after the events of this revision
 	epoch    uint64
 	history  uint64 // of the store, see Snapshot.History
+	repairs  int    // how often showRepaired has changed the objects in this epoch
 	// events are the events that led from the previous state to this one.
 	events []*Event
 }
