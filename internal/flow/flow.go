@@ -308,11 +308,12 @@ func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes
 // Gauge counts requests, and keeps the highest count.
 type Gauge struct{ now, peak atomic.Int64 }
 
-// Add counts delta more requests, and returns how many there are.
+// Add counts delta more requests, and returns how many there are. The peak is raised when requests leave; until then
+// Peak finds them in now.
 func (g *Gauge) Add(delta int64) int64 {
 	now := g.now.Add(delta)
-	if peak := g.peak.Load(); now > peak {
-		g.peak.CompareAndSwap(peak, now)
+	before := now - delta
+	for peak := g.peak.Load(); before > peak && !g.peak.CompareAndSwap(peak, before); peak = g.peak.Load() {
 	}
 	return now
 }
@@ -327,7 +328,7 @@ func (g *Gauge) note(in bool) {
 }
 
 // Peak returns the highest count since the last call.
-func (g *Gauge) Peak() int { return int(max(g.peak.Swap(g.now.Load()), g.now.Load())) }
+func (g *Gauge) Peak() int { return int(max(g.peak.Swap(0), g.now.Load())) }
 
 // Waiting returns the peaks of waiting reads and of other waiting requests since the last call.
 func (f *Control) Waiting() (reading, mutating int) { return f.waiting[0].Peak(), f.waiting[1].Peak() }

@@ -462,3 +462,27 @@ func TestDeletedLevelsAreDropped(t *testing.T) {
 		t.Errorf("left are %v", f.Levels())
 	}
 }
+
+// TestGaugeKeepsItsPeak checks that each call of Peak returns the highest count since the last one, in which requests
+// have been counted all the time, part of it, or not at all.
+func TestGaugeKeepsItsPeak(t *testing.T) {
+	var g Gauge
+	for i, step := range []struct {
+		deltas []int64
+		peak   int
+	}{
+		{nil, 0},
+		{[]int64{1, 1, -1, 1, 1, -1}, 3},
+		{nil, 2},
+		{[]int64{-1, -1, 1}, 2},
+		{[]int64{-1}, 1},
+		{nil, 0},
+	} {
+		for _, delta := range step.deltas {
+			g.Add(delta)
+		}
+		if peak := g.Peak(); peak != step.peak {
+			t.Errorf("step %d: peak of %d, want %d", i, peak, step.peak)
+		}
+	}
+}
