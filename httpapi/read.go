@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/reads"
@@ -46,7 +47,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 		}
 		return x.reading.Serve(i)
 	}
-	if streams.IsUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
+	if len(x.Peek("Upgrade")) > 0 && wsstream.IsWebSocketRequest(x.HTTP()) {
 		return false // upstream's handler serves websockets
 	}
 	r.streams.Watch(streams.WatchRequest{

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/util/peerproxy"
 
 	"github.com/larder-io/larder/httpapi/aggregator"
@@ -45,13 +46,16 @@ func (r *router) route(x *apiCall) {
 	}
 	i, ok := r.table.Load().Lookup(&x.Request)
 	switch {
-	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
+	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/") || x.APIPrefix == "apis" && x.Group == "":
+		// "//api/..." and "/apis//...": authorized as a resource, but not routed as one
 		x.Text(http.StatusNotFound, "404 page not found")
 	case !ok && r.serveCustom(x):
 	case !ok:
 		r.noEndpoint(x)
 	case !i.Permits(&x.Request):
 		r.noMethod(x, i)
+	case x.LacksName(): // even if a field selector has a name: it was authorized as a list
+		x.Fail(apierrors.NewBadRequest("name must be provided"))
 	case i.View != nil && r.reader.read(x, &i.Resource):
 	case i.Writes != nil && i.Writes.Serves(x.Verb):
 		write(x, i.Writes)

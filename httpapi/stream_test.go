@@ -253,6 +253,16 @@ func TestWatchOverWebsocket(t *testing.T) {
 	}
 }
 
+// TestWebsocketOfTwoConnectionFields checks that the second field counts, too. Upstream's handler then rejects it.
+func TestWebsocketOfTwoConnectionFields(t *testing.T) {
+	c := newPair(t).dial(t)
+	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: keep-alive\r\nConnection: Upgrade\r\n\r\n", configmaps)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("%v %v", resp, err)
+	}
+}
+
 // TestReadsAreInUpstreamsMetrics checks that upstream's metrics count requests that never were net/http requests.
 func TestReadsAreInUpstreamsMetrics(t *testing.T) {
 	p := newPair(t)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/streams"
@@ -155,11 +155,10 @@ func abortable(h http.Handler) http.Handler {
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	h = x.withAuditID(h)
-	upgrades := slices.ContainsFunc(req.Header["Connection"], func(value string) bool { return streams.IsUpgrade(value, req.Header.Get("Upgrade")) })
 	switch length := req.ContentLength; {
 	case x.LongRunning():
 		x.serveStream(h, time.Time{})
-	case upgrades, length < 0, length > maxHandedWhole, x.Method == http.MethodHead:
+	case httpstream.IsUpgradeRequest(req), length < 0, length > maxHandedWhole, x.Method == http.MethodHead:
 		x.serveStream(h, x.Deadline)
 	default:
 		x.serveBuffered(abortable(h), true)

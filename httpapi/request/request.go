@@ -131,7 +131,7 @@ func (r *Request) parsePath() error {
 		r.Verb, r.VerbInPath = parts[0], true
 		parts = parts[1:]
 	} else {
-		r.Verb = verbOf(r.Method)
+		r.Verb = VerbOf(r.Method)
 	}
 	r.parseResource(parts)
 	r.refineVerb()
@@ -196,8 +196,12 @@ func (r *Request) refineGet() {
 	}
 }
 
-// NamesItem reports whether the path itself names an item.
-func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
+// NamesItem reports whether the path is that of an item or of its subresource.
+func (r *Request) NamesItem() bool { return len(r.Parts) > 1 }
+
+// LacksName reports whether the path is that of an item whose name is empty, as in pods//log. Verb is then that of a
+// collection, and Name may come from a field selector.
+func (r *Request) LacksName() bool { return r.NamesItem() && r.Parts[1] == "" }
 
 // IsReadOnly reports whether the request is a get, list or watch.
 func (r *Request) IsReadOnly() bool { return r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" }
@@ -285,8 +289,8 @@ func (r *Request) LongRunning() bool {
 	return false
 }
 
-// verbOf returns the verb of a method on an item.
-func verbOf(method string) string {
+// VerbOf returns the verb of a method on an item.
+func VerbOf(method string) string {
 	switch method {
 	case http.MethodPost:
 		return "create"

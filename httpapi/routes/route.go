@@ -147,19 +147,23 @@ func (i *Endpoint) Permits(r *request.Request) bool {
 	if len(i.connect) > 0 {
 		return i.connect[r.Method] != nil
 	}
-	if r.VerbInPath || r.Verb == "watch" || r.Verb == "list" || r.Verb == "get" {
-		return r.Method == http.MethodGet && i.serves(r.Verb)
+	verb := r.Verb
+	if r.LacksName() {
+		verb = request.VerbOf(r.Method)
+	}
+	if r.VerbInPath || verb == "watch" || verb == "list" || verb == "get" {
+		return r.Method == http.MethodGet && i.serves(verb)
 	}
 	if i.Endpoint.Namespaced && !r.InNamespace {
 		return false
 	}
-	switch r.Verb {
+	switch verb {
 	case "create":
-		return r.NamesItem() == (i.Endpoint.Subresource != "") && i.serves(r.Verb)
+		return r.NamesItem() == (i.Endpoint.Subresource != "") && i.serves(verb)
 	case "update", "patch", "delete":
-		return r.NamesItem() && i.serves(r.Verb)
+		return r.NamesItem() && i.serves(verb)
 	default:
-		return i.serves(r.Verb)
+		return i.serves(verb)
 	}
 }
 

@@ -337,11 +337,6 @@ func (w *streamWriter) recovered(p any, log []any) {
 	_ = w.finish()
 }
 
-// IsUpgrade reports whether the client asks for another protocol.
-func IsUpgrade(connection, upgrade string) bool {
-	return upgrade != "" && strings.Contains(strings.ToLower(connection), "upgrade")
-}
-
 // A handler has two ways to set trailers, as with net/http's server: it announces their names
 // in the header Trailer before its body, or it sets fields with the prefix
 // http.TrailerPrefix at any time.
