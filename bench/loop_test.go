@@ -99,8 +99,8 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestSettleGivesUp checks that settle waits as long as deliveries come, and then for the given time.
-func TestSettleGivesUp(t *testing.T) {
+// TestAwaitProgressGivesUp checks that awaitProgress waits as long as deliveries come, and then for the given time.
+func TestAwaitProgressGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watchers{progress: make(chan struct{}, 1)}
 		go func() {
@@ -111,7 +111,7 @@ func TestSettleGivesUp(t *testing.T) {
 			}
 		}()
 		start := time.Now()
-		if missing := w.settle(t.Context(), 10, time.Second); missing != 6 {
+		if missing := w.awaitProgress(t.Context(), 10, time.Second); missing != 6 {
 			t.Errorf("%d deliveries are missing, want 6", missing)
 		}
 		// The last delivery is at 3.6 s.

@@ -183,9 +183,9 @@ func markText(run int64, i int) string {
 
 func newRun() int64 { return time.Now().UnixMilli() }
 
-// settle waits until all expected deliveries have arrived, or none has arrived for the given time. It returns how
-// many are missing.
-func (w *watchers) settle(ctx context.Context, expected int, patience time.Duration) (missing int) {
+// awaitProgress waits until all expected deliveries have arrived, or none has arrived for the given time. It returns
+// how many are missing.
+func (w *watchers) awaitProgress(ctx context.Context, expected int, patience time.Duration) (missing int) {
 	for {
 		if missing = expected - int(w.delivered.Load()); missing <= 0 {
 			return 0
@@ -205,10 +205,10 @@ var errUndelivered = errors.New("bench: a change was not delivered")
 // awaitDeliveries waits for missing deliveries, and records those that do not arrive.
 func (w *watchers) awaitDeliveries(ctx context.Context, expected int, patience time.Duration) error {
 	if w.target.stopped() { // the expected number is unknown
-		w.settle(ctx, expected, min(patience, time.Second))
+		w.awaitProgress(ctx, expected, min(patience, time.Second))
 		return ctx.Err()
 	}
-	for range w.settle(ctx, expected, patience) {
+	for range w.awaitProgress(ctx, expected, patience) {
 		w.rec.fail(errUndelivered)
 	}
 	return ctx.Err()

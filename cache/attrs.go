@@ -78,7 +78,7 @@ func packFields(dst []byte, set fields.Set, o *Object) []byte {
 	return dst
 }
 
-// lookupField returns the value at place i of packed field values.
+// lookupField returns the value at index i of packed field values.
 func lookupField(packed string, i int) (value string, found bool) {
 	for ; len(packed) > 0; i-- {
 		n, width := binary.Uvarint([]byte(packed))

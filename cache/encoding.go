@@ -42,7 +42,7 @@ type account struct {
 	urgent bool
 }
 
-// stored is one kept encoding or frame and its place in the Budget's order.
+// stored is one kept encoding or frame and its position in the Budget's order.
 type stored struct {
 	seal  invariants.Seal // of bytes
 	bytes []byte

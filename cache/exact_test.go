@@ -18,7 +18,7 @@ import (
 )
 
 // TestExactRevisionOutlastsReload checks a cache whose resource does not change. Its revision must be the store's, far
-// above the last change. That must hold even if the subscription loses its place, and the cache reloads at an earlier
+// above the last change. That must hold even if the subscription loses its position, and the cache reloads at an earlier
 // revision so that watches can continue.
 func TestExactRevisionOutlastsReload(t *testing.T) {
 	for _, c := range []struct {
@@ -34,16 +34,16 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 				m.start(t)
 				loads := int64(2)
 				if c.replaced {
-					m.settle(t)
+					m.awaitStore(t)
 					store.Restore(first, true)
-					m.settle(t)
+					m.awaitStore(t)
 					loads++
 				}
 				changed := m.put(t, testPrefix+"a", "2")
 				for range 10 {
 					m.put(t, "/registry/others/o", "x")
 				}
-				told := m.settle(t).Revision()
+				told := m.awaitStore(t).Revision()
 				check := func(when string) {
 					t.Helper()
 					s := m.cache.Snapshot()
@@ -79,14 +79,14 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 				if got := m.reflector.Stats.Loads.Load(); got != loads {
 					t.Errorf("%d loads", got)
 				}
-				m.settle(t)
+				m.awaitStore(t)
 			})
 		})
 	}
 }
 
 // TestSnapshotRevisionsDoNotDecreaseUnderRace has readers take snapshots while this and other resources change at
-// different rates and the subscription loses its place. The revisions of a reader's snapshots must not decrease,
+// different rates and the subscription loses its position. The revisions of a reader's snapshots must not decrease,
 // and each snapshot must equal the store at its revision.
 func TestSnapshotRevisionsDoNotDecreaseUnderRace(t *testing.T) {
 	for _, replay := range []int64{0, 1_000_000} {
@@ -135,7 +135,7 @@ func TestSnapshotRevisionsDoNotDecreaseUnderRace(t *testing.T) {
 			}
 			over.Store(true)
 			readers.Wait()
-			m.settle(t)
+			m.awaitStore(t)
 		})
 	}
 }
@@ -181,13 +181,13 @@ func TestRevisionBeforeTheLastChangesIsFound(t *testing.T) {
 		store.PutAll(map[string][]byte{testPrefix + "a/1": []byte("1")})
 		m := replayed(t, store, kv.TailConfig{})
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		var revisions []int64
 		for i := range 4 {
 			revisions = append(revisions, m.put(t, testPrefix+"a/1", fmt.Sprint(i)))
 			m.put(t, testPrefix+"b/1", fmt.Sprint(i))
 		}
-		m.settle(t)
+		m.awaitStore(t)
 		for n := 1; n <= 4; n++ {
 			want := revisions[4-n] - 1
 			if got := m.cache.Before(n, "a/"); got != want {

@@ -355,7 +355,7 @@ func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 		}
 		m.store.PutAll(many)
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		ask(t, m.cache, "app=7", 5)
 		synctest.Wait()
 		if got := ask(t, m.cache, "app=7", 1); got != "app" {
@@ -363,9 +363,9 @@ func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 		}
 		m.store.Restore(2, true)
 		time.Sleep(time.Second)
-		m.settle(t)
+		m.awaitStore(t)
 		m.put(t, testPrefix+"ns/0000", "7")
-		s := m.settle(t)
+		s := m.awaitStore(t)
 		page, err := s.List(Query{Label: selector(t, "app=7")}, nil)
 		if err != nil || s.Epoch() != 2 || page.Index != "app" || len(page.Objects) != 11 {
 			t.Errorf("after a reload: %d objects by index %q, %v", len(page.Objects), page.Index, err)

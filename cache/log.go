@@ -15,7 +15,7 @@ type FrameKey uint32
 
 // Event is one change of one object. It is immutable and shared.
 type Event struct {
-	// Pos is the event's place in the Log.
+	// Pos is the event's position in the Log.
 	Pos Position
 	// Revision is the store's revision of the change. Events of one revision are
 	// adjacent.

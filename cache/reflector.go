@@ -52,7 +52,7 @@ type ReflectorConfig struct {
 
 // Reflector keeps a Cache equal to a prefix of a store: it loads all objects, then
 // applies the batches of its subscription, and reloads whenever the
-// subscription has lost its place. It is the only writer of its Cache.
+// subscription has lost its position. It is the only writer of its Cache.
 //
 // A subscription may begin in the past. Then the Reflector loads the objects of that revision and
 // replays the events since, so that the Log reaches back to before the start. The Cache becomes
@@ -147,7 +147,7 @@ func (r *Reflector) follow(ctx context.Context, group *errgroup.Group) error {
 		if !errors.Is(err, kv.ErrLost) {
 			return err
 		}
-		r.config.Logger.Warn("subscription lost its place, reloading", "resource", r.cache.schema.name)
+		r.config.Logger.Warn("subscription lost its position, reloading", "resource", r.cache.schema.name)
 	}
 }
 

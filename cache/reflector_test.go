@@ -98,8 +98,8 @@ func (m *mirror) remove(t *testing.T, key string) int64 {
 	return result.Revision
 }
 
-// settle waits until the cache is as new as the store, and compares them.
-func (m *mirror) settle(t *testing.T) Snapshot {
+// awaitStore waits until the cache is as new as the store, and compares them.
+func (m *mirror) awaitStore(t *testing.T) Snapshot {
 	t.Helper()
 	revision, err := m.store.Revision(t.Context())
 	if err != nil {
@@ -146,7 +146,7 @@ func TestReflectorMirrorsStore(t *testing.T) {
 		m.store.PutAll(many)
 		m.remove(t, testPrefix)
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		if stats := &m.reflector.Stats; stats.Loaded.Load() != 2500 || stats.Loads.Load() == 0 {
 			t.Errorf("after the load: %+v", stats)
 		}
@@ -162,7 +162,7 @@ func TestReflectorMirrorsStore(t *testing.T) {
 		for i := range 50 {
 			events = append(events, fmt.Sprint(m.remove(t, fmt.Sprintf("%sns/%04d", testPrefix, i))))
 		}
-		m.settle(t)
+		m.awaitStore(t)
 		logged, _, err := m.cache.Log().Read(position, make([]*Event, 0, 1000))
 		if err != nil {
 			t.Fatal(err)
@@ -183,9 +183,9 @@ func TestReflectorFollowsOtherResources(t *testing.T) {
 		m := newMirror(t)
 		m.put(t, testPrefix+"a", "1")
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		revision := m.put(t, "/registry/others/x", "1")
-		if got := m.settle(t).Revision(); got < revision {
+		if got := m.awaitStore(t).Revision(); got < revision {
 			t.Errorf("label %d, want %d", got, revision)
 		}
 	})
@@ -197,7 +197,7 @@ func TestReflectorCorruptObject(t *testing.T) {
 		m.put(t, testPrefix+"a/corrupt", "corrupt")
 		m.put(t, testPrefix+"b/sound", "1")
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		revision := m.put(t, testPrefix+"a/panics", "panic")
 		if err := m.cache.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestReflectorCorruptObject(t *testing.T) {
 		}
 		m.remove(t, testPrefix+"a/panics")
 		m.put(t, testPrefix+"a/corrupt", "repaired")
-		m.settle(t)
+		m.awaitStore(t)
 	})
 }
 
@@ -256,10 +256,10 @@ func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
 					m.put(t, testPrefix+key, "1")
 				}
 				m.start(t)
-				before := m.settle(t)
+				before := m.awaitStore(t)
 				c.fault(t, m)
 				time.Sleep(10 * time.Second) // the tail may have to notice first
-				after := m.settle(t)
+				after := m.awaitStore(t)
 				if got := after.Epoch() - before.Epoch(); got != c.epochs {
 					t.Errorf("%d new epochs, want %d", got, c.epochs)
 				}
@@ -295,7 +295,7 @@ func TestReflectorRepeatsLoad(t *testing.T) {
 			return nil
 		})
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		if stats := &m.reflector.Stats; stats.Loads.Load() != 1 || stats.Loaded.Load() != 13_000 {
 			t.Errorf("%+v", stats)
 		}
@@ -328,7 +328,7 @@ func TestReflectorCompactedBetweenPages(t *testing.T) {
 			return nil
 		})
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 	})
 }
 
@@ -336,7 +336,7 @@ func TestReflectorTakesOffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		stats := &m.reflector.Stats
 		offered, decoded := stats.Offered.Load(), stats.Decoded.Load()
 		handed := func(revision int64) *Object {
@@ -357,7 +357,7 @@ func TestReflectorTakesOffers(t *testing.T) {
 		// An offer that cannot make its object is dropped.
 		m.cache.Offer("a", []byte("third"), 1, func(int64) *Object { return nil })
 		m.put(t, testPrefix+"a", "third")
-		m.settle(t)
+		m.awaitStore(t)
 		if stats.Offered.Load()-offered != 1 || stats.Decoded.Load()-decoded != 2 {
 			t.Errorf("before %d and %d, after %+v", offered, decoded, stats)
 		}
@@ -437,11 +437,11 @@ func TestReflectorForgetsWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		for i := range 500 {
 			m.put(t, testPrefix+"a", fmt.Sprint(i))
 		}
-		m.settle(t)
+		m.awaitStore(t)
 		if n := m.cache.Log().Len(); n != 500 {
 			t.Fatalf("%d events", n)
 		}
@@ -521,7 +521,7 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	m.settle(t)
+	m.awaitStore(t)
 }
 
 // TestAheadReturnsTheNewestWrite checks that Ahead returns the newest successful write whose event has not
@@ -530,7 +530,7 @@ func TestAheadReturnsTheNewestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		expect := func(when string, revision int64) *Object {
 			t.Helper()
 			o := m.cache.Ahead("a")

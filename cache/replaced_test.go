@@ -37,7 +37,7 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 			return nil
 		})
 		m.start(t)
-		s := m.settle(t)
+		s := m.awaitStore(t)
 		if shown || pages <= 3 {
 			t.Errorf("what was loaded of two histories was shown (%d pages)", pages)
 		}
@@ -56,7 +56,7 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 		kept := m.put(t, testPrefix+"b", "kept")
 		m.start(t)
 		last := m.put(t, testPrefix+"b", "lost")
-		m.settle(t)
+		m.awaitStore(t)
 		loading := make(chan struct{})
 		m.store.SetHook(func(op, _ string) error {
 			if op == "list" {
@@ -107,10 +107,10 @@ func TestReplayOfAReplacedStore(t *testing.T) {
 		for range 30 {
 			m.put(t, "/registry/others/a", "lost")
 		}
-		m.settle(t)
+		m.awaitStore(t)
 		m.store.EndWatches(kv.ErrCompacted) // the cache loads the past and stays exact up to the present
 		time.Sleep(10 * time.Second)
-		m.settle(t)
+		m.awaitStore(t)
 		m.store.SetHook(func(op, key string) error {
 			if op == "list" && strings.HasPrefix(key, testPrefix) {
 				return errors.New("unavailable")
@@ -125,7 +125,7 @@ func TestReplayOfAReplacedStore(t *testing.T) {
 		m.store.EndWatches(kv.ErrCompacted)
 		time.Sleep(10 * time.Second)
 		m.store.SetHook(nil)
-		if s := m.settle(t); s.Revision() != kept+5 {
+		if s := m.awaitStore(t); s.Revision() != kept+5 {
 			t.Errorf("the cache claims revision %d of a store at %d", s.Revision(), kept+5)
 		}
 		m.checkPast(t, kept, kept+5)

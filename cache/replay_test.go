@@ -116,7 +116,7 @@ func TestReflectorReplaysThePast(t *testing.T) {
 					t.Errorf("ready at revision %d", got)
 				}
 				store.SetHook(nil)
-				m.settle(t)
+				m.awaitStore(t)
 				if got := m.cache.Log().Oldest(); got != c.oldest {
 					t.Errorf("the log reaches back to %d, want %d", got, c.oldest)
 				}
@@ -179,7 +179,7 @@ func TestReflectorIsReadyAtThePresent(t *testing.T) {
 		if got := m.cache.Snapshot().Revision(); got < 12 {
 			t.Errorf("ready at revision %d", got)
 		}
-		m.settle(t)
+		m.awaitStore(t)
 	})
 }
 
@@ -200,7 +200,7 @@ func TestReflectorReplaysOfReplacedStore(t *testing.T) {
 		if err := m.cache.WaitReady(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		m.settle(t)
+		m.awaitStore(t)
 	})
 }
 
@@ -237,7 +237,7 @@ func TestReflectorReloadsThePast(t *testing.T) {
 					shown = now
 				}
 				m.start(t)
-				epoch := m.settle(t).Epoch()
+				epoch := m.awaitStore(t).Epoch()
 				store.Hold()
 				store.EndWatches(errors.New("connection lost"))
 				write(20)
@@ -251,7 +251,7 @@ func TestReflectorReloadsThePast(t *testing.T) {
 				}
 				store.Release()
 				time.Sleep(10 * time.Second)
-				if got := m.settle(t).Epoch(); got == epoch {
+				if got := m.awaitStore(t).Epoch(); got == epoch {
 					t.Error("a gap did not begin a new epoch")
 				}
 				if got := m.cache.Log().Oldest(); got != c.oldest {
@@ -291,7 +291,7 @@ func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 		if err := m.cache.WaitReady(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if s := m.settle(t); s.Revision() != 51 || m.cache.Log().Oldest() != 50 {
+		if s := m.awaitStore(t); s.Revision() != 51 || m.cache.Log().Oldest() != 50 {
 			t.Errorf("at %d, from %d on", s.Revision(), m.cache.Log().Oldest())
 		}
 	})
@@ -308,7 +308,7 @@ func TestReplayedEventsAge(t *testing.T) {
 		time.Sleep(time.Hour)
 		m := replayed(t, store, kv.TailConfig{Replay: 1000})
 		m.start(t)
-		m.settle(t)
+		m.awaitStore(t)
 		time.Sleep(4 * time.Minute)
 		if n := m.cache.Log().Len(); n != 500 {
 			t.Errorf("%d events four minutes after the start", n)

@@ -235,7 +235,7 @@ func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 		down.Store(false)
 		reads.Store(0)
 		time.Sleep(2 * maintainEvery)
-		m.settle(t)
+		m.awaitStore(t)
 		if _, err := m.cache.Snapshot().List(Query{}, nil); err != nil {
 			t.Errorf("after all can be understood: %v", err)
 		}

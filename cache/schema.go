@@ -92,7 +92,7 @@ func (s *Schema) Pressure() Pressure {
 // encoding itself because [Budget.MakeRoom] reported false must call it.
 func (s *Schema) Refuse() { s.pressure.refused.Add(1) }
 
-// fieldIndex is the place of a field in every object's packed values, or -1.
+// fieldIndex returns the position of a field in every object's packed values, or -1.
 func (s *Schema) fieldIndex(name string) int {
 	return slices.Index(*s.fields.Load(), name)
 }

@@ -112,7 +112,7 @@ func (s *state) addIndex(ix Index, learnt *learnt) {
 	s.indexes = append(s.indexes, index{Index: ix, tree: btree.NewG(degree, lessEntry), learnt: learnt})
 }
 
-// labelIndex is the place of the index of a label, or -1.
+// labelIndex returns the position in indexes of the index of a label, or -1.
 func (s *state) labelIndex(key string) int {
 	return slices.IndexFunc(s.indexes, func(ix index) bool { return ix.Label == key })
 }

@@ -190,8 +190,8 @@ func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 }
 
 // metricsPage returns the page at /metrics, which includes the counts of the monitors in own.
-func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Amend: s.config.Amend, Limits: s.config.Pages.Limits, Resettable: !s.config.NoProfiling}
+func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.MetricsPage {
+	p := &apimetrics.MetricsPage{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Amend: s.config.Amend, Limits: s.config.Pages.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
 		p.Resources = append(p.Resources, s.config.Extensions.Monitors())
 	}

@@ -86,7 +86,7 @@ func recoverPanic(x *apiCall) {
 	}
 	x.TakeAudit().Panicked(p)
 	if exchange.IsAbort(p) {
-		x.Cut = true
+		x.Abort = true
 		metrics.RecordRequestAbort(x.HTTP(), x.RequestInfo())
 		return
 	}

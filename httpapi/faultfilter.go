@@ -39,7 +39,7 @@ func (g *faultFilter) route(x *apiCall, next *router) {
 	}
 	switch plan.Lost(x.StatusCode()) {
 	case faults.LoseCut:
-		x.Cut = true
+		x.Abort = true
 	case faults.LoseTimeout: // as if the handler, which has counted its answer, had missed the deadline
 		x.Audit.Answer(http.StatusGatewayTimeout)
 		x.TimeOut()

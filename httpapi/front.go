@@ -75,7 +75,7 @@ func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 	target := string(carrier.Target())
 	name, rest := splitTarget(target)
 	if s := f.servers[name]; s != nil {
-		return s.chain.handle(below{carrier, []byte(rest)}, received)
+		return s.chain.handle(strippedRequest{carrier, []byte(rest)}, received)
 	}
 	x := new(exchange.Exchange)
 	x.Init(carrier, received, nil)
@@ -108,11 +108,11 @@ func splitTarget(target string) (name, rest string) {
 	return name, rest
 }
 
-// below is a request without the prefix of its target. All later code, beginning with the parser, sees only the rest.
-type below struct {
+// strippedRequest is a request without the prefix of its target. The parser and all later code see only the rest.
+type strippedRequest struct {
 	exchange.Carrier
 	target []byte
 }
 
 // Target implements exchange.Carrier.
-func (b below) Target() []byte { return b.target }
+func (b strippedRequest) Target() []byte { return b.target }

@@ -206,7 +206,7 @@ func (s *scriptedAdmission) race(a admission.Attributes) {
 		return
 	}
 	s.races--
-	defer s.side.settle(kind, a.GetNamespace())
+	defer s.side.awaitWrites(kind, a.GetNamespace())
 	key := kind.key(a.GetNamespace(), a.GetName())
 	object, metadata, _ := s.side.stored(key)
 	switch {

@@ -133,7 +133,7 @@ func (w *writesPair) run(namespace string, sequence []*writeRequest) (diff strin
 			}
 			all[i] = append(all[i], seen)
 			w.codes[fmt.Sprint(r.method, " ", seen.code)]++
-			s.settle(r.kind, r.namespace)
+			s.awaitWrites(r.kind, r.namespace)
 		}
 		straddled = straddled || time.Now().Unix() != began
 		contents[i] = s.contents(t, namespace)
@@ -176,9 +176,9 @@ func (s *writesSide) empty(namespace string) {
 	s.store.PutAll(gone)
 }
 
-// settle waits until the side's cache has all writes: a write that begins with an older object is admitted once more,
+// awaitWrites waits until the side's cache has all writes: a write that begins with an older object is admitted once more,
 // as in upstream.
-func (s *writesSide) settle(k *writtenKind, namespace string) {
+func (s *writesSide) awaitWrites(k *writtenKind, namespace string) {
 	s.must(s.t, get(k.collection(namespace)+"?fieldSelector=metadata.name%3Dnone"))
 }
 

@@ -87,9 +87,9 @@ func (valueTooLarge) Error() string    { return "etcdserver: request is too larg
 func (valueTooLarge) Code() codes.Code { return codes.InvalidArgument }
 
 // Put implements kv.Store.
-func (s boundedStore) Put(ctx context.Context, key string, value []byte, options kv.PutOptions) (kv.Result, error) {
+func (s boundedStore) Put(ctx context.Context, key string, value []byte, options kv.PutOptions) (kv.WriteResult, error) {
 	if len(value) > maxStoredObject {
-		return kv.Result{}, &kv.Error{Err: valueTooLarge{}}
+		return kv.WriteResult{}, &kv.Error{Err: valueTooLarge{}}
 	}
 	return s.Store.Put(ctx, key, value, options)
 }

@@ -92,7 +92,7 @@ func BenchmarkWrites(b *testing.B) {
 			<-store.Ready()
 			benchSubscription(b, store)
 			for own := store.OwnWrites(); own == store.OwnWrites(); {
-				must[kv.Result](b)(store.Delete(b.Context(), "/registry/none", 1))
+				must[kv.WriteResult](b)(store.Delete(b.Context(), "/registry/none", 1))
 			}
 			if by == "client" {
 				store.WithoutOwnWrites()
@@ -155,7 +155,7 @@ func BenchmarkWriteToApplied(b *testing.B) {
 	var revision int64
 	b.ReportAllocs()
 	for b.Loop() {
-		result := must[kv.Result](b)(store.Put(b.Context(), "/registry/pods/a", value, kv.PutOptions{IfRevision: revision}))
+		result := must[kv.WriteResult](b)(store.Put(b.Context(), "/registry/pods/a", value, kv.PutOptions{IfRevision: revision}))
 		revision = result.Revision
 		if err := sub.Wait(b.Context(), must[int64](b)(store.Revision(b.Context()))); err != nil {
 			b.Fatal(err)

@@ -29,7 +29,7 @@ func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 }
 
 // TestClusterLeaderKilled writes while the leader is killed and restarted. Acknowledged writes must not be lost,
-// and the Tail must see each once and in order, without losing its place.
+// and the Tail must see each once and in order, without losing its position.
 func TestClusterLeaderKilled(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 3, nil)
@@ -85,7 +85,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	}
 	seen.sawOnce(t, acknowledged)
 	if state := tail.State(); state.Losses != 0 {
-		t.Errorf("the tail lost its place: %+v", state)
+		t.Errorf("the tail lost its position: %+v", state)
 	}
 }
 

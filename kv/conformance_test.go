@@ -141,7 +141,7 @@ func (s *suite) testGet() {
 
 func (s *suite) testPut() {
 	key := s.prefix + "a"
-	put := func(value string, revision int64) kv.Result {
+	put := func(value string, revision int64) kv.WriteResult {
 		s.Helper()
 		result, err := s.Put(s.ctx, key, []byte(value), kv.PutOptions{IfRevision: revision})
 		s.must(err)

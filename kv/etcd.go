@@ -208,15 +208,15 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 }
 
 // Put writes one key if its last revision is the expected one.
-func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOptions) (Result, error) {
+func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOptions) (WriteResult, error) {
 	op := "update"
 	if opts.IfRevision == 0 {
 		op = "create"
 	}
 	if err := e.awaitOpen(ctx); err != nil {
-		return Result{}, e.fail(op, key, err)
+		return WriteResult{}, e.fail(op, key, err)
 	}
-	put := func(lease clientv3.LeaseID) (Result, error) {
+	put := func(lease clientv3.LeaseID) (WriteResult, error) {
 		write := clientv3.OpPut(key, "", clientv3.WithLease(lease))
 		write.WithValueBytes(value) // a string would be copied twice
 		return e.commit(ctx, op, key, opts.IfRevision, write)
@@ -227,7 +227,7 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 	for attempt := 1; ; attempt++ {
 		lease, err := e.leases.lease(ctx, e.connection.Client, opts.TTL, e.history.replacements.Load())
 		if err != nil {
-			return Result{}, e.fail("grant lease for", key, err)
+			return WriteResult{}, e.fail("grant lease for", key, err)
 		}
 		result, err := put(lease)
 		if attempt > 1 || !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -238,9 +238,9 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 }
 
 // Delete removes one key if its last revision is the expected one.
-func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result, error) {
+func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (WriteResult, error) {
 	if err := e.awaitOpen(ctx); err != nil {
-		return Result{}, e.fail("delete", key, err)
+		return WriteResult{}, e.fail("delete", key, err)
 	}
 	result, err := e.commit(ctx, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
 	if err == nil && result.Committed && result.Current.Revision != ifRevision {
@@ -251,13 +251,13 @@ func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result
 
 // readDeleted reads the deleted item from a store that does not return it with the deletion
 // (kine pkg/logstructured/logstructured.go).
-func (e *Etcd) readDeleted(ctx context.Context, key string, result Result) (Result, error) {
+func (e *Etcd) readDeleted(ctx context.Context, key string, result WriteResult) (WriteResult, error) {
 	resp, err := e.connection.Client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
 	if err != nil {
-		return Result{}, e.fail("delete", key, err)
+		return WriteResult{}, e.fail("delete", key, err)
 	}
 	if len(resp.Kvs) == 0 { // it recorded the deletion of nothing
-		return Result{Revision: result.Revision}, nil
+		return WriteResult{Revision: result.Revision}, nil
 	}
 	result.Current, result.Found = itemOf(resp.Kvs[0]), true
 	return result, nil
@@ -265,7 +265,7 @@ func (e *Etcd) readDeleted(ctx context.Context, key string, result Result) (Resu
 
 // commit runs write if the key's last revision is the expected one and reads the
 // key otherwise, in one transaction.
-func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, write clientv3.Op) (Result, error) {
+func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, write clientv3.Op) (WriteResult, error) {
 	mark, start := e.history.mark(), time.Now()
 	resp, err := e.connection.Client.KV.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(key), "=", ifRevision)).
@@ -274,10 +274,10 @@ func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, wri
 		Commit()
 	e.observe(op, key, start, err)
 	if err != nil {
-		return Result{}, e.fail(op, key, err)
+		return WriteResult{}, e.fail(op, key, err)
 	}
 	e.observeHistory(ctx, mark, resp.Header)
-	result := Result{Committed: resp.Succeeded, Revision: resp.Header.Revision}
+	result := WriteResult{Committed: resp.Succeeded, Revision: resp.Header.Revision}
 	var kvs []*mvccpb.KeyValue
 	if !resp.Succeeded {
 		kvs = resp.Responses[0].GetResponseRange().Kvs

@@ -36,7 +36,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	put := func(value string, over int64) kv.Result {
+	put := func(value string, over int64) kv.WriteResult {
 		result, err := store.Put(ctx, "/registry/pods/default/a", []byte(value), kv.PutOptions{IfRevision: over})
 		if err != nil {
 			fmt.Println(err)
@@ -81,7 +81,7 @@ func ExampleTail() {
 
 	write("/registry/pods/a", "one")
 	pods := tail.Subscribe("/registry/pods/")
-	if err := tail.Wait(ctx, 1); err != nil { // the tail has its place
+	if err := tail.Wait(ctx, 1); err != nil { // the tail has its position
 		fmt.Println(err)
 		return
 	}

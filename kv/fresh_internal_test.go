@@ -34,7 +34,7 @@ func TestFreshOfOneHistory(t *testing.T) {
 		})
 	}
 	begin := func(revision int64) {
-		tail.restart(revision, 0, place{present: revision, foreign: true})
+		tail.restart(revision, 0, position{present: revision, foreign: true})
 		if _, err := sub.Next(ctx); !errors.Is(err, ErrLost) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}
@@ -58,7 +58,7 @@ func TestProgressDoesNotGoBack(t *testing.T) {
 	tail := NewTail(TailConfig{Store: lasting{}, Prefix: "/registry"})
 	sub := tail.Subscribe("/registry/pods/")
 	sub.Loaded(10)
-	tail.restart(10, 0, place{present: 10})
+	tail.restart(10, 0, position{present: 10})
 	tail.dispatch(WatchResponse{Progress: 20})
 	advances := tail.advances.Load()
 	for _, progress := range []int64{15, 20} {

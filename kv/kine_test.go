@@ -123,7 +123,7 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 	}
 	seen.sawOnce(t, acknowledged)
 	if state := tail.State(); state.Losses != 0 || store.Replacements() != 0 {
-		t.Errorf("the tail lost its place: %+v, %d replacements", state, store.Replacements())
+		t.Errorf("the tail lost its position: %+v, %d replacements", state, store.Replacements())
 	}
 }
 

@@ -154,10 +154,10 @@ type PutOptions struct {
 	TTL        time.Duration
 }
 
-// Result is the outcome of a conditional write. If it was not Committed, Current and Found are the
+// WriteResult is the outcome of a conditional write. If it was not Committed, Current and Found are the
 // key's present state. After a committed Delete, Current is the deleted item; after a committed Put
 // it is empty.
-type Result struct {
+type WriteResult struct {
 	Committed bool
 	Revision  int64
 	Current   Item
@@ -181,10 +181,10 @@ type Store interface {
 	// Range returns one page of the keys under a prefix.
 	Range(ctx context.Context, opts RangeOptions) (Page, error)
 	// Put writes one key if its last revision is the expected one.
-	Put(ctx context.Context, key string, value []byte, opts PutOptions) (Result, error)
+	Put(ctx context.Context, key string, value []byte, opts PutOptions) (WriteResult, error)
 	// Delete removes one key if its last revision is the expected one. The Delete of
 	// a missing key is not committed.
-	Delete(ctx context.Context, key string, ifRevision int64) (Result, error)
+	Delete(ctx context.Context, key string, ifRevision int64) (WriteResult, error)
 	// Watch delivers every event under the prefix with a revision > after. The
 	// channel is closed after an error response, and when ctx ends.
 	Watch(ctx context.Context, prefix string, after int64) <-chan WatchResponse

@@ -54,7 +54,7 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 
 // reachBack returns how many revisions before the current one the Tail should begin: Replay, or more if
 // that span has fewer Ticks of the Clock.
-func (t *Tail) reachBack(ctx context.Context, from place) (int64, error) {
+func (t *Tail) reachBack(ctx context.Context, from position) (int64, error) {
 	if t.config.Replay <= 0 || t.config.Clock.Ticks == 0 || t.config.Replay >= from.present-from.floor {
 		return t.config.Replay, nil
 	}
@@ -141,7 +141,7 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 	return page, ok, err
 }
 
-// Begin blocks until the Tail has a place in the store's history, and returns the revision at which an
+// Begin blocks until the Tail has a position in the store's history, and returns the revision at which an
 // owner that must load should load: past is the oldest revision >= least that the Tail followed from and
 // the store still has. Next then delivers all later events. present is the revision that the store had when
 // the Tail began. Without such a past both are 0, and the owner loads the newest state.
@@ -203,7 +203,7 @@ type beginning struct {
 	quiet         bool // there are none in between
 }
 
-// awaitBeginning waits until the Tail has a place in the history, and returns where the owner can load.
+// awaitBeginning waits until the Tail has a position in the history, and returns where the owner can load.
 func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 	for {
 		changed, _, _ := s.whenChanged(math.MaxInt64)
@@ -213,12 +213,12 @@ func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return beginning{}, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
+			return beginning{}, fmt.Errorf("kv: wait for the position of %s: %w", s.prefix, ctx.Err())
 		}
 	}
 }
 
-// beginningNow is awaitBeginning without waiting. known is false if the Tail has no place yet. It
+// beginningNow is awaitBeginning without waiting. known is false if the Tail has no position yet. It
 // clears lost: the owner is about to load.
 func (s *Subscription) beginningNow() (at beginning, known bool) {
 	t := s.tail
@@ -252,7 +252,7 @@ const fillTimeout = 10 * time.Second
 var errTooLong = errors.New("kv: too much has happened")
 
 // fill reads the events after past up to at.present and puts them in front of the queue, which has all
-// later ones. If the subscription loses its place meanwhile, fill leaves the queue unchanged.
+// later ones. If the subscription loses its position meanwhile, fill leaves the queue unchanged.
 func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()

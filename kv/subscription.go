@@ -14,7 +14,7 @@ import (
 // ErrLost says that a subscription has missed events: the store compacted them
 // or was replaced, or the owner left too much unread. The owner must reload the
 // state and call Loaded.
-var ErrLost = errors.New("kv: subscription lost its place")
+var ErrLost = errors.New("kv: subscription lost its position")
 
 // unknown is a position in the history that is not known yet.
 const unknown = -1
@@ -33,7 +33,7 @@ type Subscription struct {
 	// progress is the revision of the last batch that was applied, or of the load, if all batches are
 	// applied. Otherwise it is the revision of the oldest batch that is not, negative.
 	progress atomic.Int64
-	// kept is the value of Fresh when the owner lost its place. The owner's state is still exact for that revision.
+	// kept is the value of Fresh when the owner lost its position. The owner's state is still exact for that revision.
 	kept atomic.Int64
 
 	staged []Event // of the batch being routed; guarded by Tail.mu
@@ -167,7 +167,7 @@ func (s *Subscription) setProgressLocked(applied int64) {
 
 // Fresh returns a revision up to which the owner has applied everything. It returns 0 before the owner's first load,
 // and once the store is known to have been replaced. It never goes back in one history of the store: when the owner
-// loses its place, Fresh keeps its value until Loaded. See the package doc for what an owner notes before it reloads.
+// loses its position, Fresh keeps its value until Loaded. See the package doc for what an owner notes before it reloads.
 func (s *Subscription) Fresh() int64 {
 	fresh, _ := s.fresh()
 	return fresh
@@ -249,7 +249,7 @@ func (s *Subscription) WaitIn(ctx context.Context, history uint64, revision int6
 }
 
 // whenChanged returns a channel and whether the owner has loaded. The channel is closed when the owner has applied
-// everything up to a revision, or next loads or loses its place.
+// everything up to a revision, or next loads or loses its position.
 func (s *Subscription) whenChanged(revision int64) (changed <-chan struct{}, loaded bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,7 +316,7 @@ func (s *Subscription) lose(foreign bool) {
 	}
 }
 
-// Reload gives up the subscription's place, for an owner that does not trust its
+// Reload gives up the subscription's position, for an owner that does not trust its
 // state: Next returns ErrLost, and Wait waits until the owner has reloaded.
 func (s *Subscription) Reload() {
 	s.tail.mu.Lock()

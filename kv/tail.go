@@ -51,10 +51,10 @@ type TailConfig struct {
 	Store  Store
 	Prefix string // of everything to follow; a missing "/" at its end is added
 	// QueueBytes is how much a subscription may leave unread before it loses its
-	// place; 0 is 256 MiB.
+	// position; 0 is 256 MiB.
 	QueueBytes int64
 	// Replay is how many revisions before the current one Run begins, if the store still has them. It applies at the
-	// start, and after Run has lost its place to a compaction. Clock may raise it. With 0, Run begins at the current
+	// start, and after Run has lost its position to a compaction. Clock may raise it. With 0, Run begins at the current
 	// revision.
 	Replay int64
 	Clock  Clock
@@ -83,7 +83,7 @@ type Tail struct {
 	// seen is raised after everything up to it was queued to its subscriptions. It
 	// is 0 before the start and while the history is lost.
 	seen atomic.Int64
-	// history is how often the store had been replaced when the watch found its place.
+	// history is how often the store had been replaced when the watch found its position.
 	history atomic.Uint64
 	kick    chan struct{} // has an element when a goroutine began to wait
 	// advances counts the responses with new progress, of the watch and of watches that read the past for
@@ -93,7 +93,7 @@ type Tail struct {
 	progress, losses, heard atomic.Int64
 
 	mu      sync.Mutex
-	started bool // the watch's place in the store's history is known
+	started bool // the watch's position in the store's history is known
 	// past is the revision at which the Tail began, if it was before the store's revision at that time,
 	// present. Otherwise both are 0.
 	past, present int64
@@ -190,7 +190,7 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 	}
 }
 
-// runWatch finds a place in the store's history and follows the history, without a gap after a failure, until
+// runWatch finds a position in the store's history and follows the history, without a gap after a failure, until
 // it is lost. Then runWatch starts over: after a compaction possibly in the past, but in a replaced store never
 // before its current revision (floor).
 func (t *Tail) runWatch(ctx context.Context) error {
@@ -206,26 +206,26 @@ func (t *Tail) runWatch(ctx context.Context) error {
 			floor = present
 		}
 		history = replacements
-		err = t.followFrom(ctx, place{max(floor, 1), present, replacements, foreign})
+		err = t.followFrom(ctx, position{max(floor, 1), present, replacements, foreign})
 		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
 			return err
 		}
-		t.config.Logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
+		t.config.Logger.Warn("watch lost its position, reloading", "revision", t.seen.Load(), "error", err)
 		known, replaced = t.known(), errors.Is(err, ErrReplaced)
 		t.lose(replaced)
 	}
 }
 
-// place is where to begin: not before floor, in a store at revision present. replacements is the store's
+// position is where to begin: not before floor, in a store at revision present. replacements is the store's
 // count; foreign says that the store's history is not the one that was followed before.
-type place struct {
+type position struct {
 	floor, present int64
 	replacements   uint64
 	foreign        bool
 }
 
-// followFrom follows the history from a place until it is lost.
-func (t *Tail) followFrom(ctx context.Context, from place) error {
+// followFrom follows the history from a position until it is lost.
+func (t *Tail) followFrom(ctx context.Context, from position) error {
 	reach, err := t.reachBack(ctx, from)
 	if err != nil {
 		return err
@@ -299,9 +299,9 @@ func (t *Tail) endWatch(cause error) {
 	}
 }
 
-// restart begins to follow the history of a place at a revision: every event after
+// restart begins to follow the history of a position at a revision: every event after
 // the revision will be queued.
-func (t *Tail) restart(revision, reach int64, from place) {
+func (t *Tail) restart(revision, reach int64, from position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.started, t.start, t.reach, t.notedFrom = true, revision, reach, 0

@@ -35,7 +35,7 @@ type owner struct {
 	prefix   string
 	sub      *kv.Subscription
 	state    map[string]string
-	lost     bool  // has seen that it lost its place
+	lost     bool  // has seen that it lost its position
 	revision int64 // of the last batch applied, or of the load
 	held     []kv.Batch
 	losses   int
@@ -193,7 +193,7 @@ func (o *owner) apply(n int) {
 	o.sub.Applied(n)
 }
 
-// load loads an owner that is empty or has lost its place, at the revision that Begin returns.
+// load loads an owner that is empty or has lost its position, at the revision that Begin returns.
 func (o *owner) load(f *fixture) {
 	if o.state != nil && !o.lost {
 		return

@@ -478,7 +478,7 @@ func TestTailWaitsForStore(t *testing.T) {
 	})
 }
 
-// TestSubscriptionLoadedTooEarly loads before the Tail has found its place. Writes in between must not be missed.
+// TestSubscriptionLoadedTooEarly loads before the Tail has found its position. Writes in between must not be missed.
 func TestSubscriptionLoadedTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -506,7 +506,7 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 				t.Errorf("Next: %v, want ErrLost", err)
 			}
 		}
-		// While its place is lost the tail has seen nothing.
+		// While its position is lost the tail has seen nothing.
 		store.SetHook(down)
 		store.EndWatches(kv.ErrReplaced)
 		synctest.Wait()

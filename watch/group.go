@@ -52,9 +52,9 @@ type node struct {
 	// Invariant: it lies between two revisions.
 	start cache.Position
 
-	// cut says that the chain ends here. The new chain begins at start or later. A watcher reads
+	// truncated says that the chain ends here. The new chain begins at start or later. A watcher reads
 	// the Log from start until it has reached the new chain.
-	cut bool
+	truncated bool
 
 	first Delivery // of type 0 in a node without deliveries
 	rest  []Delivery
@@ -105,7 +105,7 @@ func (g *group) cutLocked(end, start cache.Position) {
 	// A watcher that comes to the cut must find the new chain, so this comes first.
 	g.open.Store(&node{start: start})
 	g.length = 0
-	last.next.Store(&node{start: end, cut: true})
+	last.next.Store(&node{start: end, truncated: true})
 }
 
 // attach makes w one of the group's watchers.

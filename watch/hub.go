@@ -331,7 +331,7 @@ func (h *Hub) checkLocked() {
 	for id, g := range h.groups {
 		n := g.open.Load()
 		invariants.Assertf(g.id == id, "watch: group %v filed under %v", g.id, id)
-		invariants.Assertf(!g.touched && n.next.Load() == nil && !n.cut, "watch: group %v has no open node", id)
+		invariants.Assertf(!g.touched && n.next.Load() == nil && !n.truncated, "watch: group %v has no open node", id)
 		invariants.Assertf(n.start <= h.next, "watch: chain of %v begins at %d, the hub is at %d", id, n.start, h.next)
 		g.mu.Lock()
 		invariants.Assertf(len(g.watchers) > 0, "watch: group %v without watchers", id)

@@ -3,7 +3,7 @@ package watch
 import "github.com/larder-io/larder/cache"
 
 // shardPage is how many objects of a shard are looked up at once. They lie far apart, and finding
-// the place of a page in the tree reads keys that nothing else has read lately (S1).
+// the position of a page in the tree reads keys that nothing else has read lately (S1).
 const shardPage = 1024
 
 // replay is a cursor in a Snapshot. It holds at most a page of the objects that are not delivered yet.

@@ -78,7 +78,7 @@ func (w *writer) write(t *testing.T, times int) {
 		key := fmt.Sprintf("ns-%d/%d", w.random.IntN(2), w.random.IntN(20))
 		change := watchtest.Change{Key: key}
 		var (
-			result kv.Result
+			result kv.WriteResult
 			err    error
 		)
 		if w.exists[key] != 0 && w.random.IntN(4) == 0 {

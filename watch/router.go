@@ -6,17 +6,17 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// router finds the groups that an event can concern. Each group waits at one place.
+// router finds the groups that an event can concern. Each group has one routeKey.
 // A router has no lock: the Hub's guards it.
 type router struct {
-	groups   map[place][]*group
+	groups   map[routeKey][]*group
 	triggers map[trigger]int              // how many groups wait for values of each
 	shards   [cache.ShardKeys]*shardTable // nil without groups
 }
 
-// place is where a group waits: for an object, for a value of a property, for a name, for a
-// namespace, or, if it is zero, for everything.
-type place struct {
+// routeKey selects the events of a group: those of an object, of a value of a property, of a name or of a
+// namespace. The zero routeKey selects all.
+type routeKey struct {
 	namespace, name string
 	trigger         trigger
 	value           string
@@ -48,33 +48,33 @@ func (t trigger) value(o *cache.Object) (string, bool) {
 }
 
 func newRouter() *router {
-	return &router{groups: make(map[place][]*group), triggers: make(map[trigger]int)}
+	return &router{groups: make(map[routeKey][]*group), triggers: make(map[trigger]int)}
 }
 
-// placeOf returns the place at which a group with the filter f waits.
-func placeOf(f *filter) place {
+// routeKeyOf returns the routeKey of a group with the filter f.
+func routeKeyOf(f *filter) routeKey {
 	if f.namespace != "" && f.name != "" {
-		return place{namespace: f.namespace, name: f.name}
+		return routeKey{namespace: f.namespace, name: f.name}
 	}
 	for _, req := range f.field.Requirements() {
 		if value, found := f.field.RequiresExactMatch(req.Field); found {
-			return place{trigger: trigger{byField, req.Field}, value: value}
+			return routeKey{trigger: trigger{byField, req.Field}, value: value}
 		}
 	}
 	reqs, _ := f.label.Requirements()
 	for i := range reqs {
 		if value, found := f.label.RequiresExactMatch(reqs[i].Key()); found {
-			return place{trigger: trigger{byLabel, reqs[i].Key()}, value: value}
+			return routeKey{trigger: trigger{byLabel, reqs[i].Key()}, value: value}
 		}
 	}
-	return place{namespace: f.namespace, name: f.name}
+	return routeKey{namespace: f.namespace, name: f.name}
 }
 
-// add adds g at its place, or to a shardTable.
+// add adds g under its routeKey, or to a shardTable.
 func (r *router) add(g *group) {
-	at := placeOf(&g.filter)
+	at := routeKeyOf(&g.filter)
 	// A group waits for hashes if nothing but the shard narrows it.
-	if g.hashed = at == (place{}) && g.shard != nil && narrowShard(&g.filter); g.hashed {
+	if g.hashed = at == (routeKey{}) && g.shard != nil && narrowShard(&g.filter); g.hashed {
 		t := r.shards[g.shard.Key()]
 		if t == nil {
 			t = new(shardTable)
@@ -90,7 +90,7 @@ func (r *router) add(g *group) {
 	}
 }
 
-// remove removes g from its place.
+// remove removes g.
 func (r *router) remove(g *group) {
 	without := func(at []*group) []*group { return slices.DeleteFunc(at, func(o *group) bool { return o == g }) }
 	if g.hashed {
@@ -101,7 +101,7 @@ func (r *router) remove(g *group) {
 		}
 		return
 	}
-	at := placeOf(&g.filter)
+	at := routeKeyOf(&g.filter)
 	if r.groups[at] = without(r.groups[at]); len(r.groups[at]) == 0 {
 		delete(r.groups, at)
 	}
@@ -124,19 +124,19 @@ func (r *router) count(g *group, more int) {
 // before and after) times the number of watchers in shardTables that it has skipped.
 func (r *router) concerned(e *cache.Event, visit func(*group)) (skipped uint64) {
 	namespace, name := e.Subject().Namespace(), e.Subject().Name()
-	r.visit(place{}, visit)
-	r.visit(place{name: name}, visit)
+	r.visit(routeKey{}, visit)
+	r.visit(routeKey{name: name}, visit)
 	if namespace != "" {
-		r.visit(place{namespace: namespace}, visit)
-		r.visit(place{namespace: namespace, name: name}, visit)
+		r.visit(routeKey{namespace: namespace}, visit)
+		r.visit(routeKey{namespace: namespace, name: name}, visit)
 	}
 	for t := range r.triggers {
 		now, isNow := t.value(e.Object)
 		if isNow {
-			r.visit(place{trigger: t, value: now}, visit)
+			r.visit(routeKey{trigger: t, value: now}, visit)
 		}
 		if before, was := t.value(e.Prev); was && !(isNow && before == now) {
-			r.visit(place{trigger: t, value: before}, visit)
+			r.visit(routeKey{trigger: t, value: before}, visit)
 		}
 	}
 	for key, t := range r.shards {
@@ -147,8 +147,8 @@ func (r *router) concerned(e *cache.Event, visit func(*group)) (skipped uint64) 
 	return skipped
 }
 
-// visit calls visit for each group that waits at a place.
-func (r *router) visit(at place, visit func(*group)) {
+// visit calls visit for each group under a routeKey.
+func (r *router) visit(at routeKey, visit func(*group)) {
 	for _, g := range r.groups[at] {
 		visit(g)
 	}

@@ -316,7 +316,7 @@ func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, eve
 func (w *Watcher) pollChain(dst []Delivery, full int) []Delivery {
 	for w.err == nil && len(dst) < full {
 		n := w.node
-		if n.cut {
+		if n.truncated {
 			w.next = max(w.next, n.start)
 			w.state, w.node = catchingUp, nil
 			return dst
@@ -376,7 +376,7 @@ func (w *Watcher) Bookmark() (Delivery, bool) {
 	if cache.Position(position) >= s.Position() {
 		revision = s.Revision()
 	}
-	if w.node.cut || w.node.next.Load() != nil || w.group.over.Load() {
+	if w.node.truncated || w.node.next.Load() != nil || w.group.over.Load() {
 		return Delivery{}, false
 	}
 	if revision < w.after && w.delivered == w.after {

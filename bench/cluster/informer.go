@@ -28,7 +28,7 @@ const (
 	shortestWatch = 5 * time.Minute // the timeout of a watch is one to two times this
 	firstBackoff  = 800 * time.Millisecond
 	mostBackoff   = 30 * time.Second
-	calm          = 2 * time.Minute // without a failure for this time, the backoff resets to firstBackoff
+	backoffReset  = 2 * time.Minute // without a failure for this time, the backoff resets to firstBackoff
 	veryShort     = time.Second     // a watch that ends sooner without an event has failed
 )
 
@@ -255,7 +255,7 @@ func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 
 // delay returns how long to wait after a failure.
 func (f *informer) delay() time.Duration {
-	if time.Since(f.failedAt) > calm {
+	if time.Since(f.failedAt) > backoffReset {
 		f.backoff = firstBackoff
 	}
 	f.failedAt = time.Now()

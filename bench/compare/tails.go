@@ -118,7 +118,7 @@ func (c *Comparison) undisturbed(s step) step {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.settle(ctx); err != nil {
+		if err := c.awaitIdle(ctx); err != nil {
 			return nil, err
 		}
 		return plain(ctx, kind)
@@ -137,7 +137,7 @@ func (c *Comparison) end(measured string) (back func(context.Context) error, err
 			}
 			c.servers[kind] = again
 		}
-		return c.settle(ctx)
+		return c.awaitIdle(ctx)
 	}
 	for _, kind := range []string{Stock, Larder, writer} {
 		if c.servers[kind] == nil || kind == measured {
@@ -155,11 +155,11 @@ func (c *Comparison) end(measured string) (back func(context.Context) error, err
 	return back, nil
 }
 
-// settle waits until the servers are idle, for a limited time, because other load on the machine may delay them.
-func (c *Comparison) settle(ctx context.Context) error {
+// awaitIdle waits until the servers are idle, for a limited time, because other load on the machine may delay them.
+func (c *Comparison) awaitIdle(ctx context.Context) error {
 	const (
 		interval = 250 * time.Millisecond
-		calm     = interval / 20
+		maxUsed  = interval / 20
 		longest  = 15 * time.Second
 	)
 	if c.config.Quick {
@@ -172,7 +172,7 @@ func (c *Comparison) settle(ctx context.Context) error {
 	err = wait.PollUntilContextTimeout(ctx, interval, longest, false, func(context.Context) (done bool, err error) {
 		before := used
 		used, err = c.used()
-		return used-before < calm, err
+		return used-before < maxUsed, err
 	})
 	if ctx.Err() == nil && wait.Interrupted(err) {
 		return nil

@@ -69,8 +69,8 @@ func (r *Report) JSON(w io.Writer) error {
 	return nil
 }
 
-// Judged returns the results that thresholds apply to: in a comparison, Larder's.
-func (r *Report) Judged() []*bench.Result {
+// Evaluated returns the results that thresholds apply to: in a comparison, Larder's.
+func (r *Report) Evaluated() []*bench.Result {
 	if r.Table == nil {
 		return r.Results
 	}

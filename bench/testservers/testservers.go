@@ -134,7 +134,7 @@ func (f *Servers) EtcdURL() string { return etcdURL(f.etcd) }
 func etcdURL(etcd *Server) string { return "http://" + etcd.Target.Address() }
 
 func (f *Servers) startEtcd(ctx context.Context) (*Server, error) {
-	dir, port, err := f.place("etcd")
+	dir, port, err := f.allocate("etcd")
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (f *Servers) start(ctx context.Context, kind, etcd string, g Guards) (*Serv
 	if kind == Stock {
 		name, program = Stock, f.config.Stock
 	}
-	dir, port, err := f.place(name)
+	dir, port, err := f.allocate(name)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 		}
 		return server, err
 	}
-	dir, port, err := f.place("larder")
+	dir, port, err := f.allocate("larder")
 	if err != nil {
 		return nil, err
 	}
@@ -236,15 +236,15 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 // StartOther starts another program that serves at least a part of the API over TLS and HTTP/1.1, and waits until it
 // is ready. args returns the program's arguments for a port.
 func (f *Servers) StartOther(ctx context.Context, name, program string, args func(port string) []string) (*Server, error) {
-	_, port, err := f.place(name)
+	_, port, err := f.allocate(name)
 	if err != nil {
 		return nil, err
 	}
 	return f.startAPI(ctx, name, program, "https://127.0.0.1:"+port, 0, args(port))
 }
 
-// place returns a new directory and a free port for a server.
-func (f *Servers) place(name string) (dir, port string, err error) {
+// allocate returns a new directory and a free port for a server.
+func (f *Servers) allocate(name string) (dir, port string, err error) {
 	f.count++
 	dir = filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d", name, f.count))
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -160,9 +160,9 @@ type Case struct {
 	Crossed bool   `json:"crossed"`
 }
 
-// Judge compares results with all bounds. A bound on a figure that was not measured is crossed, so that it
+// Evaluate compares results with all bounds. A bound on a figure that was not measured is crossed, so that it
 // cannot pass unnoticed.
-func (t Thresholds) Judge(results []*bench.Result) []Case {
+func (t Thresholds) Evaluate(results []*bench.Result) []Case {
 	var cases []Case
 	for _, r := range results {
 		for _, b := range t.complete() {

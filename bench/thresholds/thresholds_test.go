@@ -82,7 +82,7 @@ func TestThresholds(t *testing.T) {
 		if c.flags != "" {
 			flags = strings.Split(c.flags, "; ")
 		}
-		err := thresholds.Err(parsed(t, flags...).Judge([]*bench.Result{c.of}))
+		err := thresholds.Err(parsed(t, flags...).Evaluate([]*bench.Result{c.of}))
 		if c.crossed == "" {
 			if err != nil {
 				t.Errorf("%s: %v", c.flags, err)
@@ -121,7 +121,7 @@ func TestThresholdsOfKinds(t *testing.T) {
 		if err := wanted.Check(all); err != nil {
 			t.Errorf("%s: %v", flags, err)
 		}
-		err := thresholds.Err(wanted.Judge(all))
+		err := thresholds.Err(wanted.Evaluate(all))
 		if (err == nil) != (crossed == "") || err != nil && !strings.Contains(err.Error(), crossed) {
 			t.Errorf("%s: %v, want %q", flags, err, crossed)
 		}

@@ -143,7 +143,7 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 func (o *options) report(cmd *cobra.Command, r *report.Report, old []*bench.Result, failed error) error {
 	r.Title, r.Command = "larder-bench "+cmd.Name(), strings.Join(append([]string{"larder-bench"}, o.args...), " ")
 	r.Machine, r.Date = bench.Machine(), time.Now()
-	r.Cases = o.thresholds.Judge(r.Judged())
+	r.Cases = o.thresholds.Evaluate(r.Evaluated())
 	if len(old) > 0 && failed == nil {
 		const percent = 100
 		var err error

@@ -3,7 +3,7 @@
 //
 // Upstream's metrics belong to the process, and count writes, failed reads, and reads that waited for flow
 // control. A [Monitor] counts the other reads, and [Access] counts authentications, authorizations and the filters
-// between them. For each request for /metrics, a [Page] adds their counts
+// between them. For each request for /metrics, a [MetricsPage] adds their counts
 // to upstream's, by names and labels. Collectors then read the contents of caches.
 //
 // Counting takes no lock and allocates nothing.

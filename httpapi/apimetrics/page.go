@@ -18,8 +18,8 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 )
 
-// Page serves /metrics.
-type Page struct {
+// MetricsPage serves /metrics.
+type MetricsPage struct {
 	Resources  []*Resources // of everything that is served
 	Access     *Access
 	Collectors []prometheus.Collector
@@ -35,7 +35,7 @@ type Page struct {
 
 // Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process, the collectors to this
 // server. Only the answers of this server have the sum of both.
-func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
+func (p *MetricsPage) Install(to common.PathHandlerByGroupVersion) error {
 	metrics.Register()
 	handlermetrics.Register()
 	proxymetrics.Register()

@@ -55,7 +55,7 @@ func (l *Ledger) Run(ctx context.Context) {
 
 // Account returns k's account. It does not keep k's strings.
 func (l *Ledger) Account(k Key) *Account {
-	k.cut()
+	k.truncate()
 	l.lookup.RLock()
 	a := l.accounts[k]
 	l.lookup.RUnlock()
@@ -171,8 +171,8 @@ const (
 	maxVerb     = 32
 )
 
-// cut truncates all names to their maximum lengths.
-func (k *Key) cut() {
+// truncate truncates all names to their maximum lengths.
+func (k *Key) truncate() {
 	k.User = k.User[:min(len(k.User), maxUser)]
 	k.UserAgent = k.UserAgent[:min(len(k.UserAgent), maxAgent)]
 	k.Resource = k.Resource[:min(len(k.Resource), maxResource)]

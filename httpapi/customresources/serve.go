@@ -199,7 +199,7 @@ func (e *Extensions) awaitReplaced(ctx context.Context, gr schema.GroupResource,
 // deleted, no create follows. Otherwise a create could add an object that the finalizer misses, and
 // the next CRD of the name would find it.
 func (e *Extensions) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	s, err := e.settled(crd)
+	s, err := e.awaitServing(crd)
 	if err != nil {
 		return nil, err
 	}
@@ -211,9 +211,9 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(crd *apiextensions
 	return deleter, err
 }
 
-// settled waits until crd or a newer state of it is served, and until the objects are created that
+// awaitServing waits until crd or a newer state of it is served, and until the objects are created that
 // were admitted before.
-func (e *Extensions) settled(crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
+func (e *Extensions) awaitServing(crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
 	e.mu.Lock()
 	base := e.base
 	e.mu.Unlock()

@@ -30,9 +30,9 @@ type narrowStore struct {
 }
 
 // Put implements kv.Store.
-func (s narrowStore) Put(ctx context.Context, key string, value []byte, options kv.PutOptions) (kv.Result, error) {
+func (s narrowStore) Put(ctx context.Context, key string, value []byte, options kv.PutOptions) (kv.WriteResult, error) {
 	if bytes.Contains(value, []byte(`"large"`)) && bytes.Contains(value, []byte(s.tooMuch)) {
-		return kv.Result{}, &kv.Error{Err: tooLarge{}}
+		return kv.WriteResult{}, &kv.Error{Err: tooLarge{}}
 	}
 	return s.Store.Put(ctx, key, value, options)
 }

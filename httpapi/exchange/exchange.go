@@ -207,7 +207,7 @@ func (x *Exchange) CommonHeaders() {
 // Reset empties the response.
 func (x *Exchange) Reset() {
 	x.Close()
-	x.Response = Response{Header: x.Header[:0], Cut: x.Cut, Hijack: x.Hijack, Streamed: x.Streamed}
+	x.Response = Response{Header: x.Header[:0], Abort: x.Abort, Hijack: x.Hijack, Streamed: x.Streamed}
 	x.CommonHeaders()
 }
 

@@ -67,8 +67,8 @@ type Response struct {
 
 	// Closing closes the connection after the response, for example after a request that could not be read.
 	Closing bool
-	// Cut closes the connection without a response.
-	Cut bool
+	// Abort closes the connection without a response.
+	Abort bool
 	// Hijack is called when the exchange has ended, and writes the whole response. Streamed means that
 	// [Carrier.StartStream] was called.
 	Hijack   func(Hijacked)

@@ -192,11 +192,11 @@ func (ss *Session) bodyBy(until time.Time) error {
 	return ss.conn.SetReadDeadline(until)
 }
 
-// settle discards the rest of the body, and reports whether another request can follow: not after an
+// discardBody discards the rest of the body, and reports whether another request can follow: not after an
 // error, if the rest is large, or if the client waits for 100 Continue. It runs before the answer is
 // written, because some clients read only after they have sent everything. The request holds no seat
 // meanwhile.
-func (ss *Session) settle(x *exchange.Exchange) bool {
+func (ss *Session) discardBody(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {
 	case b.over:

@@ -183,16 +183,16 @@ func (c *memoryConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Limits of linger.
+// Limits of lingeringClose.
 const (
 	lingerBytes = 64 << 20
 	lingerTotal = 5 * time.Second
 	lingerPause = 500 * time.Millisecond
 )
 
-// linger closes the writing side of a connection and reads the client's remaining bytes: the kernel resets a
+// lingeringClose closes the writing side of a connection and reads the client's remaining bytes: the kernel resets a
 // connection that is closed with unread bytes, and the client may lose the answer.
-func linger(c net.Conn) {
+func lingeringClose(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return
 	}

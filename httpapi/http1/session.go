@@ -235,7 +235,7 @@ func (ss *Session) request() (take func(), again bool) {
 	switch {
 	case x.Streamed:
 		return func() {}, false
-	case x.Cut:
+	case x.Abort:
 		return nil, false
 	case x.Hijack != nil:
 		return ss.give(x.Hijack), false
@@ -353,7 +353,7 @@ func (ss *Session) refuse(err error) {
 func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	resp := &ss.response
 	setHeader(resp, &x.Response)
-	closing = closing || resp.Header.ConnectionClose() || ss.ends() || !ss.settle(x)
+	closing = closing || resp.Header.ConnectionClose() || ss.ends() || !ss.discardBody(x)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()
@@ -365,7 +365,7 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 		return false
 	}
 	if closing && !ss.body.over {
-		linger(ss.conn)
+		lingeringClose(ss.conn)
 	}
 	return !closing
 }

@@ -141,14 +141,14 @@ func (r *request) answer(received time.Time) *exchange.Exchange {
 // send writes the response of x, without its body if that is bodiless.
 func (r *request) send(x *exchange.Exchange, bodiless bool) {
 	st := r.stream
-	if x.Cut {
+	if x.Abort {
 		st.abort(http2.ErrCodeInternal)
 		return
 	}
 	st.until = time.Now().Add(r.c.s.config.WriteTimeout)
 	st.owned = int64(len(x.Bytes))
 	if x.Body != nil || x.Reader != nil {
-		st.owned = min(max(exchange.ChunkSize, int64(x.Holds)), maxOwned)
+		st.owned = min(max(exchange.ChunkSize, int64(x.Holds)), maxResponseCharge)
 	}
 	if err := r.respond(x, bodiless); err != nil {
 		klog.V(4).InfoS("Response ended early", "err", err)

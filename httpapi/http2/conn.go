@@ -133,7 +133,7 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 		state := secure.ConnectionState()
 		m.tls = &state
 	}
-	m.tcp = socket.Below(c)
+	m.tcp = socket.TCPOf(c)
 	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
 	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
 	m.framer = http2.NewFramer((*controlWriter)(m), (*frameReader)(m))

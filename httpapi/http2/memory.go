@@ -15,20 +15,20 @@ import (
 // Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
 // twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that
 // window is in one of three states: the client may send it (room), a stream keeps it (held), or it
-// was freed but no WINDOW_UPDATE was sent for it (owed). Answers are bounded only by the pool of the
+// was freed but no WINDOW_UPDATE was sent for it (unsent). Answers are bounded only by the pool of the
 // server.
 //
-// Invariant: room + held + owed == capacity, and headers <= maxHeaders.
+// Invariant: room + held + unsent == capacity, and headers <= maxHeaders.
 //
 // The capacity is the sum of the windows of all streams that may be open, of what is granted to
-// large bodies beyond that, and of what may be owed. So a client can always send as much as the
+// large bodies beyond that, and of what may be unsent. So a client can always send as much as the
 // window of any stream allows, and streams never wait for each other.
 type memoryUsage struct {
-	capacity int64
-	room     int64
-	held     int64
-	owed     int64
-	maxOwed  int64
+	capacity  int64
+	room      int64
+	held      int64
+	unsent    int64
+	maxUnsent int64
 
 	headers    int64
 	maxHeaders int64
@@ -62,7 +62,7 @@ func newMemoryUsage(config *Config) memoryUsage {
 	window := streamWindow(config)
 	capacity := int64(config.MaxStreams+1)*window + large
 	return memoryUsage{
-		capacity: capacity, room: capacity, maxOwed: window, large: large,
+		capacity: capacity, room: capacity, maxUnsent: window, large: large,
 		maxHeaders: largeHeaders * int64(config.MaxHeaderBytes),
 	}
 }
@@ -90,10 +90,10 @@ func (l *memoryUsage) arrive(n int64) bool {
 // free releases n bytes. It returns the increase that the client's window must get.
 func (l *memoryUsage) free(n int64) (more int64) {
 	l.held -= n
-	if l.owed += n; l.owed < l.maxOwed {
+	if l.unsent += n; l.unsent < l.maxUnsent {
 		return 0
 	}
-	more, l.owed = l.owed, 0
+	more, l.unsent = l.unsent, 0
 	l.room += more
 	return more
 }
@@ -156,7 +156,7 @@ func (c *Conn) unlock() {
 	var largest *Conn
 	if share := (max(0, c.memory.pooled-poolFree) + poolStep - 1) / poolStep * poolStep; share != c.memory.share {
 		c.memory.share = share
-		largest = c.s.pool.settle(c, share)
+		largest = c.s.pool.setShare(c, share)
 	}
 	c.mu.Unlock()
 	if largest != nil {
@@ -187,8 +187,8 @@ func (c *Conn) checkLocked() {
 			delete(c.memoryHolders, st)
 		}
 	}
-	invariants.Assertf(l.room+l.held+l.owed == l.capacity && l.room >= 0 && l.owed >= 0 && l.held == held,
-		"httpapi: room %d + held %d (by streams %d) + owed %d is not %d", l.room, l.held, held, l.owed, l.capacity)
+	invariants.Assertf(l.room+l.held+l.unsent == l.capacity && l.room >= 0 && l.unsent >= 0 && l.held == held,
+		"httpapi: room %d + held %d (by streams %d) + unsent %d is not %d", l.room, l.held, held, l.unsent, l.capacity)
 	invariants.Assertf(l.headers == headers && headers <= l.maxHeaders, "httpapi: headers %d (of streams %d) of at most %d", l.headers, headers, l.maxHeaders)
 	invariants.Assertf(l.large >= 0 && l.large+granted == largeBodies*c.s.config.MaxBodyBytes, "httpapi: large %d, granted %d", l.large, granted)
 	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
@@ -205,16 +205,16 @@ type memoryPool struct {
 
 const (
 	poolSize = 256 << 20
-	// maxOwned limits what one response with a Body or Reader counts for, so that a list of any size can be sent.
-	maxOwned = poolSize / 4
+	// maxResponseCharge limits what one response with a Body or Reader counts for, so that a list of any size can be sent.
+	maxResponseCharge = poolSize / 4
 	// poolFree is the memory that a connection may hold without a share of the pool: the headers of usual requests
 	// and small bodies, or one waiting response.
 	poolFree = 32 << 10
 	poolStep = 32 << 10
 )
 
-// settle sets the share of c. It returns the connection that must end because the pool is exhausted, or nil.
-func (p *memoryPool) settle(c *Conn, share int64) (largest *Conn) {
+// setShare sets the share of c. It returns the connection that must end because the pool is exhausted, or nil.
+func (p *memoryPool) setShare(c *Conn, share int64) (largest *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.expelled {

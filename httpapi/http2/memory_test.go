@@ -44,8 +44,8 @@ type modelStream struct {
 // answered reports whether the handler has answered.
 func (s *modelStream) answered() bool { return s.begun || s.released && s.reset }
 
-// owed reports whether the client waits for the end of an answer.
-func (s *modelStream) owed() bool { return s.begun && !s.over && !s.reset }
+// awaitsEnd reports whether the client waits for the end of an answer.
+func (s *modelStream) awaitsEnd() bool { return s.begun && !s.over && !s.reset }
 
 // held returns the number of bytes of the stream's body that the connection keeps.
 func (s *modelStream) held() int64 {
@@ -188,9 +188,9 @@ func (m *model) hear() {
 			of.window += h.more
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeRefusedStream:
 			of.refused = true
-		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeInternal && of.owed() && of.path != "/take":
+		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeInternal && of.awaitsEnd() && of.path != "/take":
 			of.over = true // the client has not read the answer for WriteTimeout
-		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeCancel && of.owed() && of.path == "/take":
+		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeCancel && of.awaitsEnd() && of.path == "/take":
 			of.over = true
 		case h.kind == http2.FrameRSTStream && h.code != http2.ErrCodeNo && h.code != http2.ErrCodeStreamClosed:
 			m.t.Fatalf("stream %d was reset: %v", h.id, h.code)
@@ -218,10 +218,10 @@ func (m *model) check() {
 			pooled += s.held()
 		}
 		handled := (s.path == "/read" || s.path == "/hold") && !s.answered() && !s.refused
-		if handled || s.owed() && s.path != "/take" {
+		if handled || s.awaitsEnd() && s.path != "/take" {
 			headers += s.header
 		}
-		if !s.owed() {
+		if !s.awaitsEnd() {
 			continue
 		}
 		pooled += waitCost
@@ -316,7 +316,7 @@ func (m *model) finish() {
 			if s.reset || s.refused || s.over {
 				continue
 			}
-			if s.owed() {
+			if s.awaitsEnd() {
 				m.widen(s, max(1, int64(len(s.answer))-s.got-s.credit))
 				m.widen(nil, max(1, int64(len(s.answer))-m.credit))
 				m.check()

@@ -243,7 +243,7 @@ func TestPanics(t *testing.T) {
 			case "/abort":
 				panic(http.ErrAbortHandler)
 			case "/cut":
-				x.Cut = true
+				x.Abort = true
 				return x
 			case "/short":
 				x.SendFrom(http.StatusOK, "", 20000, pattern(10000))

@@ -10,9 +10,9 @@ import (
 // but managedFields depend only on which of them are equal and how they sort. Keys and results of a [Cache]
 // have numbers in place of identifiers, so one result serves writes with other identifiers.
 type identifiers struct {
-	texts   []string // by number
-	sealed  bool     // the key of the write is complete, and no other identifier gets a number
-	refused bool     // an identifier got no number: the write is not cached
+	texts       []string // by number
+	keyComplete bool     // the key of the write is complete, and no other identifier gets a number
+	refused     bool     // an identifier got no number: the write is not cached
 }
 
 // maxIdentifiers is the most that may be numbered: a number is one byte.
@@ -36,7 +36,7 @@ func (ids *identifiers) number(text string) byte {
 	escaped := func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '.' && r != ':' && r != '-'
 	}
-	if ids.sealed || len(ids.texts) == maxIdentifiers || strings.ContainsFunc(text, escaped) {
+	if ids.keyComplete || len(ids.texts) == maxIdentifiers || strings.ContainsFunc(text, escaped) {
 		ids.refused = true
 		return 0
 	}
@@ -44,10 +44,10 @@ func (ids *identifiers) number(text string) byte {
 	return byte(len(ids.texts) - 1)
 }
 
-// complete appends the numbers in the order of their identifiers to key, and seals ids. It returns nil if ok is false, an
-// identifier was refused, or the key is too long.
+// complete appends the numbers in the order of their identifiers to key. After that, no identifier gets a
+// number. It returns nil if ok is false, an identifier was refused, or the key is too long.
 func (ids *identifiers) complete(key []byte, ok bool) []byte {
-	ids.sealed = true
+	ids.keyComplete = true
 	sorted := slices.Sorted(slices.Values(ids.texts))
 	for _, text := range sorted {
 		key = append(key, byte(slices.Index(ids.texts, text)))

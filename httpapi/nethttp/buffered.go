@@ -246,20 +246,20 @@ func (w *Recorder) SendTo(x *exchange.Response) {
 	x.CopyHeader(w.sent)
 	length, err := strconv.Atoi(w.sent.Get("Content-Length"))
 	if err == nil && length > 0 && w.body.Len() == 0 && w.status != http.StatusNotModified {
-		x.SendFrom(w.status, "", length, withheld{})
+		x.SendFrom(w.status, "", length, headBody{})
 		return
 	}
 	x.Send(w.status, "", w.body.Bytes())
 }
 
-// withheld is the body of an answer to HEAD whose length the handler has set.
-type withheld struct{}
+// headBody is the body of an answer to HEAD whose length the handler has set.
+type headBody struct{}
 
 // WriteTo writes nothing: an answer that is not to HEAD is cut.
-func (withheld) WriteTo(io.Writer) (int64, error) { return 0, nil }
+func (headBody) WriteTo(io.Writer) (int64, error) { return 0, nil }
 
 // Close implements io.Closer.
-func (withheld) Close() error { return nil }
+func (headBody) Close() error { return nil }
 
 // Filter is one of upstream's filters, which passes the requests that it lets through to a handler.
 type Filter struct{ handler http.Handler }

@@ -264,7 +264,7 @@ type listBody struct {
 	encoder *encoding.Encoder
 	meta    wire.ListMeta
 	objects []*cache.Object
-	source  encoding.Source
+	source  encoding.ItemSource
 	sum     int    // of the items' sizes
 	own     int    // bytes of converted items that the cache does not keep
 	size    int    // of the body, or UnknownSize

@@ -36,7 +36,7 @@ import (
 type Read struct {
 	*exchange.Exchange
 	Stitcher *Stitcher
-	Faults   *inject.Plan // nil injects none
+	Faults   *inject.RequestFaults // nil injects none
 }
 
 // Negotiate finds the format for a request that i serves. Like upstream's router, it rejects media types

@@ -251,7 +251,7 @@ func (p *piece) cost() int64 {
 // pieceSource has the items of pieces and their separators.
 type pieceSource struct {
 	wire.Writer
-	source encoding.Source
+	source encoding.ItemSource
 }
 
 // deflater compresses pieces.

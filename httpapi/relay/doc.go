@@ -14,7 +14,7 @@
 //   - when nothing has read the resource for a while;
 //   - when its CRD changes;
 //   - when the upstream refuses to list or watch it;
-//   - when the Budget has no room for it.
+//   - when the MemoryLimit has no room for it.
 //
 // Built-in resources are cached as the protobuf messages that the upstream has sent, in this program's
 // storage version. The messages keep fields that this program does not know, but it cannot write those as
@@ -35,7 +35,7 @@
 //
 // # Locks and goroutines
 //
-// Budget.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and cache on
+// MemoryLimit.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and cache on
 // further ones; two more ask for the upstream's version and watch its CRDs. [Relay.Run] waits for all of them. A
 // [Proxy] starts none. [TransportFor] says which goroutines are left behind.
 package relay

@@ -292,7 +292,7 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 func TestPageWithoutRoom(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources, func(c *Config) { c.Budget.limit = 3000 })
+		s, stop := start(t, resources, func(c *Config) { c.MemoryLimit.limit = 3000 })
 		defer stop()
 		s.set(func() { s.items["configmaps"] = configMap(t, strings.Repeat("x", 2000), 95) })
 		s.read(t, configMaps)

@@ -180,7 +180,7 @@ type source struct {
 
 // source returns the store of a resource. prefix begins its keys.
 func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, prefix string) (source, error) {
-	client, maxPage := r.config.Client, r.config.Budget.limit/2
+	client, maxPage := r.config.Client, r.config.MemoryLimit.limit/2
 	if f.gvr == crdResource() {
 		maxPage = 0
 	} else if protobuf {
@@ -202,7 +202,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 				return
 			}
 			f.loaded.Add(bytes)
-			r.config.Budget.makeRoom()
+			r.config.MemoryLimit.makeRoom()
 		},
 	})
 	if err != nil {

@@ -49,8 +49,8 @@ type Config struct {
 	// ServeStale is how long caches answer reads while the upstream does not answer.
 	ServeStale time.Duration
 
-	// Budget limits the objects of this and other relays; nil sets no limit.
-	Budget *Budget
+	// MemoryLimit limits the objects of this and other relays; nil sets no limit.
+	MemoryLimit *MemoryLimit
 
 	Logger *slog.Logger // nil discards
 }
@@ -80,11 +80,11 @@ func New(config Config) (*Relay, error) {
 		return nil, errors.New("relay: Registry, Client, Upstream and Proxy are required")
 	}
 	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
-	config.Budget = cmp.Or(config.Budget, NewBudget(0))
+	config.MemoryLimit = cmp.Or(config.MemoryLimit, NewMemoryLimit(0))
 	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
 	r.contact.asked, r.contact.known = make(chan struct{}), lru.New(64)
 	r.contact.last.Store(time.Now().UnixNano())
-	config.Budget.relays = append(config.Budget.relays, r)
+	config.MemoryLimit.relays = append(config.MemoryLimit.relays, r)
 	return r, nil
 }
 
@@ -126,7 +126,7 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 		}
 		maps.DeleteFunc(r.changed, func(_ schema.GroupResource, at time.Time) bool { return time.Since(at) > settleTime })
 		r.mu.Unlock()
-		r.config.Budget.makeRoom()
+		r.config.MemoryLimit.makeRoom()
 	}, max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
 }
 

@@ -131,7 +131,7 @@ func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credenti
 	if held == nil {
 		held = enter()
 		held.of, held.key = c, what
-		c.rights[what], c.settled = held, settled{}
+		c.rights[what], c.decided = held, decidedAt{}
 	}
 	held.holders++
 	return held
@@ -221,12 +221,12 @@ type credential struct {
 	ends       time.Time // when one of ties.Objects, which is being deleted, makes it invalid; zero: none
 	next       time.Time
 	who        user.Info
-	settled    settled
+	decided    decidedAt
 }
 
-// settled has the counters at which a round found that all rights of a credential had been decided. Until one
+// decidedAt has the counters at which a round found that all rights of a credential had been decided. Until one
 // of them changes, or a right is added, rounds do not look at these rights.
-type settled struct {
+type decidedAt struct {
 	known       bool
 	all, losses uint64 // see right
 }

@@ -329,7 +329,7 @@ func TestSettledRightsAreLookedAtAgain(t *testing.T) {
 		if n := j.asked.Load() - before; n != step.want {
 			t.Errorf("%s: %d questions, want %d", step.name, n, step.want)
 		}
-		if !c.settled.known {
+		if !c.decided.known {
 			t.Errorf("%s: the rights are not settled", step.name)
 		}
 	}

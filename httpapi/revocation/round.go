@@ -87,8 +87,8 @@ func (t *round) dueLocked(c *credential) bool {
 	if c.impersonates && !c.asked {
 		return false // the requester must be authenticated first
 	}
-	basis := settled{true, t.counters.all, t.config.Revocation.NodeChanges(c.who)}
-	if c.settled == basis {
+	basis := decidedAt{true, t.counters.all, t.config.Revocation.NodeChanges(c.who)}
+	if c.decided == basis {
 		return false
 	}
 	for _, held := range c.rights {
@@ -99,7 +99,7 @@ func (t *round) dueLocked(c *credential) bool {
 		basis.known = basis.known && !held.asking && !t.now.Before(held.retry)
 	}
 	basis.known = basis.known && !c.impersonates && !t.counters.remote
-	c.settled = basis
+	c.decided = basis
 	return false
 }
 
@@ -263,7 +263,7 @@ func (t *round) learn(c *credential, who user.Info, revisions []int64, ends time
 
 // changeUserLocked makes the rights of c due, because c now belongs to another user.
 func (c *credential) changeUserLocked(who user.Info) {
-	c.who, c.settled = who, settled{}
+	c.who, c.decided = who, decidedAt{}
 	for _, held := range c.rights {
 		held.asked = false
 		if !c.impersonates {

@@ -70,7 +70,7 @@ func TakeWaited(c net.Conn) time.Duration {
 	if own, ok := c.(interface{ TakeWaited() time.Duration }); ok {
 		return own.TakeWaited()
 	}
-	if s := Below(c); s != nil {
+	if s := TCPOf(c); s != nil {
 		return s.TakeWaited()
 	}
 	return 0
@@ -95,8 +95,8 @@ type Group interface {
 	Flush(w *Waiter)
 }
 
-// Below returns the TCP below c, nil if there is none.
-func Below(c net.Conn) *TCP {
+// TCPOf returns the TCP below c, nil if there is none.
+func TCPOf(c net.Conn) *TCP {
 	above, ok := c.(interface{ NetConn() net.Conn })
 	if !ok {
 		return nil
@@ -110,7 +110,7 @@ func WriterTo(c net.Conn) Writer {
 	if own, ok := c.(interface{ Writer() Writer }); ok {
 		return own.Writer()
 	}
-	s := Below(c)
+	s := TCPOf(c)
 	if s == nil {
 		return nil
 	}
@@ -153,7 +153,7 @@ const recordSize = 16 << 10
 // Write writes p to c. If c is above a TCP, all TLS records except the last are written with MSG_MORE. So the kernel
 // sends fewer packets and wakes the client less often (L2).
 func Write(c net.Conn, p []byte) (int, error) {
-	if s := Below(c); s != nil {
+	if s := TCPOf(c); s != nil {
 		return s.write(c, p, len(p))
 	}
 	return c.Write(p)

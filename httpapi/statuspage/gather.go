@@ -88,18 +88,18 @@ type Check struct {
 
 // Memory is the memory that the process has from the operating system, by use.
 type Memory struct {
-	Mapped  int64    `json:"mapped"`  // all that the runtime has and has not given back
-	Heap    int64    `json:"heap"`    // objects, live or not yet collected
-	Live    int64    `json:"live"`    // of the heap at the last collection
-	Goal    int64    `json:"goal"`    // of the heap, when the next collection is due
-	Limit   int64    `json:"limit"`   // GOMEMLIMIT, or a part of the cgroup's; 0 if there is none
-	Caches  Bytes    `json:"caches"`  // of all resources
-	Lists   int64    `json:"lists"`   // compressed pieces of lists
-	Budgets []Budget `json:"budgets"` // of cached data besides the present objects
+	Mapped  int64          `json:"mapped"`  // all that the runtime has and has not given back
+	Heap    int64          `json:"heap"`    // objects, live or not yet collected
+	Live    int64          `json:"live"`    // of the heap at the last collection
+	Goal    int64          `json:"goal"`    // of the heap, when the next collection is due
+	Limit   int64          `json:"limit"`   // GOMEMLIMIT, or a part of the cgroup's; 0 if there is none
+	Caches  Bytes          `json:"caches"`  // of all resources
+	Lists   int64          `json:"lists"`   // compressed pieces of lists
+	Budgets []BudgetStatus `json:"budgets"` // of cached data besides the present objects
 }
 
-// Budget is the limit of one resource, or of all resources that share one.
-type Budget struct {
+// BudgetStatus is the limit of one resource, or of all resources that share one.
+type BudgetStatus struct {
 	Name  string `json:"name"`
 	Limit int64  `json:"limit"` // 0 if there is none
 	Used  int64  `json:"used"`
@@ -244,9 +244,9 @@ func (p *Page) gatherMemory(s *Snapshot) {
 	}
 	s.Goroutines = value(6)
 	m.Lists = p.config.Lists()
-	m.Budgets = []Budget{}
+	m.Budgets = []BudgetStatus{}
 	for _, b := range p.config.Registry.Budgets() {
-		out := Budget{Name: "shared", Limit: max(0, b.LimitOfAll()), Used: b.Used() + b.LogBytes()}
+		out := BudgetStatus{Name: "shared", Limit: max(0, b.LimitOfAll()), Used: b.Used() + b.LogBytes()}
 		if !b.Resource.Empty() {
 			out.Name = b.Resource.String()
 		}

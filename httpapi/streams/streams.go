@@ -117,7 +117,7 @@ func (ss *Streams) Serve(base context.Context, t exchange.Hijacked, h *HandlerSt
 	if st.notified {
 		t.Left(cancel)
 	}
-	stop := context.AfterFunc(ctx, st.cut)
+	stop := context.AfterFunc(ctx, st.forceClose)
 	go func() {
 		defer ss.remove(st)
 		defer stop()
@@ -256,9 +256,9 @@ func (st *Stream) probe() {
 	}
 }
 
-// cut closes the connection of a handler that reads from it: such a handler may ignore its context. A
+// forceClose closes the connection of a handler that reads from it: such a handler may ignore its context. A
 // stream that has lost its right gets time to end properly.
-func (st *Stream) cut() {
+func (st *Stream) forceClose() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if (st.owned || st.readsBody) && !st.revoked() {

@@ -61,7 +61,7 @@ func (w *Write) answer(done result) {
 		if w.answerStored(done, version) {
 			return
 		}
-		if err := w.stored.Settle(done.obj); err != nil {
+		if err := w.stored.ReplaceWithStored(done.obj); err != nil {
 			w.fail(err)
 			return
 		}
@@ -130,7 +130,7 @@ func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, b
 	if w.format.Rewritten() {
 		plain.MediaType = runtime.ContentTypeJSON
 	}
-	err := w.stored.Settle(obj)
+	err := w.stored.ReplaceWithStored(obj)
 	if err == nil {
 		obj, err = w.transform(obj)
 	}

@@ -148,7 +148,7 @@ func (c *chain) fill(ctx context.Context) error {
 func (c *chain) newPermanent(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	if string(configured.Type) == modes.ModeNode {
 		c.graph = newGraph()
-		c.first.add(c.graph.settled)
+		c.first.add(c.graph.waited)
 		rules := node.NewAuthorizer(c.graph.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
 		return link{authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, rules), rules}, nil
 	}

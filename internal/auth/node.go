@@ -44,8 +44,8 @@ type graph struct {
 	losses losses
 	synced chan struct{} // closed once everything was read
 
-	settled chan struct{} // closed once the authorizer must decide with the objects read so far
-	settle  func()        // closes settled; may be called again
+	waited      chan struct{} // closed once the authorizer must decide with the objects read so far
+	stopWaiting func()        // closes waited; may be called again
 
 	pod, whole *mask
 	seed       maphash.Seed
@@ -64,8 +64,8 @@ func newGraph() *graph {
 	g := &graph{graph: node.NewGraph(), synced: make(chan struct{}), seed: maphash.MakeSeed()}
 	g.pod, g.whole = newPodMask()
 	g.losses.seed = g.seed
-	g.settled = make(chan struct{})
-	g.settle = sync.OnceFunc(func() { close(g.settled) })
+	g.waited = make(chan struct{})
+	g.stopWaiting = sync.OnceFunc(func() { close(g.waited) })
 	return g
 }
 
@@ -87,7 +87,7 @@ func (a *Auth) WaitNodes(ctx context.Context) error {
 // as it is. The informer of a resource that is not served never syncs.
 func (a *Auth) SkipNodeSync() {
 	if a.graph != nil {
-		a.graph.settle()
+		a.graph.stopWaiting()
 	}
 }
 
@@ -118,7 +118,7 @@ func (g *graph) follow(ctx context.Context, client kubernetes.Interface, pods *r
 		}
 		if clientcache.WaitForCacheSync(ctx.Done(), synced...) {
 			close(g.synced)
-			g.settle()
+			g.stopWaiting()
 		}
 		return nil
 	})

@@ -163,9 +163,9 @@ func (r *resettable) namespace(name string) {
 	})
 }
 
-// settle makes every controller that deletes objects do so once more. Deletions that began before are then done, or
+// resync makes every controller that deletes objects do so once more. Deletions that began before are then done, or
 // never will be.
-func (r *resettable) settle(round int) {
+func (r *resettable) resync(round int) {
 	r.t.Helper()
 	name := fmt.Sprint("settled-", round)
 	r.namespace(name)
@@ -201,7 +201,7 @@ func TestResetOutlastsDeletions(t *testing.T) {
 	r.must(r.make(ctx, "boxes", "default", "stuck", "x.io/stuck"))
 	owner := r.configMaps("default", "owner", 1)
 	r.configMaps("default", "owned", 100, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID})
-	r.settle(0) // the collector has seen them
+	r.resync(0) // the collector has seen them
 	want := saved(t, r.process, r.checkpoint)
 	crds := r.defined.ApiextensionsV1().CustomResourceDefinitions()
 	deletions := map[string]func() error{
@@ -237,7 +237,7 @@ func TestResetOutlastsDeletions(t *testing.T) {
 			t.Errorf("round %d: %+v", round, done)
 		}
 		r.reset() // objects that the deletions did not reach
-		r.settle(1 + round)
+		r.resync(1 + round)
 		got := everything(t, r.process)
 		var lost, left []string
 		for key := range want {

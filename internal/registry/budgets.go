@@ -79,8 +79,8 @@ func (b *budgets) of(prefix string) *cache.Budget {
 	return b.shared
 }
 
-// Budget is the budget of one resource, or the shared budget.
-type Budget struct {
+// ResourceBudget is the budget of one resource, or the shared budget.
+type ResourceBudget struct {
 	*cache.Budget
 
 	// Resource is the only resource of the Budget. It is empty for the shared budget.
@@ -88,12 +88,12 @@ type Budget struct {
 }
 
 // list returns all budgets, the shared one first.
-func (b *budgets) list() []Budget {
-	all := []Budget{{Budget: b.shared}}
+func (b *budgets) list() []ResourceBudget {
+	all := []ResourceBudget{{Budget: b.shared}}
 	for _, s := range slices.SortedFunc(maps.Values(b.shares), func(a, b share) int {
 		return cmp.Compare(a.resource.String(), b.resource.String())
 	}) {
-		all = append(all, Budget{s.budget, s.resource})
+		all = append(all, ResourceBudget{s.budget, s.resource})
 	}
 	return all
 }

@@ -122,7 +122,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
-	checker := storage.Checker{Resources: r.kept, Interval: r.config.CheckInterval, Logger: r.config.Logger}
+	checker := storage.ConsistencyChecker{Resources: r.kept, Interval: r.config.CheckInterval, Logger: r.config.Logger}
 	group.Go(func() error { return checker.Run(inner) })
 	group.Go(func() error {
 		select {
@@ -210,7 +210,7 @@ func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.gro
 func (r *Registry) Services() builtin.Services { return r.config.Services }
 
 // Budgets lists all budgets, the shared one first.
-func (r *Registry) Budgets() []Budget { return r.options.budgets.list() }
+func (r *Registry) Budgets() []ResourceBudget { return r.options.budgets.list() }
 
 // ReadMetrics returns the metrics of the reads of all resources.
 func (r *Registry) ReadMetrics() *storage.ReadMetrics { return r.options.reads }

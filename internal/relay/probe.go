@@ -15,14 +15,14 @@ const (
 	probePause = time.Second
 )
 
-// proof says that highest is the last revision up to bookmark that has an event. It holds for a watch
+// probeResult says that highest is the last revision up to bookmark that has an event. It holds for a watch
 // that has delivered the event.
-type proof struct {
+type probeResult struct {
 	bookmark, highest int64
 }
 
 // probes runs one probe after the other, each for all callers that asked before it begins.
-func (w *watcher) probes(ctx context.Context, to chan<- *proof) {
+func (w *watcher) probes(ctx context.Context, to chan<- *probeResult) {
 	for {
 		select {
 		case <-w.kick:
@@ -46,7 +46,7 @@ func (w *watcher) probes(ctx context.Context, to chan<- *proof) {
 }
 
 // probe follows a short watch until its first bookmark.
-func (w *watcher) probe(ctx context.Context) (*proof, error) {
+func (w *watcher) probe(ctx context.Context) (*probeResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout+probeSlack)
 	defer cancel()
 	after := w.position.Load()
@@ -55,7 +55,7 @@ func (w *watcher) probe(ctx context.Context) (*proof, error) {
 		return nil, err
 	}
 	defer probe.close()
-	p := &proof{highest: after}
+	p := &probeResult{highest: after}
 	for {
 		e, err := probe.read()
 		switch {
@@ -73,11 +73,11 @@ func (w *watcher) probe(ctx context.Context) (*proof, error) {
 	}
 }
 
-// useProof advances the position if the watch has delivered all that the probe has seen. The probe began at
+// useProbeResult advances the position if the watch has delivered all that the probe has seen. The probe began at
 // a position of this watch and has seen all events up to its bookmark, so the watch can have no other.
-func (w *watcher) useProof() {
-	if p := w.proof; p != nil && w.position.Load() >= p.highest {
-		w.proof = nil
+func (w *watcher) useProbeResult() {
+	if p := w.probed; p != nil && w.position.Load() >= p.highest {
+		w.probed = nil
 		w.advance(p.bookmark)
 	}
 }

@@ -138,13 +138,13 @@ func (s *Store) fail(op string, err error) error {
 }
 
 // Put fails: the store is read-only.
-func (s *Store) Put(context.Context, string, []byte, kv.PutOptions) (kv.Result, error) {
-	return kv.Result{}, s.fail("put", errReadOnly)
+func (s *Store) Put(context.Context, string, []byte, kv.PutOptions) (kv.WriteResult, error) {
+	return kv.WriteResult{}, s.fail("put", errReadOnly)
 }
 
 // Delete fails: the store is read-only.
-func (s *Store) Delete(context.Context, string, int64) (kv.Result, error) {
-	return kv.Result{}, s.fail("delete", errReadOnly)
+func (s *Store) Delete(context.Context, string, int64) (kv.WriteResult, error) {
+	return kv.WriteResult{}, s.fail("delete", errReadOnly)
 }
 
 // Replacements counts how often the upstream's history was replaced.

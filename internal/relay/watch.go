@@ -110,9 +110,9 @@ type watcher struct {
 
 	// position is the revision up to which everything was delivered. The watch's goroutine writes it.
 	position atomic.Int64
-	sent     int64      // the position last reported to the reader
-	next     []kv.Batch // to deliver
-	proof    *proof     // the last one, if useProof has not used it yet
+	sent     int64        // the position last reported to the reader
+	next     []kv.Batch   // to deliver
+	probed   *probeResult // the last one, if useProbeResult has not used it yet
 }
 
 // sendLast sends the last response, unless the reader has left.
@@ -156,11 +156,11 @@ func (w *watcher) run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	events, proofs := make(chan result, watchBuffer), make(chan *proof)
+	events, probed := make(chan result, watchBuffer), make(chan *probeResult)
 	group.Go(func() { frames.copy(ctx, events) })
-	group.Go(func() { w.probes(ctx, proofs) })
+	group.Go(func() { w.probes(ctx, probed) })
 	began := time.Now()
-	err = w.deliver(ctx, events, proofs)
+	err = w.deliver(ctx, events, probed)
 	if s.config.Redefined && errors.Is(err, errWatchEnded) && time.Since(began) < timeout-earlyEnd {
 		err = fmt.Errorf("%w: %w early", kv.ErrCompacted, err)
 	}
@@ -218,7 +218,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // deliver passes on the upstream's events until the watch ends, and returns the reason.
-func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-chan *proof) error {
+func (w *watcher) deliver(ctx context.Context, events <-chan result, probed <-chan *probeResult) error {
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
@@ -226,7 +226,7 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		select {
 		case r := <-events:
 			err = w.takeAll(r, events)
-		case w.proof = <-proofs:
+		case w.probed = <-probed:
 		case <-silence.C:
 			rest := maxSilence - w.store.Silence()
 			if silence.Reset(rest); rest <= 0 {
@@ -236,7 +236,7 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 			return ctx.Err()
 		}
 		if err == nil {
-			w.useProof()
+			w.useProbeResult()
 		}
 		if err := cmp.Or(w.send(ctx), err); err != nil {
 			return err

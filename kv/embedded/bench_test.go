@@ -46,7 +46,7 @@ func BenchmarkStart(b *testing.B) {
 
 func BenchmarkGet(b *testing.B) {
 	store := open(b, embedded.Config{})
-	must[kv.Result](b)(store.Put(b.Context(), "/registry/a", make([]byte, 5000), kv.PutOptions{}))
+	must[kv.WriteResult](b)(store.Put(b.Context(), "/registry/a", make([]byte, 5000), kv.PutOptions{}))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, _, err := store.Get(b.Context(), "/registry/a"); err != nil {
@@ -81,7 +81,7 @@ func BenchmarkPut(b *testing.B) {
 	var revision int64
 	b.ReportAllocs()
 	for b.Loop() {
-		result := must[kv.Result](b)(store.Put(b.Context(), "/registry/a", value, kv.PutOptions{IfRevision: revision}))
+		result := must[kv.WriteResult](b)(store.Put(b.Context(), "/registry/a", value, kv.PutOptions{IfRevision: revision}))
 		revision = result.Revision
 	}
 }
@@ -90,7 +90,7 @@ func BenchmarkRangeAll(b *testing.B) {
 	const items = 10_000
 	store := open(b, embedded.Config{})
 	for i := range items {
-		must[kv.Result](b)(store.Put(b.Context(), fmt.Sprintf("/registry/pods/ns/%05d", i), make([]byte, 500), kv.PutOptions{}))
+		must[kv.WriteResult](b)(store.Put(b.Context(), fmt.Sprintf("/registry/pods/ns/%05d", i), make([]byte, 500), kv.PutOptions{}))
 	}
 	for _, size := range []int64{500, 10_000} {
 		b.Run(fmt.Sprintf("page=%d", size), func(b *testing.B) {

@@ -289,16 +289,16 @@ func cloneValues(page *kv.Page) {
 }
 
 // Put writes one key if its last revision is the expected one.
-func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.Result, error) {
+func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.WriteResult, error) {
 	if err := m.begin(ctx, "put", key); err != nil {
-		return kv.Result{}, err
+		return kv.WriteResult{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.answerLocked()
 	current, found := m.currentLocked(key)
 	if current.Revision != opts.IfRevision {
-		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
+		return kv.WriteResult{Revision: m.revision, Current: current, Found: found}, nil
 	}
 	var lease int64
 	if opts.TTL > 0 {
@@ -308,23 +308,23 @@ func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutO
 		time.AfterFunc(ttl, func() { m.expire(lease) })
 	}
 	m.commitLocked([]write{{key: key, value: slices.Clone(value), lease: lease}})
-	return kv.Result{Committed: true, Revision: m.revision}, nil
+	return kv.WriteResult{Committed: true, Revision: m.revision}, nil
 }
 
 // Delete removes one key if its last revision is the expected one.
-func (m *Memory) Delete(ctx context.Context, key string, ifRevision int64) (kv.Result, error) {
+func (m *Memory) Delete(ctx context.Context, key string, ifRevision int64) (kv.WriteResult, error) {
 	if err := m.begin(ctx, "delete", key); err != nil {
-		return kv.Result{}, err
+		return kv.WriteResult{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.answerLocked()
 	current, found := m.currentLocked(key)
 	if !found || current.Revision != ifRevision {
-		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
+		return kv.WriteResult{Revision: m.revision, Current: current, Found: found}, nil
 	}
 	m.commitLocked([]write{{key: key, remove: true}})
-	return kv.Result{Committed: true, Revision: m.revision, Current: current, Found: true}, nil
+	return kv.WriteResult{Committed: true, Revision: m.revision, Current: current, Found: true}, nil
 }
 
 // PutAll writes several keys in one revision, unconditionally, as a foreign

@@ -2,7 +2,7 @@
 // request, and holds back the events of watches.
 //
 // The filter in package httpapi calls [Faults.Plan] for each authorized request. Without rules
-// this costs one atomic load. A [Plan] says how the request is refused, how far a read lags, and
+// this costs one atomic load. A [RequestFaults] says how the request is refused, how far a read lags, and
 // whether an answer is lost. Package streams passes the deliveries of a watch through a [Watch], unless
 // that is idle.
 //

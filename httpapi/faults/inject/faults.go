@@ -155,8 +155,8 @@ func (f *Faults) noteLocked(r *rule, q faults.Request, ordinal int, fault string
 	klog.InfoS("Fault injected", "fault", i.String())
 }
 
-// Plan is the faults of one request. Nil means none. It belongs to the goroutine of the request.
-type Plan struct {
+// RequestFaults is the faults of one request. Nil means none. It belongs to the goroutine of the request.
+type RequestFaults struct {
 	faults             *Faults
 	request            faults.Request
 	refuse, retryAfter int
@@ -174,10 +174,10 @@ type effect struct {
 }
 
 // Plan decides what happens to a request.
-func (f *Faults) Plan(q faults.Request) *Plan {
+func (f *Faults) Plan(q faults.Request) *RequestFaults {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := &Plan{faults: f, request: q}
+	p := &RequestFaults{faults: f, request: q}
 	for _, r := range f.rules {
 		if !r.Match.Selects(&q) {
 			continue
@@ -221,7 +221,7 @@ func concerns(r *faults.Rule, verb string) bool {
 }
 
 // prefix returns the prefix of the keys in the request's namespace.
-func (p *Plan) prefix() string {
+func (p *RequestFaults) prefix() string {
 	if p.request.Namespace == "" || strings.HasPrefix(p.request.Resource+"/", "namespaces/") {
 		return ""
 	}
@@ -231,7 +231,7 @@ func (p *Plan) prefix() string {
 func isRead(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }
 
 // applyLocked makes e part of the plan, unless an earlier rule decides the same.
-func (p *Plan) applyLocked(e effect) {
+func (p *RequestFaults) applyLocked(e effect) {
 	switch {
 	case e.action.Refuse != 0 && p.refuse == 0:
 		p.refuse, p.retryAfter = e.action.Refuse, max(e.action.RetryAfter, 1)
@@ -245,10 +245,10 @@ func (p *Plan) applyLocked(e effect) {
 
 // Refusal returns the status with which the request is refused, 0 if it is not, and the seconds after which
 // its client may retry.
-func (p *Plan) Refusal() (status, retryAfter int) { return p.refuse, p.retryAfter }
+func (p *RequestFaults) Refusal() (status, retryAfter int) { return p.refuse, p.retryAfter }
 
 // Lost returns how the answer of a write is lost: "" or a value of faults.Rule.Lose. The caller does so.
-func (p *Plan) Lost(status int) string {
+func (p *RequestFaults) Lost(status int) string {
 	if p.lose == nil {
 		return ""
 	}
@@ -261,11 +261,11 @@ func (p *Plan) Lost(status int) string {
 
 // Seeded reports whether a seed decides about a read. The cache must have caught up with the store then:
 // how far it is behind would be chance.
-func (p *Plan) Seeded() bool { return p.seed != nil }
+func (p *RequestFaults) Seeded() bool { return p.seed != nil }
 
 // Past returns the revision at which a read of c that accepts any revision from resourceVersion on is
 // answered; 0 if it is answered as usual.
-func (p *Plan) Past(c *cache.Cache, resourceVersion string) int64 {
+func (p *RequestFaults) Past(c *cache.Cache, resourceVersion string) int64 {
 	if p.stale == nil && p.seed == nil {
 		return 0
 	}

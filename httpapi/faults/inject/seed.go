@@ -48,7 +48,7 @@ func (r *rule) random(d draw, event int) *rand.Rand {
 }
 
 // drawnLocked adds the decision of r's seed to the plan.
-func (p *Plan) drawnLocked(r *rule, d draw) {
+func (p *RequestFaults) drawnLocked(r *rule, d draw) {
 	random := r.random(d, 0)
 	oneOf := func(actions ...faults.Rule) {
 		p.applyLocked(effect{r, actions[random.IntN(len(actions))], d.ordinal})

@@ -62,7 +62,7 @@ func (h *held) size() int {
 }
 
 // Watch returns the Watch of a request; nil without Faults. The caller closes it.
-func (p *Plan) Watch(wake func()) *Watch {
+func (p *RequestFaults) Watch(wake func()) *Watch {
 	if p == nil {
 		return nil
 	}

@@ -178,9 +178,9 @@ func (u *trial) versions(resource string) (byName map[string]string, revision st
 	return byName, list.ResourceVersion
 }
 
-// settle lets the controller work until it has nothing to do. It runs only when its caches are current, except for
+// awaitIdle lets the controller work until it has nothing to do. It runs only when its caches are current, except for
 // held watches. While some are held, it may fail forever.
-func (u *trial) settle() {
+func (u *trial) awaitIdle() {
 	u.t.Helper()
 	for range 10 {
 		for _, resource := range u.bug.watched {
@@ -236,7 +236,7 @@ func (u *trial) run(s schedule) []string {
 		if i+1 == s.from && s.stale {
 			_, past = u.versions(u.bug.watched[0])
 		}
-		u.settle()
+		u.awaitIdle()
 		if i+1 != s.until {
 			continue
 		}
@@ -246,13 +246,13 @@ func (u *trial) run(s schedule) []string {
 			u.set("stale", faults.Rule{StaleAt: at})
 			u.hold(u.bug.watched)
 			u.restart()
-			u.settle()
+			u.awaitIdle()
 		}
 		u.release()
 		if s.restart && !s.stale {
 			u.restart()
 		}
-		u.settle()
+		u.awaitIdle()
 	}
 	u.bug.report(u)
 	return u.found

@@ -113,7 +113,7 @@ func TestTenantsSeeNoForeignData(t *testing.T) {
 	}
 	t.Logf("seed %d", *seed)
 	s := newStorm(t)
-	s.settle()
+	s.createTenants()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*(*duration+proctest.Patience))
 	defer cancel()
 	s.blow(ctx, s.actions(), *duration)
@@ -187,8 +187,8 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-// settle gives every tenant a namespace, a role and objects.
-func (s *storm) settle() {
+// createTenants gives every tenant a namespace, a role and objects.
+func (s *storm) createTenants() {
 	s.t.Helper()
 	admin := tenant{token: admin}
 	s.must(admin, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"tenant"},"rules":[`+

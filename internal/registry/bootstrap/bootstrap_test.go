@@ -138,7 +138,7 @@ func TestSecondBootstrapChangesNothing(t *testing.T) {
 	quiet := func(c *bootstrap.Config) { c.PublicAddress = nil }
 	first := registrytest.New(t, store)
 	_, stop := run(t, first, quiet)
-	settle(t, first)
+	awaitControllers(t, first)
 	stop()
 	before := dump(t, store)
 	run(t, registrytest.New(t, store), quiet)

@@ -40,7 +40,7 @@ func TestRepairOfAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			first := registrytest.New(t, nil)
 			_, stop := run(t, first, nil)
-			settle(t, first)
+			awaitControllers(t, first)
 			stop()
 			createService(t, first.Client, "old")
 

@@ -110,8 +110,8 @@ func eventuallyWhere(t *testing.T, s *registrytest.Server, want ...string) {
 	})
 }
 
-// settle waits for objects that upstream's controllers write some time after a server is ready.
-func settle(t *testing.T, s *registrytest.Server) {
+// awaitControllers waits for objects that upstream's controllers write some time after a server is ready.
+func awaitControllers(t *testing.T, s *registrytest.Server) {
 	t.Helper()
 	proctest.Eventually(t, "the server has written everything", func() error {
 		cidr, err := s.Client.NetworkingV1().ServiceCIDRs().Get(t.Context(), "kubernetes", metav1.GetOptions{})
@@ -160,7 +160,7 @@ func TestSiblingAtAnotherPort(t *testing.T) {
 			store := kvtest.NewMemory()
 			first := registrytest.New(t, store)
 			_, stop := run(t, first, func(c *bootstrap.Config) { c.PublicAddress = nil }) // creates objects like kube-apiserver
-			settle(t, first)
+			awaitControllers(t, first)
 			stop()
 			sibling := newStock(t, first, ip, 35443)
 			sibling.turn()
@@ -275,7 +275,7 @@ func TestAnyPort(t *testing.T) {
 	store := kvtest.NewMemory()
 	s := registrytest.New(t, store)
 	_, stop := run(t, s, func(c *bootstrap.Config) { c.PublicAddress = nil })
-	settle(t, s)
+	awaitControllers(t, s)
 	stop()
 	newStock(t, s, there, 35443).turn()
 	run(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.AnyPort = true })
@@ -351,7 +351,7 @@ func TestSiblingsAtOnce(t *testing.T) {
 func TestAddressesOfSiblings(t *testing.T) {
 	first := registrytest.New(t, nil)
 	_, stop := run(t, first, nil)
-	settle(t, first)
+	awaitControllers(t, first)
 	stop()
 	if err := first.Client.NetworkingV1().IPAddresses().Delete(t.Context(), "10.0.0.1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -382,7 +382,7 @@ func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, s, nil)
-	settle(t, s)
+	awaitControllers(t, s)
 	services, ctx := s.Client.CoreV1().Services("default"), t.Context()
 	svc, err := services.Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "robbed"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},

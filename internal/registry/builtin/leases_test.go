@@ -83,9 +83,9 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 // silent is a store that does not answer deletions.
 type silent struct{ *kvtest.Memory }
 
-func (silent) Delete(ctx context.Context, _ string, _ int64) (kv.Result, error) {
+func (silent) Delete(ctx context.Context, _ string, _ int64) (kv.WriteResult, error) {
 	<-ctx.Done()
-	return kv.Result{}, ctx.Err()
+	return kv.WriteResult{}, ctx.Err()
 }
 
 // TestRemoveLeaseEnds removes the record of a server from a store that does not answer.

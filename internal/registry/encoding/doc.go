@@ -10,7 +10,7 @@
 //
 // A [Version] is a served version of the resource. It has an [Encoder] for each media type and
 // [Projection]. An Encoder makes items from cached objects. Most items are parts of the canonical bytes, or
-// JSON that package transcode writes from them. Other items need a decoded object. A [Source] makes the
+// JSON that package transcode writes from them. Other items need a decoded object. An [ItemSource] makes the
 // items of one list and decides which ones to cache.
 //
 // # Guarantees

@@ -131,7 +131,7 @@ func (e *Encoder) whole(o *cache.Object) bool {
 	return c != nil && e.projection == Full && o.Err() == nil && (c.onlyVersion || c.stores(o.Head()))
 }
 
-// PackedSize returns the size of the item of o if the item is the canonical bytes and these are packed. [Source.Next]
+// PackedSize returns the size of the item of o if the item is the canonical bytes and these are packed. [ItemSource.Next]
 // unpacks them into the response.
 func (e *Encoder) PackedSize(o *cache.Object) (size int, ok bool) {
 	return o.Size(), o.Packed() && e.whole(o)

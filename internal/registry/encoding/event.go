@@ -11,7 +11,7 @@ import (
 // AppendEvent appends the frame of an event with o. It caches the item if there is room: other watches
 // may begin with the same objects.
 func (e *Encoder) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, error) {
-	return e.framed(dst, event, o, Source{e, allObjects}, o.Revision())
+	return e.framed(dst, event, o, ItemSource{e, allObjects}, o.Revision())
 }
 
 // AppendEventAt appends the frame of an event with o at another revision, as in a DELETED event.
@@ -19,7 +19,7 @@ func (e *Encoder) AppendEventAt(dst []byte, event string, o *cache.Object, revis
 	return e.framed(dst, event, o, e.Uncached(), revision)
 }
 
-func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {
+func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from ItemSource, revision int64) ([]byte, error) {
 	buffer := buffers.Get().(*[]byte)
 	defer putBuffer(buffer)
 	item, grown, err := from.Next((*buffer)[:0], o)

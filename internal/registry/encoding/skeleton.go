@@ -53,25 +53,25 @@ type skeleton struct {
 	bytes  []byte
 	tokens []token
 
-	msg   []byte
-	cuts  []cut    // where tokens and nested messages are in msg, in order
-	names [][]byte // at most maxNames, each once
+	msg      []byte
+	segments []segment // where tokens and nested messages are in msg, in order
+	names    [][]byte  // at most maxNames, each once
 }
 
-// cut is a token, or the beginning or the end of a nested message: msg[start:stop] is its length and its content, and
+// segment is a token, or the beginning or the end of a nested message: msg[start:stop] is its length and its content, and
 // only the length at the beginning of a message.
-type cut struct {
-	kind        cutKind
+type segment struct {
+	kind        segmentKind
 	start, stop int
 }
 
-type cutKind uint8
+type segmentKind uint8
 
 const (
-	cutToken cutKind = iota
-	cutMessage
-	cutMessageEnd
-	cutEnd // of the whole message
+	segmentToken segmentKind = iota
+	segmentMessage
+	segmentMessageEnd
+	segmentEnd // of the whole message
 )
 
 // maxNames limits the names of a message, because each is compared with the others.
@@ -85,7 +85,7 @@ const (
 )
 
 func (s *skeleton) reset() {
-	s.bytes, s.tokens, s.cuts, s.names = s.bytes[:0], s.tokens[:0], s.cuts[:0], s.names[:0]
+	s.bytes, s.tokens, s.segments, s.names = s.bytes[:0], s.tokens[:0], s.segments[:0], s.names[:0]
 }
 
 // make makes the skeleton of msg, whose fields have the layouts all. It returns false for messages that are malformed,
@@ -126,11 +126,11 @@ func (s *skeleton) field(start int, f wire.Field, l *layout) bool {
 	switch {
 	case l.role == messageField:
 		body := stop - len(f.Content)
-		s.cuts = append(s.cuts, cut{cutMessage, tag, body})
+		s.segments = append(s.segments, segment{segmentMessage, tag, body})
 		if !s.message(body, stop, l.inner) {
 			return false
 		}
-		s.cuts = append(s.cuts, cut{cutMessageEnd, stop, stop})
+		s.segments = append(s.segments, segment{segmentMessageEnd, stop, stop})
 		s.bytes = append(s.bytes, markEnd)
 		return true
 	case !l.role.leavesOut(f.Content):
@@ -145,7 +145,7 @@ func (s *skeleton) field(start int, f wire.Field, l *layout) bool {
 		}
 	}
 	s.tokens = append(s.tokens, token{f.Content, l.role, number})
-	s.cuts = append(s.cuts, cut{cutToken, tag, stop})
+	s.segments = append(s.segments, segment{segmentToken, tag, stop})
 	s.bytes = binary.AppendUvarint(s.bytes, uint64(markToken+number))
 	return true
 }

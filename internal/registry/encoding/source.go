@@ -8,10 +8,10 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Source makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small for
+// ItemSource makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small for
 // all, it always caches the same subset: otherwise items of one list would evict each other. It caches no items that
 // are cheap to make.
-type Source struct {
+type ItemSource struct {
 	*Encoder
 	share uint64 // of the objects whose items are cached, in parts of allObjects
 }
@@ -19,32 +19,32 @@ type Source struct {
 const allObjects = 1 << 16
 
 // Source returns the source of the items of objects.
-func (e *Encoder) Source(objects []*cache.Object) Source {
+func (e *Encoder) Source(objects []*cache.Object) ItemSource {
 	limit := e.codec.Schema.Budget().Limit()
 	if e.Sliced() || limit <= 0 {
-		return Source{e, allObjects}
+		return ItemSource{e, allObjects}
 	}
 	need := encodedSize(estimate(objects, e.canonicalSize))
 	if need <= limit {
-		return Source{e, allObjects}
+		return ItemSource{e, allObjects}
 	}
-	return Source{e, max(1, uint64(float64(limit)/float64(need)*allObjects*7/8))}
+	return ItemSource{e, max(1, uint64(float64(limit)/float64(need)*allObjects*7/8))}
 }
 
 // encodedSize estimates the size of an item that is made from canonical bytes: JSON is about half as large again.
 func encodedSize(canonical int64) int64 { return canonical / 2 * 3 }
 
 // Uncached returns a source that caches no items.
-func (e *Encoder) Uncached() Source { return Source{e, 0} }
+func (e *Encoder) Uncached() ItemSource { return ItemSource{e, 0} }
 
 // keeps reports whether the item of o belongs to the cached subset.
-func (s Source) keeps(o *cache.Object) bool {
+func (s ItemSource) keeps(o *cache.Object) bool {
 	// Knuth's multiplicative hash: consecutive revisions are spread evenly.
 	return s.share == allObjects || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.share
 }
 
 // Kept returns the item of o if it is cached or costs nothing to make.
-func (s Source) Kept(o *cache.Object) ([]byte, bool) {
+func (s ItemSource) Kept(o *cache.Object) ([]byte, bool) {
 	if _, packed := s.PackedSize(o); packed {
 		return nil, false
 	}
@@ -59,7 +59,7 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 }
 
 // Item returns the item of o: shared bytes or new ones. Do not write to them. It ends with ctx as [Encoder.Item] does.
-func (s Source) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
+func (s ItemSource) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if _, packed := s.PackedSize(o); packed || s.keeps(o) {
 		return s.Encoder.Item(ctx, o)
 	}
@@ -74,7 +74,7 @@ func (s Source) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
 }
 
 // refuse counts an item that the budget does not allow to cache.
-func (s Source) refuse() {
+func (s ItemSource) refuse() {
 	if s.share > 0 {
 		s.codec.Schema.Refuse()
 	}
@@ -83,7 +83,7 @@ func (s Source) refuse() {
 // Next returns the item of o as shared bytes, or appends it to dst. Then shared is nil, and grown is dst with the
 // item. If the budget is too small for all items, Next does not cache items that are copied from templates: copying
 // costs little more than reading a cached item (L21).
-func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
+func (s ItemSource) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {
 		return nil, dst, o.Err()
 	}

@@ -33,7 +33,7 @@ func (p *Prebuilt) Key() string { return p.config.Key }
 // Prebuild returns the cached object of s, which decodes to obj. rest is the part of its key within the resource. The
 // result is unknown if the object cannot be built before its value is stored.
 func (c *Codec) Prebuild(rest string, s *Stored, obj runtime.Object) Prebuilt {
-	f := Prebuilt{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
+	f := Prebuilt{Plain: c.EncodesLosslessly(s.Data), config: cache.ObjectConfig{Key: rest}}
 	build := c.prebuildDecoded
 	if c.custom != nil {
 		build = c.prebuildCustom
@@ -56,10 +56,10 @@ func (c *Codec) PrebuildByRule(rest string, s *Stored) Prebuilt {
 	return f
 }
 
-// Lossless reports whether canonical bytes have all information of stored data. JSON distinguishes an empty
+// EncodesLosslessly reports whether canonical bytes have all information of stored data. JSON distinguishes an empty
 // list from a missing one, and protobuf does not. For a custom resource, data must be in the Codec's
 // version.
-func (c *Codec) Lossless(data []byte) bool {
+func (c *Codec) EncodesLosslessly(data []byte) bool {
 	if c.custom != nil {
 		return c.custom.stores(data)
 	}

@@ -14,10 +14,10 @@ type template struct {
 	parts    []templatePart
 }
 
-// templatePart is some bytes, and the cut that follows them.
+// templatePart is some bytes, and the segment that follows them.
 type templatePart struct {
 	stop   int // of the bytes in literals; they begin where those of the part before end
-	kind   cutKind
+	kind   segmentKind
 	role   role
 	number int // of the content of a token
 }
@@ -25,11 +25,11 @@ type templatePart struct {
 // template makes a template of the message that s describes. number returns the number of the content that
 // replaces the i-th token, or false if the token does not change.
 func (s *skeleton) template(number func(i int, t token) (int, bool)) *template {
-	t := &template{parts: make([]templatePart, 0, len(s.cuts)+1)}
+	t := &template{parts: make([]templatePart, 0, len(s.segments)+1)}
 	kept, next := 0, 0 // the bytes that are not in literals yet, and the next token
-	for _, c := range append(s.cuts, cut{cutEnd, len(s.msg), len(s.msg)}) {
+	for _, c := range append(s.segments, segment{segmentEnd, len(s.msg), len(s.msg)}) {
 		p := templatePart{kind: c.kind}
-		if c.kind == cutToken {
+		if c.kind == segmentToken {
 			i := next
 			next++
 			n, ok := number(i, s.tokens[i])
@@ -66,13 +66,13 @@ func (t *template) write(contents [][]byte) []byte {
 	at, stops := len(msg), room[:0] // ends of the messages around msg[:at]
 	for i := len(t.parts) - 1; i >= 0; i-- {
 		switch p := &t.parts[i]; p.kind {
-		case cutMessageEnd:
+		case segmentMessageEnd:
 			stops = append(stops, at)
-		case cutMessage: // its length is known once the bytes after it are written
+		case segmentMessage: // its length is known once the bytes after it are written
 			last := len(stops) - 1
 			at = writeLength(msg, at, stops[last]-at)
 			stops = stops[:last]
-		case cutToken:
+		case segmentToken:
 			content := contents[p.number]
 			at -= len(content)
 			copy(msg[at:], content)
@@ -91,13 +91,13 @@ func (t *template) measure(contents [][]byte) int {
 	size, stops := 0, room[:0] // of the bytes behind the messages around the part
 	for i := len(t.parts) - 1; i >= 0; i-- {
 		switch p := &t.parts[i]; p.kind {
-		case cutMessageEnd:
+		case segmentMessageEnd:
 			stops = append(stops, size)
-		case cutMessage:
+		case segmentMessage:
 			last := len(stops) - 1
 			size += protowire.SizeVarint(uint64(size - stops[last]))
 			stops = stops[:last]
-		case cutToken:
+		case segmentToken:
 			size += protowire.SizeBytes(len(contents[p.number]))
 		}
 		size += len(t.literal(i))
@@ -124,7 +124,7 @@ func (t *template) match(msg []byte, s *skeleton) bool {
 			return false
 		}
 		msg = msg[len(literal):]
-		if p.kind == cutMessageEnd || p.kind == cutEnd {
+		if p.kind == segmentMessageEnd || p.kind == segmentEnd {
 			if len(msg) > 0 {
 				return false
 			}
@@ -139,7 +139,7 @@ func (t *template) match(msg []byte, s *skeleton) bool {
 		}
 		stop := n + int(size)
 		content, rest := msg[n:stop:stop], msg[stop:]
-		if p.kind == cutMessage {
+		if p.kind == segmentMessage {
 			outer, msg = append(outer, rest), content
 			continue
 		}

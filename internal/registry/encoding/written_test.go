@@ -135,7 +135,7 @@ func (w *writer) check(what string, made *storage.Written, out runtime.Object) {
 		return
 	}
 	w.answered++
-	if err := made.Settle(out); err != nil {
+	if err := made.ReplaceWithStored(out); err != nil {
 		w.Fatal(err)
 	}
 	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {

@@ -22,9 +22,8 @@ const (
 // ErrInconsistent says that a cache and the store differ.
 var ErrInconsistent = errors.New("registry: cache and store differ")
 
-// Checker is the consistency checker. In each interval it compares every cache with the store once, one cache after the
-// other. Nothing else would detect a wrong cache. Upstream's checker is in apiserver pkg/storage/cacher/delegator.go.
-type Checker struct {
+// ConsistencyChecker compares every cache with the store once in each interval, one cache after the other. Nothing else would detect a wrong cache. Upstream's checker is in apiserver pkg/storage/cacher/delegator.go.
+type ConsistencyChecker struct {
 	// Resources lists the resources that exist now.
 	Resources func() []*Resource
 
@@ -35,7 +34,7 @@ type Checker struct {
 }
 
 // Run compares until ctx ends.
-func (c *Checker) Run(ctx context.Context) error {
+func (c *ConsistencyChecker) Run(ctx context.Context) error {
 	if c.Interval <= 0 {
 		<-ctx.Done()
 		return ctx.Err()
@@ -59,7 +58,7 @@ func (c *Checker) Run(ctx context.Context) error {
 
 // record counts the result of a comparison, and reloads a cache that differs. It ignores an error if the
 // cache was retired or the server stopped meanwhile.
-func (c *Checker) record(r *Resource, err error) {
+func (c *ConsistencyChecker) record(r *Resource, err error) {
 	switch {
 	case err == nil:
 		r.checks.equal.Add(1)

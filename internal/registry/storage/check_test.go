@@ -149,7 +149,7 @@ func TestCheckBearsConstantWrites(t *testing.T) {
 // checked compares the fixture's cache with the store until the test ends.
 func (f *fixture) checked(t *testing.T, interval time.Duration) {
 	t.Helper()
-	c := Checker{Resources: func() []*Resource { return []*Resource{f.resource} }, Interval: interval, Logger: slog.New(slog.DiscardHandler)}
+	c := ConsistencyChecker{Resources: func() []*Resource { return []*Resource{f.resource} }, Interval: interval, Logger: slog.New(slog.DiscardHandler)}
 	run(t, c.Run)
 }
 

@@ -14,7 +14,7 @@
 // store was replaced, no answer mixes objects of both histories (await.go, issued.go).
 //
 // A corrupt object fails only the reads that cover it. An update is skipped as unchanged only if it equals bytes
-// just read from the store, not from the cache. A [Checker] reloads caches that differ from the store.
+// just read from the store, not from the cache. A [ConsistencyChecker] reloads caches that differ from the store.
 //
 // # Goroutines
 //

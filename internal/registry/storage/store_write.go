@@ -74,11 +74,11 @@ func trackStore(ctx context.Context, began time.Time) {
 
 // put encrypts data and writes it if the key is at revision. next, if that is not nil, is
 // offered to the cache.
-func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
+func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.WriteResult, error) {
 	value, err := s.codec.Encrypt(ctx, full, data)
 	noteEnd(ctx, "TransformToStorage", "succeeded", err)
 	if err != nil {
-		return kv.Result{}, err
+		return kv.WriteResult{}, err
 	}
 	var offer *cache.Offer
 	if next != nil && next.cache.Known() {
@@ -375,7 +375,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	if err := u.codec.DecodeStored(u.now.bytes, destination, u.now.rev); err != nil {
 		return true, err
 	}
-	if from != nil && from.Revision() == u.now.rev && u.codec.Lossless(data) {
+	if from != nil && from.Revision() == u.now.rev && u.codec.EncodesLosslessly(data) {
 		writtenOf(ctx).note(written{codec: u.codec, result: destination, revision: u.now.rev, from: from})
 	}
 	return true, nil
@@ -439,7 +439,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if err := d.codec.SetRevision(out, result.Revision); err != nil {
 		return true, err
 	}
-	if d.now.from != nil && (!d.codec.IsCustom() || d.codec.Lossless(d.now.bytes)) {
+	if d.now.from != nil && (!d.codec.IsCustom() || d.codec.EncodesLosslessly(d.now.bytes)) {
 		writtenOf(ctx).note(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
 	}
 	return true, nil

@@ -18,7 +18,7 @@ import (
 //
 // A write with the context of [Track] may return an object that was not decoded from the stored value. That object may
 // lack what decoding would add or normalize, such as a default or an empty list. Code that needs the exact object
-// calls [Written.Settle] first.
+// calls [Written.ReplaceWithStored] first.
 type Written struct {
 	mu sync.Mutex // a leaf
 
@@ -94,7 +94,7 @@ func (w *Written) For(result runtime.Object) *cache.Object {
 		o = done.codec.At(done.from, done.revision)
 	}
 	if invariants.Enabled && o != nil {
-		obj, err := done.settled()
+		obj, err := done.decoded()
 		if err == nil {
 			err = done.codec.Encodes(o, obj)
 		}
@@ -105,14 +105,14 @@ func (w *Written) For(result runtime.Object) *cache.Object {
 	return o
 }
 
-// Settle makes result, which a REST storage has returned for a write, equal to the result of a read of the
+// ReplaceWithStored makes result, which a REST storage has returned for a write, equal to the result of a read of the
 // store.
-func (w *Written) Settle(result runtime.Object) error {
+func (w *Written) ReplaceWithStored(result runtime.Object) error {
 	done := w.of(result)
 	if done.data == nil {
 		return nil
 	}
-	obj, err := done.settled()
+	obj, err := done.decoded()
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func (w *Written) Settle(result runtime.Object) error {
 	return nil
 }
 
-// settled returns the result, decoded.
-func (w *written) settled() (runtime.Object, error) {
+// decoded returns the result, decoded.
+func (w *written) decoded() (runtime.Object, error) {
 	if w.data == nil {
 		return w.result, nil
 	}

@@ -94,7 +94,7 @@ func (f *fixture) checkWritten(w *Written, obj runtime.Object, revision string, 
 	if o.Revision() != revisionOf(f.t, revision) {
 		f.t.Errorf("revision %d, want %s", o.Revision(), revision)
 	}
-	if err := errors.Join(w.Settle(obj), f.resource.codec.Encodes(o, obj)); err != nil {
+	if err := errors.Join(w.ReplaceWithStored(obj), f.resource.codec.Encodes(o, obj)); err != nil {
 		f.t.Error(err)
 	}
 	return o

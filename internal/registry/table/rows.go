@@ -24,8 +24,8 @@ type Rows struct {
 	head    []byte   // up to the first row
 	rows    [][]byte // kept rows, shared
 	objects []*cache.Object
-	none    bool            // no metadata, unless the row has rowMetadata
-	source  encoding.Source // of the objects' metadata
+	none    bool                // no metadata, unless the row has rowMetadata
+	source  encoding.ItemSource // of the objects' metadata
 	now     time.Time
 	size    int // without metadata
 	buffer  []byte

@@ -44,21 +44,21 @@ type fenced struct {
 }
 
 // Put implements kv.Store.
-func (s *fenced) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.Result, error) {
+func (s *fenced) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.WriteResult, error) {
 	s.fence.mu.RLock()
 	defer s.fence.mu.RUnlock()
 	if err := s.fence.check(ctx); err != nil {
-		return kv.Result{}, err
+		return kv.WriteResult{}, err
 	}
 	return s.Store.Put(ctx, key, value, opts)
 }
 
 // Delete implements kv.Store.
-func (s *fenced) Delete(ctx context.Context, key string, ifRevision int64) (kv.Result, error) {
+func (s *fenced) Delete(ctx context.Context, key string, ifRevision int64) (kv.WriteResult, error) {
 	s.fence.mu.RLock()
 	defer s.fence.mu.RUnlock()
 	if err := s.fence.check(ctx); err != nil {
-		return kv.Result{}, err
+		return kv.WriteResult{}, err
 	}
 	return s.Store.Delete(ctx, key, ifRevision)
 }

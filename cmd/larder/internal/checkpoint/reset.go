@@ -233,7 +233,7 @@ func (o *Outcome) add(other Outcome) {
 // to done and stores the new revision in the item, which no other change shares.
 func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) error {
 	count, put := &done.Deleted, ch.item != nil
-	var result kv.Result
+	var result kv.WriteResult
 	var err error
 	if put {
 		result, err = store.Put(ctx, ch.key, ch.item.Value, kv.PutOptions{IfRevision: ch.now})

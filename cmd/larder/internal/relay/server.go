@@ -181,7 +181,7 @@ func (s *Server) build() error {
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	none := nothing{}
+	none := emptyStore{}
 	resources, err := registry.New(registry.Config{
 		Served: true, Store: none, Tail: kv.NewTail(kv.TailConfig{Store: none, Prefix: "/registry"}), Logger: s.config.Logger,
 		Config: builtin.Config{
@@ -196,9 +196,9 @@ func (s *Server) build() error {
 	if most := debug.SetMemoryLimit(-1); limit == 0 && most < math.MaxInt64 { // -1 changes nothing
 		limit = most / 2
 	}
-	budget := relay.NewBudget(limit)
+	memoryLimit := relay.NewMemoryLimit(limit)
 	for _, u := range s.upstreams {
-		if err := s.serve(u, resources, budget); err != nil {
+		if err := s.serve(u, resources, memoryLimit); err != nil {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (s *Server) build() error {
 }
 
 // serve creates the relay and the HTTP server of u.
-func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.Budget) (err error) {
+func (s *Server) serve(u *upstream, resources *registry.Registry, memoryLimit *relay.MemoryLimit) (err error) {
 	proxied := relay.ProxyConfig{Upstream: u.rest, Prefix: httpapi.PathOf(u.Name)}
 	if u.auth.ClientCA != nil {
 		proxied.ClientCAs = u.auth.ClientCA.VerifyOptions
@@ -216,7 +216,7 @@ func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.
 		return err
 	}
 	u.relay, err = relay.New(relay.Config{
-		Registry: resources, Client: u.client, Upstream: u.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, Budget: budget,
+		Registry: resources, Client: u.client, Upstream: u.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, MemoryLimit: memoryLimit,
 		CacheNewer: s.config.CacheNewer, ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: u.logger,
 	})
 	if err != nil {
@@ -246,8 +246,8 @@ func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.
 	return err
 }
 
-// nothing is the kv.Store of a registry without objects.
-type nothing struct{ kv.Store }
+// emptyStore is the kv.Store of a registry without objects.
+type emptyStore struct{ kv.Store }
 
 // Replacements implements kv.Store.
-func (nothing) Replacements() uint64 { return 0 }
+func (emptyStore) Replacements() uint64 { return 0 }

@@ -118,18 +118,18 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 			continue
 		}
 		informer := r.informers.InformerFor(object, nil) // exists, so no constructor is needed
-		for name, w := range r.below(kinds[0].GroupKind(), writes) {
+		for name, w := range r.lastWrites(kinds[0].GroupKind(), writes) {
 			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) }); err != nil {
 				return err
 			}
 		}
 	}
-	for name, w := range r.below(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
+	for name, w := range r.lastWrites(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
 		if err := r.extensions.AwaitServed(ctx, name, w.Revision, w.Deleted); err != nil {
 			return err
 		}
 	}
-	for name, w := range r.below(schema.GroupKind{Group: apiregistrationv1.GroupName, Kind: "APIService"}, writes) {
+	for name, w := range r.lastWrites(schema.GroupKind{Group: apiregistrationv1.GroupName, Kind: "APIService"}, writes) {
 		if err := awaitWrite(ctx, w, func() bool {
 			return seen(r.aggregator.APIServices(), name, w) && r.aggregator.Routes(name)
 		}); err != nil {
@@ -171,8 +171,8 @@ func revisionOf(resourceVersion string) int64 {
 	return revision
 }
 
-// below returns the last write to each object of a kind, by the keys of informers.
-func (r resets) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
+// lastWrites returns the last write to each object of a kind, by the keys of informers.
+func (r resets) lastWrites(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
 	last := make(map[string]checkpoint.Write)
 	for _, resource := range r.registry.Resources() {
 		if resource.Codec().Canonical.GroupKind() != kind {

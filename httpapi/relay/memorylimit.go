@@ -14,16 +14,16 @@ const (
 	unreadFor = time.Minute
 )
 
-// Budget limits the bytes of the objects that relays hold together. Relays are added to it before they run.
-type Budget struct {
+// MemoryLimit limits the bytes of the objects that relays hold together. Relays are added to it before they run.
+type MemoryLimit struct {
 	limit  int64 // 0 means no limit
 	relays []*Relay
 
 	mu sync.Mutex // orders makeRoom; Relay.mu is locked under it
 }
 
-// NewBudget returns a Budget of limit bytes; 0 sets no limit.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+// NewMemoryLimit returns a MemoryLimit of limit bytes; 0 sets no limit.
+func NewMemoryLimit(limit int64) *MemoryLimit { return &MemoryLimit{limit: limit} }
 
 // The order in which resources have to make room.
 const (
@@ -43,7 +43,7 @@ type candidate struct {
 
 // makeRoom leaves resources until the others are within the limit: unread ones by the time of their last read, others
 // by size.
-func (b *Budget) makeRoom() {
+func (b *MemoryLimit) makeRoom() {
 	if b.limit == 0 {
 		return
 	}
@@ -66,7 +66,7 @@ func (b *Budget) makeRoom() {
 }
 
 // candidates returns the resources that have a cache, and the sum of their bytes.
-func (b *Budget) candidates() (all []candidate, total int64) {
+func (b *MemoryLimit) candidates() (all []candidate, total int64) {
 	for _, r := range b.relays {
 		r.mu.Lock()
 		for _, f := range r.cachedLocked() {
