@@ -15,8 +15,9 @@
 //     send it in another way.
 //   - After any other error that does not come from the peer, the peer may have processed the
 //     request, or may do so later. The package sends nothing twice.
-//   - Errors are those of gRPC: a status with the peer's code and message, Canceled or
-//     DeadlineExceeded when the caller's context ended, Unavailable when the connection broke.
+//   - Errors are gRPC's: a status with the peer's code and message, Canceled or DeadlineExceeded when
+//     the caller's context ended, Unavailable when the connection broke, Internal when the peer reset the
+//     stream.
 //   - A call ends with its context, and RST_STREAM tells the peer so. A caller that is writing to a
 //     peer that does not read waits longer, up to a few Ticks. An inline call ends its
 //     connection instead.
@@ -32,7 +33,7 @@
 // Once a call has lasted one or two Ticks, the connection accepts no more calls, so
 // that its owner may use another peer. Running calls continue, and the connection ends with
 // the last of them. While calls run and nothing comes from the peer, Run sends a ping,
-// as gRPC's keepalive does. An inline call fails after one Tick.
+// as gRPC's keepalive does. An inline call fails if the peer sends nothing for one Tick.
 //
 // # Locks and goroutines
 //
@@ -74,12 +75,12 @@ const (
 	pongAfter = 64
 	// maxPings is how many pings may wait for their answers.
 	maxPings = 4
-	// maxHeaders bounds the bytes of an answer's headers, and of its trailers.
+	// maxHeaders is the size of headers and trailers that the peer is asked to keep, and limits each field.
 	maxHeaders = 256 << 10
 	// While calls run, a peer that is silent for keepAfter ticks gets a ping. The connection ends if the peer is silent for
 	// silentAfter ticks.
 	keepAfter, silentAfter = 10, 15
-	// stuckAfter is the number of ticks that a write may take.
+	// stuckAfter is the number of ticks that a write may take. Then the connection ends.
 	stuckAfter = 3
 	// maxFlushes is how often one caller writes the frames of other callers.
 	maxFlushes = 4
@@ -99,7 +100,6 @@ type Conn struct {
 	out     bytes.Buffer  // bytes to write
 	spare   bytes.Buffer  // being written, or empty
 	writing bool          // a goroutine writes
-	flushes uint64        // counts writes
 	encoder *hpack.Encoder
 	decoder *hpack.Decoder // of headers
 	headers headers
@@ -154,15 +154,10 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	_ = c.framer.WriteWindowUpdate(0, connectionWindow-defaultWindow)
 	c.reader = http2.NewFramer(nil, bufio.NewReaderSize(conn, 32<<10))
 	c.reader.SetReuseFrames()
-	c.reader.SetMaxReadFrameSize(frameSize)
 	c.decoder = hpack.NewDecoder(4<<10, c.fieldLocked)
 	c.decoder.SetMaxStringLength(maxHeaders)
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	err := c.handshake()
-	if !stop() {
-		err = ctx.Err()
-	}
-	if err != nil {
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := c.handshake(); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("unary: %w", err)
 	}
@@ -290,23 +285,16 @@ func (c *Conn) runFlushes(ctx context.Context) {
 
 // tick is the state at the last tick.
 type tick struct {
-	next            uint32
-	frames, flushes uint64
-	silent, stuck   int // ticks
+	next   uint32
+	frames uint64
+	silent int // ticks
 }
 
-// checkPeer ends the connection if the peer sends or reads nothing, and retires it if a call is slow.
+// checkPeer ends the connection if the peer sends nothing, and retires it if a call is slow.
 func (c *Conn) checkPeer(last *tick) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pongLocked()
-	if c.writing && c.flushes == last.flushes {
-		if last.stuck++; last.stuck >= stuckAfter {
-			c.failLocked(status.Error(codes.Unavailable, "unary: the peer takes nothing in"))
-		}
-	} else {
-		last.stuck = 0
-	}
 	if len(c.underWay) == 0 || c.frames != last.frames {
 		last.silent = 0
 	} else if last.silent++; last.silent == keepAfter {
@@ -320,7 +308,7 @@ func (c *Conn) checkPeer(last *tick) {
 			break
 		}
 	}
-	last.next, last.frames, last.flushes = c.next, c.frames, c.flushes
+	last.next, last.frames = c.next, c.frames
 }
 
 func (c *Conn) readFrame() error {

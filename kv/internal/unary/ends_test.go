@@ -51,6 +51,20 @@ func TestRetiredConnectionsEnd(t *testing.T) {
 	}
 }
 
+// TestIdleConnectionEndsWhenRetired checks that a connection without calls ends at once.
+func TestIdleConnectionEndsWhenRetired(t *testing.T) {
+	for _, run := range []func(*Conn, context.Context) error{(*Conn).Run, (*Conn).RunInline} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeerOf(t, run)
+			p.c.Retire()
+			p.conn.SetReadDeadline(time.Now().Add(Tick))
+			if _, err := io.Copy(io.Discard, p.conn); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestPingsAreAnswered checks that one ping, or many at once, are answered with a call or at the next Tick. When the
 // peer goes away, which may wait for them, they are answered at once.
 func TestPingsAreAnswered(t *testing.T) {
@@ -108,26 +122,6 @@ func TestPingsAreAnswered(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestResetsHaveTheCodesOfGRPC checks that resets of streams become the same errors as in gRPC.
-func TestResetsHaveTheCodesOfGRPC(t *testing.T) {
-	for reset, want := range map[http2.ErrCode]codes.Code{
-		http2.ErrCodeNo: codes.Internal, http2.ErrCodeInternal: codes.Internal, http2.ErrCodeStreamClosed: codes.Internal,
-		http2.ErrCodeFlowControl: codes.ResourceExhausted, http2.ErrCodeEnhanceYourCalm: codes.ResourceExhausted,
-		http2.ErrCodeInadequateSecurity: codes.PermissionDenied, http2.ErrCodeCancel: codes.Canceled,
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			p := newPeer(t)
-			p.acknowledged()
-			result := p.putBytes(t.Context(), 1)
-			p.request()
-			p.sent(p.framer.WriteRSTStream(1, reset))
-			if err := <-result; status.Code(err) != want || !strings.HasPrefix(status.Convert(err).Message(), "stream terminated by RST_STREAM") {
-				t.Errorf("%v: %v, want %v", reset, err, want)
-			}
-		})
-	}
 }
 
 // TestCallersWriteForOthers checks that a caller also writes the requests of others, but only a limited number,

@@ -19,15 +19,12 @@ func (c *Conn) take(frame http2.Frame) error {
 	case *http2.DataFrame:
 		return c.dataLocked(frame)
 	case *http2.HeadersFrame:
-		if _, err := c.callLocked(frame.StreamID); err != nil {
-			return err
-		}
 		c.headers = headers{stream: frame.StreamID, last: frame.StreamEnded()}
 		return c.headersLocked(frame.HeaderBlockFragment(), frame.HeadersEnded())
 	case *http2.ContinuationFrame:
 		return c.headersLocked(frame.HeaderBlockFragment(), frame.HeadersEnded())
 	case *http2.RSTStreamFrame:
-		return c.resetLocked(frame)
+		c.resetLocked(frame)
 	case *http2.SettingsFrame:
 		if !frame.IsAck() {
 			return c.settingsLocked(frame)
@@ -55,25 +52,14 @@ func (c *Conn) take(frame http2.Frame) error {
 	return nil
 }
 
-// callLocked returns the call that a frame belongs to, nil if it was cancelled.
-func (c *Conn) callLocked(stream uint32) (*call, error) {
-	if stream%2 == 0 || stream >= c.next {
-		return nil, fmt.Errorf("answer to call %d, which was not made", stream)
-	}
-	return c.underWay[stream], nil
-}
-
 func (c *Conn) dataLocked(frame *http2.DataFrame) error {
-	k, err := c.callLocked(frame.StreamID)
-	if err != nil {
-		return err
-	}
 	if c.received += frame.Length; c.received >= connectionWindow/4 {
 		_ = c.framer.WriteWindowUpdate(0, c.received)
 		c.received = 0
 		c.scheduleFlush()
 	}
-	if k == nil {
+	k := c.underWay[frame.StreamID]
+	if k == nil { // it was cancelled
 		return nil
 	}
 	k.answer = append(k.answer, frame.Data()...)
@@ -96,15 +82,11 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 type headers struct {
 	stream uint32
 	last   bool // nothing follows it
-	size   int  // bytes
 }
 
 // headersLocked decodes a part of the headers. It also decodes headers of a cancelled call, because later ones refer
 // to them.
 func (c *Conn) headersLocked(part []byte, ended bool) error {
-	if c.headers.size += len(part); c.headers.size > maxHeaders {
-		return fmt.Errorf("headers of call %d are too long", c.headers.stream)
-	}
 	if _, err := c.decoder.Write(part); err != nil || !ended {
 		return err
 	}
@@ -132,26 +114,16 @@ func (c *Conn) fieldLocked(f hpack.HeaderField) {
 	}
 }
 
-// resetLocked ends a call as gRPC does (grpc internal/transport/http_util.go).
-func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) error {
-	k, err := c.callLocked(frame.StreamID)
-	if err != nil || k == nil {
-		return err
-	}
-	code := codes.Internal
-	switch frame.ErrCode {
-	case http2.ErrCodeRefusedStream: // the peer has not processed it
+// resetLocked ends a call.
+func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) {
+	k := c.underWay[frame.StreamID]
+	switch {
+	case k == nil: // it was cancelled
+	case frame.ErrCode == http2.ErrCodeRefusedStream: // the peer has not processed it
 		c.endLocked(frame.StreamID, k, ErrUnsent)
-		return nil
-	case http2.ErrCodeCancel:
-		code = codes.Canceled
-	case http2.ErrCodeFlowControl, http2.ErrCodeEnhanceYourCalm:
-		code = codes.ResourceExhausted
-	case http2.ErrCodeInadequateSecurity:
-		code = codes.PermissionDenied
+	default:
+		c.endLocked(frame.StreamID, k, status.Errorf(codes.Internal, "stream terminated by RST_STREAM with error code: %v", frame.ErrCode))
 	}
-	c.endLocked(frame.StreamID, k, status.Errorf(code, "stream terminated by RST_STREAM with error code: %v", frame.ErrCode))
-	return nil
 }
 
 func (c *Conn) settingsLocked(frame *http2.SettingsFrame) error {

@@ -48,9 +48,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 // not answer within a Tick, the connection ends.
 func (c *Conn) InvokeInline(ctx context.Context, method string, request, answer proto.Message) error {
 	defer context.AfterFunc(ctx, func() { c.fail(status.FromContextError(ctx.Err()).Err()) })()
-	if err := c.conn.SetDeadline(time.Now().Add(c.tick)); err != nil {
-		return ErrUnsent
-	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(c.tick)) // fails if the connection has ended
 	k, _, err := c.start(ctx, method, request, true)
 	if err != nil {
 		return err
@@ -157,9 +155,9 @@ func (c *Conn) writeLocked() {
 		}
 		c.out, c.spare = c.spare, c.out
 		c.given = c.next
-		c.flushes++
 		full := &c.spare
 		c.mu.Unlock()
+		_ = c.conn.SetWriteDeadline(time.Now().Add(stuckAfter * c.tick))
 		_, err := c.conn.Write(full.Bytes())
 		c.mu.Lock()
 		if full.Reset(); full.Cap() > maxKept {
@@ -215,19 +213,11 @@ func (k *call) result(answer proto.Message) error {
 	return nil
 }
 
-// httpError is the error of an answer that is not gRPC's (grpc internal/transport/http_util.go).
+// httpError is the error of an answer that is not gRPC's, from a proxy for example.
 func httpError(answered string) error {
 	code := codes.Unknown
 	number, _ := strconv.Atoi(answered)
 	switch number {
-	case http.StatusBadRequest:
-		code = codes.Internal
-	case http.StatusUnauthorized:
-		code = codes.Unauthenticated
-	case http.StatusForbidden:
-		code = codes.PermissionDenied
-	case http.StatusNotFound:
-		code = codes.Unimplemented
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		code = codes.Unavailable
 	}

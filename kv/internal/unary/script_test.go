@@ -169,7 +169,7 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 	}{
 		"whole":                {func(*parts) {}, codes.OK},
 		"no HTTP success":      {func(a *parts) { a.status = "503" }, codes.Unavailable},
-		"not allowed":          {func(a *parts) { a.status = "403" }, codes.PermissionDenied},
+		"not allowed":          {func(a *parts) { a.status = "403" }, codes.Unknown},
 		"no success":           {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
 		"no number":            {func(a *parts) { a.outcome[0].Value = "x" }, codes.Internal},
 		"another zero":         {func(a *parts) { a.outcome[0].Value, a.message = "00", nil }, codes.Internal},
@@ -226,8 +226,8 @@ func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 		"away after all":        {func(f *http2.Framer) error { return f.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil) }, [2]error{nil, nil}},
 		"refused":               {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeRefusedStream) }, [2]error{nil, ErrUnsent}},
 		"reset":                 {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeProtocol) }, [2]error{nil, status.Error(codes.Internal, "")}},
-		"canceled":              {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeCancel) }, [2]error{nil, status.Error(codes.Canceled, "")}},
-		"never made":            {func(f *http2.Framer) error { return f.WriteRSTStream(5, http2.ErrCodeRefusedStream) }, [2]error{status.Error(codes.Unavailable, ""), status.Error(codes.Unavailable, "")}},
+		"canceled":              {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeCancel) }, [2]error{nil, status.Error(codes.Internal, "")}},
+		"never made":            {func(f *http2.Framer) error { return f.WriteRSTStream(5, http2.ErrCodeRefusedStream) }, [2]error{nil, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -293,19 +293,45 @@ func TestNoCallFollowsTheLastStream(t *testing.T) {
 	})
 }
 
-// TestPeerThatSpeaksSomethingElse checks that a peer that does not speak HTTP/2 gets no calls.
+// TestPeerThatSpeaksSomethingElse checks that a peer that does not speak HTTP/2, or nothing, gets no calls, and that
+// the connection is closed.
 func TestPeerThatSpeaksSomethingElse(t *testing.T) {
 	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "", string(answer(1, newAnswer()))} {
-		here, there := net.Pipe()
-		go func() {
-			go io.Copy(io.Discard, there)
-			io.WriteString(there, says)
-			there.Close()
-		}()
-		if _, err := Open(t.Context(), here, "http", "server:1", "test"); err == nil {
-			t.Errorf("%q is taken for HTTP/2", says)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer there.Close()
+			go func() {
+				go io.Copy(io.Discard, there)
+				io.WriteString(there, says)
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), Tick)
+			defer cancel()
+			if _, err := Open(ctx, here, "http", "server:1", "test"); err == nil {
+				t.Errorf("%q is taken for HTTP/2", says)
+			}
+			if _, err := here.Read(nil); !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("after %q, the connection is open: %v", says, err)
+			}
+		})
 	}
+}
+
+// TestUnwrittenCallsAreUnsent checks that a call that waits while another one is written fails with ErrUnsent when the
+// connection breaks, and that the other one does not.
+func TestUnwrittenCallsAreUnsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		written := p.putBytes(t.Context(), 1) // a pipe has no buffer
+		waiting := p.putBytes(t.Context(), 1)
+		p.conn.Close()
+		if err := <-written; status.Code(err) != codes.Unavailable {
+			t.Errorf("the call that is being written: %v", err)
+		}
+		if err := <-waiting; !errors.Is(err, ErrUnsent) {
+			t.Errorf("the call that waits: %v", err)
+		}
+	})
 }
 
 // breaking is a connection that breaks after a number of bytes.

@@ -75,6 +75,7 @@ func TestPeersLimitsAreKept(t *testing.T) {
 		for stream := range uint32(defaultWindow / size) {
 			answered(2*stream + 1)
 		}
+		p.sent(p.framer.WriteWindowUpdate(9, 2*size)) // of the next call alone
 		unsent(t, "more than the connection's window", p.putBytes(t.Context(), size))
 		p.sent(p.framer.WriteWindowUpdate(0, 2*size))
 		answered(9)
@@ -124,6 +125,7 @@ func TestPeerMaySendMore(t *testing.T) {
 			}
 		}
 		more("len", "stream=1")
+		p.sent(p.framer.WriteData(1, false, []byte{0})) // too little for another window
 		cancel()
 		if err := <-result; err == nil {
 			t.Error("the call did not end with its context")
