@@ -12,7 +12,7 @@ import (
 // Capture sends one GET request and returns the body of the response.
 func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]byte, error) {
 	var body bytes.Buffer
-	_, err := t.Once(ctx, Request{Path: path, Accept: accept, Encoding: encoding}, &body)
+	_, err := t.Fetch(ctx, Request{Path: path, Accept: accept, Encoding: encoding}, &body)
 	return body.Bytes(), err
 }
 
@@ -68,7 +68,7 @@ func (t *Target) CaptureChange(ctx context.Context, collection, object, accept s
 
 // Change changes an object as Watch does.
 func (t *Target) Change(ctx context.Context, object string) error {
-	return t.once(ctx, markPatch(object, newRun(), 0))
+	return t.fetch(ctx, markPatch(object, newRun(), 0))
 }
 
 // CopyMark overwrites the mark of a captured event with the mark of patch. It returns false if either has no mark.

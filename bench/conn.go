@@ -91,26 +91,26 @@ func (c *conn) limit(d time.Duration) {
 	}
 }
 
-func (c *conn) unlimit() {
+func (c *conn) stopTimer() {
 	if c.timer != nil && !c.timer.Stop() {
 		c.end(ErrTimeout)
 	}
 	c.timer = nil
 }
 
-// late reports whether a request has timed out.
-func (c *conn) late() bool { return errors.Is(context.Cause(c.connected), ErrTimeout) }
+// timedOut reports whether a request has timed out.
+func (c *conn) timedOut() bool { return errors.Is(context.Cause(c.connected), ErrTimeout) }
 
 // explain wraps an error that Target.Timeout has caused with ErrTimeout.
 func (c *conn) explain(err error) error {
-	if err == nil || !c.late() {
+	if err == nil || !c.timedOut() {
 		return err
 	}
 	return fmt.Errorf("%w after %v: %w", ErrTimeout, c.t.Timeout, err)
 }
 
 // send sends a request and reads the response header. It starts the Target's Timeout, which runs until the caller
-// calls unlimit. A response other than 2xx is returned with an error.
+// calls stopTimer. A response other than 2xx is returned with an error.
 func (c *conn) send(r Request) (*http.Response, error) {
 	if c.transport == nil {
 		c.connected, c.end = context.WithCancelCause(c.ctx)
@@ -179,9 +179,9 @@ func (c *conn) try(r Request, o *outcome, w io.Writer) (after time.Duration, err
 			err = fmt.Errorf("bench: body of %s: %w", r.Path, err)
 		}
 	}
-	c.unlimit()
+	c.stopTimer()
 	err = c.explain(err)
-	if resp == nil || resp.Close || c.late() || err != nil && StatusOf(err) == 0 {
+	if resp == nil || resp.Close || c.timedOut() || err != nil && StatusOf(err) == 0 {
 		c.close()
 	}
 	if resp == nil {
@@ -208,8 +208,8 @@ func (t *Target) Ready(ctx context.Context) error {
 	}
 }
 
-// Once sends one request over a new connection, writes the body of the response to w and returns its size.
-func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error) {
+// Fetch sends one request over a new connection, writes the body of the response to w and returns its size.
+func (t *Target) Fetch(ctx context.Context, r Request, w io.Writer) (int64, error) {
 	ctx, cut := t.graceful(ctx)
 	defer cut()
 	own := t.conn(ctx)
@@ -219,7 +219,7 @@ func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error
 	return o.bytes, err
 }
 
-func (t *Target) once(ctx context.Context, r Request) error {
-	_, err := t.Once(ctx, r, io.Discard)
+func (t *Target) fetch(ctx context.Context, r Request) error {
+	_, err := t.Fetch(ctx, r, io.Discard)
 	return err
 }

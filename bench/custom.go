@@ -216,7 +216,7 @@ func (c *CustomConfig) define(ctx context.Context, t *Target, r *customResource)
 	within, cut := t.graceful(ctx)
 	defer cut()
 	for {
-		err := t.once(within, Request{Path: CustomPath(c.Resource) + "?limit=1", Accept: JSON})
+		err := t.fetch(within, Request{Path: CustomPath(c.Resource) + "?limit=1", Accept: JSON})
 		if err == nil || Sleep(within, 100*time.Millisecond) != nil || t.stopped() {
 			return err
 		}

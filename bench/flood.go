@@ -41,7 +41,7 @@ func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	const interval, longest = 20 * time.Millisecond, time.Minute // servers see a new binding a little later
 	var err error
 	_ = wait.PollUntilContextTimeout(ctx, interval, longest, true, func(ctx context.Context) (bool, error) {
-		err = tenant.once(ctx, Request{Path: "/api/v1/namespaces/default/pods?limit=1", Accept: JSON})
+		err = tenant.fetch(ctx, Request{Path: "/api/v1/namespaces/default/pods?limit=1", Accept: JSON})
 		return StatusOf(err) != http.StatusForbidden, nil
 	})
 	return err

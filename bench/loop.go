@@ -115,7 +115,7 @@ func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) 
 	} else if !open {
 		level = float64(l.Clients)
 	}
-	first.Plan = stages.Hold(open, l.Warmup, level)
+	first.Plan = stages.Constant(open, l.Warmup, level)
 	return first.run(ctx, t, &recorder{result: NewResult("", "")}, op)
 }
 

@@ -120,7 +120,7 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 
 // ready checks that the last pod exists. Without the pods of Seed most requests would fail.
 func (c *MixedConfig) ready(ctx context.Context, t *Target) error {
-	err := t.once(ctx, Request{Path: c.Seed.PodPath(c.Seed.Pods - 1), Accept: Protobuf})
+	err := t.fetch(ctx, Request{Path: c.Seed.PodPath(c.Seed.Pods - 1), Accept: Protobuf})
 	if StatusOf(err) == http.StatusNotFound {
 		return fmt.Errorf("bench: the server lacks some of the %d pods that seeding makes: %w", c.Seed.Pods, err)
 	}

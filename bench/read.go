@@ -32,7 +32,7 @@ func repeat(ctx context.Context, t *Target, name string, l loop, request func(i 
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	if err := t.once(ctx, request(0)); err != nil {
+	if err := t.fetch(ctx, request(0)); err != nil {
 		return nil, err
 	}
 	return l.measure(ctx, t, name, "request", send(request), send(request))

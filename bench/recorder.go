@@ -74,7 +74,7 @@ func (r *recorder) phase(what string) {
 }
 
 func (r *recorder) read() (reading, error) {
-	now := reading{at: time.Now(), client: process.Own()}
+	now := reading{at: time.Now(), client: process.OwnCPU()}
 	var err error
 	if now.server, err = r.target.Process.Usage(); err != nil {
 		return now, err

@@ -111,7 +111,7 @@ func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 }
 
 func (t *Target) ensure(ctx context.Context, collection string, object any) error {
-	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, ContentType: JSON, Body: EncodeJSON(object)})
+	err := t.fetch(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, ContentType: JSON, Body: EncodeJSON(object)})
 	if StatusOf(err) == http.StatusConflict {
 		return nil
 	}

@@ -90,7 +90,7 @@ func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r Request) (n in
 	conn := t.conn(ctx)
 	defer conn.close()
 	resp, err := conn.send(r)
-	conn.unlimit() // the body has no timeout, because reading is slow on purpose
+	conn.stopTimer() // the body has no timeout, because reading is slow on purpose
 	if err != nil {
 		return 0, conn.explain(err)
 	}

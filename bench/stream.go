@@ -30,7 +30,7 @@ type stream struct {
 // Timeout.
 func (c *conn) watch(r Request) (*stream, error) {
 	resp, err := c.send(r)
-	c.unlimit()
+	c.stopTimer()
 	if err != nil {
 		return nil, c.explain(err)
 	}

@@ -68,7 +68,7 @@ func (l loop) inTurn(ctx context.Context, t *Target, kinds []writeKind) (results
 				return results, err
 			}
 		}
-		if err := t.once(ctx, k.request(0)); err != nil {
+		if err := t.fetch(ctx, k.request(0)); err != nil {
 			return results, err
 		}
 		requests := sequence(l.total(), func(i int) Request { return k.request(i + 1) }) // encoded before the measurement

@@ -75,12 +75,12 @@ func (c *Cache) Written(o *Offer, revision int64) {
 	o.revision = revision
 }
 
-// Ahead returns the Object of the newest write of key that has succeeded and whose event is not yet
+// Unapplied returns the Object of the newest write of key that has succeeded and whose event is not yet
 // applied, nil if there is none. The key may have changed since: a write that begins with the Object must
 // compare its revision. A caller that compares the Object with a Snapshot takes the Snapshot afterwards,
 // because the event may be applied in between.
-func (c *Cache) Ahead(key string) *Object {
-	o, revision := c.offers.ahead(key)
+func (c *Cache) Unapplied(key string) *Object {
+	o, revision := c.offers.unapplied(key)
 	if o == nil {
 		return nil
 	}
@@ -104,9 +104,9 @@ func (f *offers) put(o *Offer) {
 	}
 }
 
-// ahead returns the offer of the newest write of key that is known to have succeeded, and its
+// unapplied returns the offer of the newest write of key that is known to have succeeded, and its
 // revision.
-func (f *offers) ahead(key string) (newest *Offer, revision int64) {
+func (f *offers) unapplied(key string) (newest *Offer, revision int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, o := range f.order {

@@ -533,7 +533,7 @@ func TestAheadReturnsTheNewestWrite(t *testing.T) {
 		m.awaitStore(t)
 		expect := func(when string, revision int64) *Object {
 			t.Helper()
-			o := m.cache.Ahead("a")
+			o := m.cache.Unapplied("a")
 			if o == nil && revision != 0 || o != nil && o.Revision() != revision {
 				t.Errorf("%s: %v is ahead, want revision %d", when, o, revision)
 			}
@@ -555,10 +555,10 @@ func TestAheadReturnsTheNewestWrite(t *testing.T) {
 		m.cache.Written(first, one)
 		third.Withdraw()
 		ahead := expect("two have succeeded", two)
-		if m.cache.Ahead("b") != nil {
+		if m.cache.Unapplied("b") != nil {
 			t.Error("another key has something ahead")
 		}
-		if m.cache.Ahead("a") != ahead || made != 1 {
+		if m.cache.Unapplied("a") != ahead || made != 1 {
 			t.Errorf("it is made %d times", made)
 		}
 		m.store.Release()

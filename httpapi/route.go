@@ -85,7 +85,7 @@ func (r *router) resumes(x *apiCall) bool {
 // noMethod answers a request that i does not permit: with 405 if i permits another method at the same path,
 // otherwise as unknown does.
 func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
-	if !i.Knows(&x.Request) {
+	if !i.ServesPath(&x.Request) {
 		r.unknown(x)
 		return
 	}

@@ -52,9 +52,9 @@ type Server struct {
 // runs.
 func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper() }
 
-// Withdraw makes /readyz fail, because shutdown has begun. All requests are still served. Run calls
-// Withdraw when its context ends; the caller may do so earlier.
-func (s *Server) Withdraw() { s.drain.Do(func() { close(s.unready); close(s.draining) }) }
+// FailReadiness makes /readyz fail, because shutdown has begun. All requests are still served. Run calls
+// FailReadiness when its context ends; the caller may do so earlier.
+func (s *Server) FailReadiness() { s.drain.Do(func() { close(s.unready); close(s.draining) }) }
 
 // HandOver stops accepting connections, because another process accepts them on the same socket. All
 // requests are still served. Each answer on a connection older than a second asks the client to reconnect.
@@ -104,7 +104,7 @@ func (s *Server) Run(ctx context.Context) error {
 // no client reconnects here. accepted is closed when no more connections are accepted. Connections that do not
 // end within the grace are closed.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
-	s.Withdraw()
+	s.FailReadiness()
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()
 	draining, drained := context.WithCancel(context.Background())

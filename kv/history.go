@@ -126,8 +126,8 @@ func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdse
 	return nil, errors.New("no member answers twice")
 }
 
-// foreign reports whether an answer of a watch comes from another cluster.
-func (h *history) foreign(header *etcdserverpb.ResponseHeader) bool {
+// otherCluster reports whether an answer of a watch comes from another cluster.
+func (h *history) otherCluster(header *etcdserverpb.ResponseHeader) bool {
 	id := h.clusterID.Load()
 	return id != 0 && header.ClusterId != 0 && header.ClusterId != id
 }

@@ -58,7 +58,7 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	sound := known && soundProgress(version)
+	sound := known && hasReliableProgress(version)
 	// A server without member ids is not etcd but an imitation. It may report the progress
 	// of revisions without events only at the right moment, or not at all.
 	if (!sound || member == 0) && !m.wide.Swap(true) {
@@ -128,9 +128,9 @@ func (m *members) known(member uint64, opened time.Time) (string, bool) {
 	return status.version, ok && !status.asked.Before(opened)
 }
 
-// soundProgress reports whether a version of etcd reports no progress ahead of events
+// hasReliableProgress reports whether a version of etcd reports no progress ahead of events
 // (apiserver pkg/storage/feature/feature_support_checker.go).
-func soundProgress(version string) bool {
+func hasReliableProgress(version string) bool {
 	v, err := semver.NewVersion(version)
 	switch {
 	case err != nil:

@@ -19,7 +19,7 @@ func TestProgressIsSoundFromSomeVersionsOn(t *testing.T) {
 		"3.5.0": false, "3.5.12": false, "3.5.13-rc.0": false, "3.5.13": true, "3.5.13+suffix": true,
 		"3.6.0": true, "3.7.3": true, "4.0.0": true, "": false, "v3.6.0": false, "3.6": false, "not decided": false,
 	} {
-		if got := soundProgress(version); got != want {
+		if got := hasReliableProgress(version); got != want {
 			t.Errorf("%q: sound %v, want %v", version, got, want)
 		}
 	}

@@ -40,10 +40,10 @@ func (t *Tail) noteClosedLocked(prefix string) {
 // depth returns the number of path segments that a prefix has below the Tail's prefix.
 func (t *Tail) depth(prefix string) int { return strings.Count(prefix[len(t.config.Prefix):], "/") }
 
-// quietLocked reports whether the Tail knows that nothing changed below the prefix of s between after and s.since. The
-// Tail must have followed the store since after. It knows this only if s is the only subscription to its prefix, and
-// has missed nothing since it was made. s.mu is held, too.
-func (t *Tail) quietLocked(s *Subscription, after int64) bool {
+// unchangedLocked reports whether the Tail knows that nothing changed below the prefix of s between after and s.since.
+// The Tail must have followed the store since after. It knows this only if s is the only subscription to its prefix,
+// and has missed nothing since it was made. s.mu is held, too.
+func (t *Tail) unchangedLocked(s *Subscription, after int64) bool {
 	depth := t.depth(s.prefix)
 	return s.since == s.made && len(t.subs[s.prefix]) == 1 && 0 < depth && depth <= notedDepth &&
 		after >= t.notedFrom && after >= t.noted[s.prefix]

@@ -240,7 +240,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 		return beginning{past: t.past, present: t.present}, true
 	}
 	if low := max(t.start, s.since-t.reach); s.loaded.Load() == 0 && low < s.since {
-		return beginning{past: low, present: s.since, late: true, quiet: t.quietLocked(s, low)}, true
+		return beginning{past: low, present: s.since, late: true, quiet: t.unchangedLocked(s, low)}, true
 	}
 	return beginning{}, true
 }

@@ -87,15 +87,15 @@ func (w *watches) remove(watch *watch) {
 	w.wait.Done()
 }
 
-// noteHung records that a member has let a watch time out.
-func (w *watches) noteHung(member string) {
+// recordHung records that a member has let a watch time out.
+func (w *watches) recordHung(member string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hung = member
 }
 
-// lastHung reports whether a member is the last that noteHung recorded.
-func (w *watches) lastHung(member string) bool {
+// isLastHung reports whether a member is the last that recordHung recorded.
+func (w *watches) isLastHung(member string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return member != "" && w.hung == member
@@ -252,7 +252,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	f.sound.Store(members == nil)
 	f.held = nil
 	member := memberOf(stream)
-	if f.skips < maxSkips && f.etcd.watches.lastHung(member) {
+	if f.skips < maxSkips && f.etcd.watches.isLastHung(member) {
 		f.skips++
 		return errSkipped
 	}
@@ -263,7 +263,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			return f.whyEnded(ctx, member, err)
+			return f.endReason(ctx, member, err)
 		}
 		if resp.Created {
 			unconfirmed.Stop()
@@ -289,13 +289,13 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	}
 }
 
-// whyEnded returns why a stream has ended, and records its member if the member has hung.
-func (f *follower) whyEnded(ctx context.Context, member string, err error) error {
+// endReason returns why a stream has ended, and records its member if the member has hung.
+func (f *follower) endReason(ctx context.Context, member string, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if member != "" && (errors.Is(err, errStalled) || errors.Is(err, errUnconfirmed)) {
-		f.etcd.watches.noteHung(member)
+		f.etcd.watches.recordHung(member)
 		err = fmt.Errorf("etcd at %s: %w", member, err)
 	}
 	return err
@@ -361,7 +361,7 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 		return WatchResponse{}, rpctypes.Error(status.Error(codes.FailedPrecondition, reason))
 	case resp.Canceled:
 		return WatchResponse{}, errWatchEnded
-	case resp.Header != nil && f.etcd.history.foreign(resp.Header):
+	case resp.Header != nil && f.etcd.history.otherCluster(resp.Header):
 		return WatchResponse{}, ErrReplaced
 	}
 	if events := f.whole(resp); len(events) > 0 {

@@ -104,8 +104,8 @@ func (k *control) start() {
 	}
 }
 
-// beat starts to renew the Leases of leader election.
-func (k *control) beat(start time.Time) {
+// renewLeases starts to renew the Leases of leader election.
+func (k *control) renewLeases(start time.Time) {
 	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
 		l := &lease{sim: k.sim, c: c, namespace: "kube-system", name: name}
 		k.sim.every(start.Add(rand.N(leaderEvery)), leaderEvery, l.renew)

@@ -71,7 +71,7 @@ func (f *informer) start() {
 		defer f.setSynced(true)
 		wait, all := time.Duration(0), true
 		for bench.Sleep(f.ctx, wait) == nil {
-			a := &attempt{all: all, due: time.Now(), phase: f.sim.phase.Load(), lasts: f.lasts()}
+			a := &attempt{all: all, due: time.Now(), phase: f.sim.phase.Load(), lasts: f.watchTimeout()}
 			err := f.watch(a)
 			if f.ctx.Err() == nil {
 				all, wait = f.next(a, err)
@@ -93,9 +93,9 @@ func (f *informer) setSynced(yes bool) {
 	f.lost = !yes
 }
 
-// lasts returns the timeout of a watch. The first watches are shorter, so that watches end at different
+// watchTimeout returns the timeout of a watch. The first watches are shorter, so that watches end at different
 // times, as in a cluster that has run for a long time.
-func (f *informer) lasts() time.Duration {
+func (f *informer) watchTimeout() time.Duration {
 	d := shortestWatch + rand.N(shortestWatch)
 	if !f.synced {
 		d = max(rand.N(d), 20*time.Second)

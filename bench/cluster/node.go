@@ -144,8 +144,8 @@ func (n *node) mountLocked(slot, change int) {
 	}
 }
 
-// beat starts to renew the Lease and to report the status, at random times for each node.
-func (n *node) beat(start time.Time) {
+// heartbeat starts to renew the Lease and to report the status, at random times for each node.
+func (n *node) heartbeat(start time.Time) {
 	n.sim.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.lease.renew)
 	n.sim.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
 }

@@ -90,7 +90,7 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 // makeDataset creates the objects through a Larder, and stops it.
 func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size) (_ *dataset, err error) {
 	c.Sayf("%d nodes: creating %d pods and their objects", s.nodes, s.pods())
-	server, err := f.Start(ctx, testservers.Larder, testservers.Usual())
+	server, err := f.Start(ctx, testservers.Larder, testservers.DefaultGuards())
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ const (
 
 // run starts the server, simulates the cluster, restarts the server and stops both.
 func (r *trial) run(ctx context.Context) (err error) {
-	guards := testservers.Usual()
+	guards := testservers.DefaultGuards()
 	guards.Nodes = true
 	r.config.Sayf("%s: starting", r.name())
 	if r.server, err = r.started.Start(ctx, r.kind, guards); err != nil {

@@ -137,9 +137,9 @@ func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error
 func (sim *simulation) begin() {
 	start := time.Now()
 	for _, n := range sim.nodes {
-		n.beat(start)
+		n.heartbeat(start)
 	}
-	sim.control.beat(start)
+	sim.control.renewLeases(start)
 	sim.renewTokens(start)
 	if sim.churn <= 0 {
 		return

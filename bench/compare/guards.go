@@ -36,7 +36,7 @@ func (c *Comparison) flood() step {
 		if err != nil {
 			return nil, err
 		}
-		another, err := c.started.Start(ctx, kind, testservers.Usual())
+		another, err := c.started.Start(ctx, kind, testservers.DefaultGuards())
 		if err != nil {
 			return nil, err
 		}

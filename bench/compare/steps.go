@@ -116,7 +116,7 @@ func (c *Config) watchers(n int) int {
 
 // steps are all workloads on running servers, in the order in which they are run.
 func (c *Comparison) steps() []step {
-	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stuck(), c.mixed(),
+	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stalledWatchers(), c.mixed(),
 		// A server may share the cost of a consistent read among clients.
 		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000),
 		c.patches(), c.flood(), c.guards())
@@ -330,7 +330,7 @@ const openWatches = 5000
 // startFull starts a server on the seeded etcd, opens watches before the server has free memory, and then lists all
 // pods repeatedly with several clients.
 func (c *Comparison) startFull(ctx context.Context, kind string) (_ []*bench.Result, err error) {
-	server, err := c.started.Start(ctx, kind, testservers.Usual())
+	server, err := c.started.Start(ctx, kind, testservers.DefaultGuards())
 	if err != nil {
 		return nil, err
 	}

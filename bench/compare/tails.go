@@ -21,9 +21,9 @@ func tail(id, work string, p99, p999 func(*bench.Result) float64) *Row {
 	return spec
 }
 
-// stuck measures watchers while as many others never read. The latency of a delivery counts from the response
+// stalledWatchers measures watchers while as many others never read. The latency of a delivery counts from the response
 // to its change, because other rows measure the writes.
-func (c *Comparison) stuck() step {
+func (c *Comparison) stalledWatchers() step {
 	const rate = 100
 	watchers := c.config.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
@@ -90,7 +90,7 @@ func (c *Comparison) start(ctx context.Context, kind string) (*testservers.Serve
 	if kind == writer {
 		program = Larder
 	}
-	s, err := c.started.Start(ctx, program, testservers.Usual())
+	s, err := c.started.Start(ctx, program, testservers.DefaultGuards())
 	if err == nil {
 		c.servers[kind] = s
 	}

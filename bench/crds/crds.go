@@ -68,7 +68,7 @@ func (p *measurement) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
-	if err := p.take(servers.Start(ctx, p.kind, testservers.Usual())); err != nil {
+	if err := p.take(servers.Start(ctx, p.kind, testservers.DefaultGuards())); err != nil {
 		return err
 	}
 	if p.empty, err = p.memory(ctx); err != nil {

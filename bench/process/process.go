@@ -62,8 +62,8 @@ func (p Process) CPU() (time.Duration, error) {
 	return cpu, nil
 }
 
-// Own returns the CPU time that this process has used.
-func Own() time.Duration {
+// OwnCPU returns the CPU time that this process has used.
+func OwnCPU() time.Duration {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only for invalid arguments
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())

@@ -105,7 +105,7 @@ func (r *run) run(ctx context.Context) (err error) {
 
 // start starts the server and the programs beside it.
 func (r *run) start(ctx context.Context) (err error) {
-	if r.server, err = r.started.Start(ctx, r.kind, testservers.Usual()); err != nil {
+	if r.server, err = r.started.Start(ctx, r.kind, testservers.DefaultGuards()); err != nil {
 		return err
 	}
 	if r.client, err = r.server.Target.Client("larder-bench"); err != nil {

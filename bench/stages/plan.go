@@ -67,8 +67,8 @@ func parseStage(text string) (s Stage, open bool, err error) {
 	return s, open, nil
 }
 
-// Hold returns a plan of one level.
-func Hold(open bool, length time.Duration, level float64) Plan {
+// Constant returns a plan of one level.
+func Constant(open bool, length time.Duration, level float64) Plan {
 	return Plan{Open: open, Stages: []Stage{{length, level, level}}}
 }
 

@@ -80,7 +80,7 @@ func TestOtherPlans(t *testing.T) {
 	if got := parse(t, "1s:5..5/s").Stages[0]; got.From != 5 || got.To != 5 {
 		t.Errorf("a constant level goes from %g to %g, want 5", got.From, got.To)
 	}
-	if !(stages.Plan{}).IsZero() || stages.Hold(true, time.Second, 5).Operations() != 5 {
+	if !(stages.Plan{}).IsZero() || stages.Constant(true, time.Second, 5).Operations() != 5 {
 		t.Error("the zero Plan is not zero, or Hold returned a wrong plan")
 	}
 }

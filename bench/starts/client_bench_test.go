@@ -67,7 +67,7 @@ func clientDuringRestart(b *testing.B, programs testservers.Config, kind string)
 	if err := fillForClient(b.Context(), f.EtcdURL()); err != nil {
 		return err
 	}
-	server, err := f.Start(b.Context(), kind, testservers.Usual())
+	server, err := f.Start(b.Context(), kind, testservers.DefaultGuards())
 	if err != nil {
 		return err
 	}

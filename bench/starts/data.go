@@ -32,7 +32,7 @@ func kinds() []*data {
 	return []*data{
 		{id: "P0", name: "empty", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/"},
 		{id: "P1", name: "own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(addOwn)},
-		{id: "P2", name: "old", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(lackDefaults)},
+		{id: "P2", name: "old", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(addWithoutDefaults)},
 		{id: "P3", name: "replicasets", path: sets, accept: bench.Protobuf, prefix: "/registry/replicasets/", item: replicaSet},
 		{id: "P4", name: "autoscalers", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler},
 		{id: "P5", name: "events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event},
@@ -121,8 +121,8 @@ func addOwn(s *corev1.PodSpec, i int) {
 	s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: fmt.Sprintf("instance-%d", i)})
 }
 
-// lackDefaults calls addOwn, and removes fields that have got defaults in later versions.
-func lackDefaults(s *corev1.PodSpec, i int) {
+// addWithoutDefaults calls addOwn, and removes fields that have got defaults in later versions.
+func addWithoutDefaults(s *corev1.PodSpec, i int) {
 	addOwn(s, i)
 	s.Containers[0].TerminationMessagePolicy, s.EnableServiceLinks = "", nil
 }

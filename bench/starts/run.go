@@ -115,7 +115,7 @@ func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) e
 
 // first starts and stops a server without measuring it. For custom data it creates the CRD.
 func first(ctx context.Context, f *testservers.Servers, d *data, kind string) error {
-	server, err := f.Start(ctx, kind, testservers.Usual())
+	server, err := f.Start(ctx, kind, testservers.DefaultGuards())
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 	if err != nil {
 		return ready, listed, fmt.Errorf("starts: %w", err)
 	}
-	server, err := f.Start(ctx, kind, testservers.Usual())
+	server, err := f.Start(ctx, kind, testservers.DefaultGuards())
 	if err != nil {
 		return ready, listed, err
 	}
@@ -176,7 +176,7 @@ func list(ctx context.Context, server *testservers.Server, d *data) (size int64,
 	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, pause, longest, true, func(ctx context.Context) (bool, error) {
-		size, last = server.Target.Once(ctx, bench.Request{Path: d.path, Accept: d.accept}, io.Discard)
+		size, last = server.Target.Fetch(ctx, bench.Request{Path: d.path, Accept: d.accept}, io.Discard)
 		switch {
 		case last == nil:
 			return true, nil

@@ -184,8 +184,8 @@ type Guards struct {
 	Nodes  bool // RBAC, the Node authorizer and NodeRestriction
 }
 
-// Usual returns the default guards.
-func Usual() Guards { return Guards{Access: true, Flow: true} }
+// DefaultGuards returns the default guards.
+func DefaultGuards() Guards { return Guards{Access: true, Flow: true} }
 
 // flags returns the flags of the guards. The audit log is in dir.
 func (g Guards) flags(dir string) ([]string, error) {
@@ -217,7 +217,7 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 		if err != nil {
 			return nil, err
 		}
-		server, err := f.start(ctx, kind, etcdURL(etcd), Usual())
+		server, err := f.start(ctx, kind, etcdURL(etcd), DefaultGuards())
 		if err == nil {
 			server.etcd = etcd
 		}

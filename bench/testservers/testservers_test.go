@@ -60,8 +60,8 @@ func TestFleet(t *testing.T) {
 		}
 		servers = append(servers, s)
 	}
-	add(f.Start(t.Context(), testservers.Stock, testservers.Usual()))
-	add(f.Start(t.Context(), testservers.Larder, testservers.Usual()))
+	add(f.Start(t.Context(), testservers.Stock, testservers.DefaultGuards()))
+	add(f.Start(t.Context(), testservers.Larder, testservers.DefaultGuards()))
 	add(f.StartEmpty(t.Context(), testservers.Larder))
 	before := len(f.Servers())
 	stock, err := f.StartEmpty(t.Context(), testservers.Stock)

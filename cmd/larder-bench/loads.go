@@ -317,9 +317,9 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
 		return fmt.Errorf("--stages and --duration set the length of the load: omit --%s", f.count)
 	case f.stages == "" && f.duration > 0 && l.Rate > 0:
-		l.Plan = stages.Hold(true, f.duration, l.Rate)
+		l.Plan = stages.Constant(true, f.duration, l.Rate)
 	case f.stages == "" && f.duration > 0:
-		l.Plan = stages.Hold(false, f.duration, float64(l.Clients))
+		l.Plan = stages.Constant(false, f.duration, float64(l.Clients))
 	case f.stages != "":
 		if l.Plan, err = stages.Parse(f.stages); err != nil {
 			return fmt.Errorf("--stages: %w", err)

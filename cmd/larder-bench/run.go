@@ -52,7 +52,7 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 		return err
 	}
 	found := &report.Report{}
-	err = o.shown(cmd, target.Progress, func(ctx context.Context, _ func(string)) error {
+	err = o.withProgress(cmd, target.Progress, func(ctx context.Context, _ func(string)) error {
 		defer context.AfterFunc(ctx, target.Stop)()
 		ctx = context.WithoutCancel(ctx) // workloads end gracefully
 		for round := range o.rounds {
@@ -192,8 +192,8 @@ func toFile(name string, write func(io.Writer) error) error {
 // progressInterval is how often progress is printed.
 const progressInterval = 10 * time.Second
 
-// shown runs work and meanwhile prints progress, unless that is nil. work may print further lines with say.
-func (o *options) shown(cmd *cobra.Command, progress func() string, work func(ctx context.Context, say func(string)) error) error {
+// withProgress runs work and meanwhile prints progress, unless that is nil. work may print further lines with say.
+func (o *options) withProgress(cmd *cobra.Command, progress func() string, work func(ctx context.Context, say func(string)) error) error {
 	if o.quiet {
 		return work(cmd.Context(), func(string) {})
 	}

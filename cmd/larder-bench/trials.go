@@ -183,7 +183,7 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, work func(ct
 		return err
 	}
 	defer os.RemoveAll(dir)
-	return o.shown(cmd, nil, func(ctx context.Context, say func(string)) error {
+	return o.withProgress(cmd, nil, func(ctx context.Context, say func(string)) error {
 		f, err := testservers.Build(ctx, f, dir, say)
 		if err != nil {
 			return err

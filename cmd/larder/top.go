@@ -140,7 +140,7 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 		case <-ctx.Done():
 			return nil
 		case key, ok := <-keys:
-			if !ok || !t.press(key) {
+			if !ok || !t.handleKey(key) {
 				return nil
 			}
 			due.Reset(0)
@@ -194,8 +194,8 @@ func size(screen *os.File) (width, height int) {
 	return width, height
 }
 
-// press handles a key. It returns false if the key ends the command.
-func (t *top) press(key byte) bool {
+// handleKey handles a key. It returns false if the key ends the command.
+func (t *top) handleKey(key byte) bool {
 	const interrupt = 3
 	if at := strings.IndexByte("cbre", key); at >= 0 {
 		t.query.sort = costs.Kind(at).String()

@@ -79,8 +79,8 @@ type Response struct {
 // without a limit.
 type HijackedBody interface {
 	io.Reader
-	// Proceed sends 100 Continue to a client that waits for it.
-	Proceed(w io.Writer) error
+	// SendContinue sends 100 Continue to a client that waits for it.
+	SendContinue(w io.Writer) error
 }
 
 // Set sets a field of the header.

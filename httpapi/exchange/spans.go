@@ -94,7 +94,7 @@ func (s *spans) KeepSpans(n int) func() {
 	s.open = s.open[:first:first]
 	return func() {
 		kept.Event("Writing initial events done")
-		kept.LeaveAll()
+		kept.EndSpans()
 	}
 }
 
@@ -145,7 +145,7 @@ func (x *Exchange) answered(bytes int64, waited time.Duration) {
 			x.Event("Writing http response done")
 		}
 	}
-	x.LeaveAll()
+	x.EndSpans()
 }
 
 // Enter begins a child of the last open span, if x is traced. Base then has the new span.
@@ -170,8 +170,8 @@ func (x *Exchange) Leave() {
 	x.spans.open, x.spans.serializing = x.spans.open[:last], false
 }
 
-// LeaveAll ends all spans of x. The last one stays in Base, for code that outlives the exchange.
-func (x *Exchange) LeaveAll() {
+// EndSpans ends all spans of x. The last one stays in Base, for code that outlives the exchange.
+func (x *Exchange) EndSpans() {
 	if x.spans == nil {
 		return
 	}

@@ -141,8 +141,8 @@ func (b *incoming) readTrailer() error {
 // buffered reports whether the rest of the body has already come.
 func (b *incoming) buffered() bool { return b.length >= 0 && int64(b.in.Buffered()) >= b.left }
 
-// Proceed sends 100 Continue to a client that waits for it.
-func (b *incoming) Proceed(w io.Writer) error {
+// SendContinue sends 100 Continue to a client that waits for it.
+func (b *incoming) SendContinue(w io.Writer) error {
 	if !b.expects {
 		return nil
 	}
@@ -173,7 +173,7 @@ func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
 	if err := ss.writeBy(time.Now().Add(ss.s.config.WriteTimeout)); err != nil {
 		return nil, err
 	}
-	if err := ss.body.Proceed(ss.conn); err != nil {
+	if err := ss.body.SendContinue(ss.conn); err != nil {
 		return nil, err
 	}
 	if err := ss.bodyBy(deadline); err != nil {

@@ -129,7 +129,7 @@ func (c *lateConn) Read(p []byte) (int, error) {
 		}
 		c.shaken = true
 	}
-	return c.Rest(p)
+	return c.AwaitRead(p)
 }
 
 func (c *lateConn) Close() error { return c.Conn.Close() }

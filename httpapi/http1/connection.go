@@ -128,14 +128,14 @@ func (c *tlsConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Rest waits for the next bytes and reads a few of them. It returns bytes that TLS already
+// AwaitRead waits for the next bytes and reads a few of them. It returns bytes that TLS already
 // holds at once. Otherwise the goroutine waits outside TLS, where its stack is half as large.
-func (c *tlsConn) Rest(first []byte) (int, error) {
+func (c *tlsConn) AwaitRead(first []byte) (int, error) {
 	s, ok := c.NetConn().(*socket.TCP)
 	if !ok {
 		return c.Read(first)
 	}
-	return s.ReadLate(c.Conn, first)
+	return s.AwaitRead(c.Conn, first)
 }
 
 // handshakeVerbosity is the verbosity from which failed handshakes are logged (apiserver

@@ -108,7 +108,7 @@ func (ss *Session) await() bool {
 	if len(ss.ahead) == 0 {
 		read := ss.conn.Read
 		if c, ok := ss.conn.(*tlsConn); ok {
-			read = c.Rest
+			read = c.AwaitRead
 		}
 		n, err := read(ss.first[:])
 		if n == 0 || err != nil && !errors.Is(err, io.EOF) {

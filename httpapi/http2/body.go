@@ -52,7 +52,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 			return err
 		}
 	}
-	if !c.memory.arrive(size) {
+	if !c.memory.receive(size) {
 		return http2.ConnectionError(http2.ErrCodeFlowControl)
 	}
 	kept := int64(0)
@@ -165,8 +165,8 @@ func (st *stream) discardLocked(err error, settled bool) {
 	c.memory.grant()
 }
 
-// Proceed implements exchange.HijackedBody.
-func (st *stream) Proceed(io.Writer) error {
+// SendContinue implements exchange.HijackedBody.
+func (st *stream) SendContinue(io.Writer) error {
 	if !st.body.expects {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	case b.length > limit:
 		return nil, exchange.TooLarge(limit)
 	}
-	if err := r.Proceed(nil); err != nil {
+	if err := r.SendContinue(nil); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()

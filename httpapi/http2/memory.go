@@ -77,8 +77,8 @@ func streamWindow(config *Config) int64 {
 	return min(defaultWindow, (maxWindow-largeBodies*config.MaxBodyBytes)/int64(config.MaxStreams+1))
 }
 
-// arrive deducts n bytes from the client's window. It returns false if the window is smaller.
-func (l *memoryUsage) arrive(n int64) bool {
+// receive deducts n bytes from the client's window. It returns false if the window is smaller.
+func (l *memoryUsage) receive(n int64) bool {
 	if n > l.room {
 		return false
 	}

@@ -32,12 +32,12 @@ func (c *frameReader) wait() error {
 	}
 	(*Conn)(c).flushControl()
 	c.close()
-	late, ok := c.conn.(interface{ Rest(p []byte) (int, error) })
+	late, ok := c.conn.(interface{ AwaitRead(p []byte) (int, error) })
 	if !ok {
 		return nil
 	}
 	for {
-		n, err := late.Rest(c.first[:])
+		n, err := late.AwaitRead(c.first[:])
 		if n > 0 {
 			c.ahead = c.first[:]
 			return nil

@@ -194,7 +194,7 @@ func TestTakenBodies(t *testing.T) {
 		read := make(chan string)
 		p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) {
 			for range 2 {
-				if err := to.Body.Proceed(to.Conn); err != nil {
+				if err := to.Body.SendContinue(to.Conn); err != nil {
 					t.Error(err)
 				}
 			}

@@ -158,8 +158,8 @@ func (x *Call) copyHeaders() http.Header {
 	})
 }
 
-// supply reads the body for the handler and reports whether it came in time.
-func (x *Call) supply() bool {
+// readBody reads the body for the handler and reports whether it came in time.
+func (x *Call) readBody() bool {
 	data, err := x.Carrier.ReadBody(x.Deadline)
 	if socket.IsTimeout(err) {
 		return false

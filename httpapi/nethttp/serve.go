@@ -66,7 +66,7 @@ func (x *Call) wait(ctx context.Context, w *buffered) bool {
 		select {
 		case <-wanted:
 			wanted = nil
-			if !x.supply() {
+			if !x.readBody() {
 				return !w.abandon()
 			}
 		case <-w.done:

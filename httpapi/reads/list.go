@@ -99,7 +99,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 // Past returns the revision at which a fault answers a read that accepts any revision from resourceVersion
 // on; 0 if none does.
 func (x *Read) Past(i *Resource, resourceVersion string) int64 {
-	if x.Faults == nil || resourceVersion == "" || !i.View.Resource.Lags() {
+	if x.Faults == nil || resourceVersion == "" || !i.View.Resource.MayBeStale() {
 		return 0
 	}
 	if x.Faults.Seeded() {

@@ -125,7 +125,7 @@ func (r *Relay) follow(f *followed) {
 	close(f.made)
 	if err == nil {
 		r.config.Logger.Info("following", "resource", f.gvr)
-		if err = run(f.alive); f.source.store.Unwatched() {
+		if err = run(f.alive); f.source.store.WatchRefused() {
 			f.over.Store(true) // a load for each of several attempts would cost too much
 		}
 	}
@@ -237,7 +237,7 @@ func (s source) refusal(ctx context.Context) error {
 			switch {
 			case !relay.IsRefusal(err):
 				refused = 0
-			case first && !s.store.Unwatched() || refused == 2:
+			case first && !s.store.WatchRefused() || refused == 2:
 				return err
 			default:
 				refused++

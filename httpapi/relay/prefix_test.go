@@ -28,14 +28,14 @@ func TestAnswersAreBelowThePrefix(t *testing.T) {
 		if c.location != "" {
 			header.Set("Location", c.location)
 		}
-		(&forwarding{upstream: at, prefix: c.prefix}).relocate(header)
+		(&forwarding{upstream: at, prefix: c.prefix}).rewriteLocation(header)
 		if got := header.Get("Location"); got != c.want {
 			t.Errorf("%q of %s below %q becomes %q, want %q", c.location, c.upstream, c.prefix, got, c.want)
 		}
 	}
 	for prefix, want := range map[string]int{"": 1, "/clusters/a": 0} {
 		header := http.Header{"Set-Cookie": {"session=secret; Path=/"}}
-		if (&forwarding{upstream: new(url.URL), prefix: prefix}).relocate(header); len(header["Set-Cookie"]) != want {
+		if (&forwarding{upstream: new(url.URL), prefix: prefix}).rewriteLocation(header); len(header["Set-Cookie"]) != want {
 			t.Errorf("cookies below %q: %q", prefix, header["Set-Cookie"])
 		}
 	}

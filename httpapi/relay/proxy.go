@@ -240,7 +240,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return errNotAccepted
 		}
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
-		f.relocate(resp.Header)
+		f.rewriteLocation(resp.Header)
 		if resp.ContentLength < 0 && !f.long {
 			resp.ContentLength, proxy.FlushInterval = 0, flushDelay // with -1 it would flush each read; nothing else uses the length
 		}
@@ -252,8 +252,9 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	proxy.ServeHTTP(w, req)
 }
 
-// relocate puts the path in the Location of an answer below the prefix. Cookies of one upstream would be sent to others.
-func (f *forwarding) relocate(header http.Header) {
+// rewriteLocation puts the path in the Location of an answer below the prefix. Cookies of one upstream would be sent to
+// others.
+func (f *forwarding) rewriteLocation(header http.Header) {
 	if at, err := url.Parse(header.Get("Location")); err == nil && strings.HasPrefix(at.Path, "/") && (at.Host == "" || at.Host == f.upstream.Host) {
 		at.Scheme, at.Host, at.User = "", "", nil
 		if rest, below := strings.CutPrefix(at.String(), strings.TrimRight(f.upstream.Path, "/")); below {

@@ -176,8 +176,8 @@ func (i *Endpoint) Handler(r *request.Request) (http.Handler, bool) {
 	return h, ok
 }
 
-// Knows reports whether i answers any method at r's path.
-func (i *Endpoint) Knows(r *request.Request) bool {
+// ServesPath reports whether i answers any method at r's path.
+func (i *Endpoint) ServesPath(r *request.Request) bool {
 	verbs := []string{"get", "update", "patch", "delete"}
 	switch {
 	case len(i.connect) > 0:

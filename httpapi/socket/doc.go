@@ -1,7 +1,7 @@
 // Package socket reads and sets the kernel's state of a connection:
 //
 //   - whether a write waits for the client: [Writer], [Waiter]
-//   - whether there is something to read: [TCP.ReadLate]
+//   - whether there is something to read: [TCP.AwaitRead]
 //   - whether the peer has left: [Alive]
 //   - how much the peer has not received: [Queued]
 //   - which TLS records leave in one packet: [Write], [Writer]

@@ -45,7 +45,7 @@ func TestReadinessEnds(t *testing.T) {
 			}
 			go func() {
 				s := NewTCP(server.(*net.TCPConn))
-				_, err := s.ReadLate(s, make([]byte, 1))
+				_, err := s.AwaitRead(s, make([]byte, 1))
 				waited <- err
 			}()
 			if !before {

@@ -258,9 +258,9 @@ func (s *TCP) Read(p []byte) (int, error) {
 	return s.TCPConn.Read(p)
 }
 
-// ReadLate reads from c; s is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
+// AwaitRead reads from c; s is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
 // for the socket here and not inside TLS, which would need twice the stack.
-func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
+func (s *TCP) AwaitRead(c net.Conn, p []byte) (int, error) {
 	s.noRead = true
 	n, err := c.Read(p)
 	s.noRead = false

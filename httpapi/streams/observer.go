@@ -30,8 +30,8 @@ func (o *observer) frame(size int) {
 	}
 }
 
-// unseated logs how long the watch had its seat, once.
-func (o *observer) unseated() {
+// seatReleased logs how long the watch had its seat, once.
+func (o *observer) seatReleased() {
 	if o.line == nil || o.seated.IsZero() {
 		return
 	}
@@ -46,7 +46,7 @@ func (o *observer) listed() {
 	took := time.Since(o.began)
 	o.open.Initial(took)
 	if o.line != nil {
-		o.unseated()
+		o.seatReleased()
 		o.line.Add("watchlist_init_latency", took)
 	}
 	o.endSpans()
@@ -65,7 +65,7 @@ func (o *observer) ended(size int) {
 	o.open.Leave()
 	o.answer.Size, o.answer.Took = size, time.Since(o.began)
 	o.sent.Observe(o.answer)
-	o.unseated()
+	o.seatReleased()
 	o.line.Write(http.StatusOK, nil)
 	reads.Annotate(o.audit, o.answer.Life)
 	o.audit.End()

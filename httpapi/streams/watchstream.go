@@ -199,7 +199,7 @@ func (ws *watchStream) park() bool { return ws.signals.CompareAndSwap(0, isParke
 // endInitial ends the phase of initial events: it releases the seat and starts the timer.
 func (ws *watchStream) endInitial() {
 	ws.seat.Release()
-	ws.observer.unseated()
+	ws.observer.seatReleased()
 	ws.schedule(ws.observer.began, storage.BookmarkInterval+rand.N(2*time.Second)-time.Second)
 	ws.timer = time.AfterFunc(ws.untilTimer(), func() { ws.signal(timerFired) })
 }

@@ -439,7 +439,7 @@ func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Hijack
 	}
 	req := h.Request.WithContext(backend.NewContext(h.Context(h.Audit.Context(ctx)), &st.backend))
 	if body := t.Body; body != nil {
-		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
+		_ = body.SendContinue(deadlineWriter{st}) // an error comes from the body too
 		st.setReadsBody(true)
 		req.Body = &streamBody{Reader: body, st: st}
 	}

@@ -52,7 +52,7 @@ func (w *Write) delete() (result, error) {
 		code = http.StatusAccepted // the garbage collector deletes its dependents first
 	}
 	if obj == nil {
-		obj = w.gone(code, w.Name)
+		obj = w.deletedStatus(code, w.Name)
 	}
 	return result{code, obj}, nil
 }
@@ -82,13 +82,13 @@ func (w *Write) deleteCollection() (result, error) {
 		return result{}, err
 	}
 	if obj == nil {
-		obj = w.gone(http.StatusOK, "")
+		obj = w.deletedStatus(http.StatusOK, "")
 	}
 	return result{http.StatusOK, obj}, nil
 }
 
-// gone returns the Status of a delete whose storage returns no object.
-func (w *Write) gone(code int, name string) *metav1.Status {
+// deletedStatus returns the Status of a delete whose storage returns no object.
+func (w *Write) deletedStatus(code int, name string) *metav1.Status {
 	return &metav1.Status{
 		Status: metav1.StatusSuccess, Code: int32(code),
 		Details: &metav1.StatusDetails{Name: name, Kind: w.endpoint.Scope.Kind.Kind},

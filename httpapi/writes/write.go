@@ -160,7 +160,7 @@ func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
 // refuse answers with err.
 func (w *Write) refuse(err error) {
 	if errors.Is(err, exchange.ErrTimeout) || w.ctx.Err() != nil && !time.Now().Before(w.Deadline) {
-		metrics.RecordRequestTermination(w.standIn(), w.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
+		metrics.RecordRequestTermination(w.metricsRequest(), w.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
 		w.Fail(exchange.ErrTimeout) // without warnings: upstream's filter answers, not its handler
 		return
 	}
@@ -176,7 +176,7 @@ func (w *Write) fail(err error) {
 // observe counts the write in the metrics.
 func (w *Write) observe() {
 	gvr, life := w.endpoint.Scope.Resource, w.endpoint.Life
-	metrics.MonitorRequest(w.standIn(), w.Method, gvr.Group, gvr.Version, gvr.Resource, w.endpoint.Scope.Subresource, w.scope(),
+	metrics.MonitorRequest(w.metricsRequest(), w.Method, gvr.Group, gvr.Version, gvr.Resource, w.endpoint.Scope.Subresource, w.scope(),
 		metrics.APIServerComponent, life.Deprecated, life.Removed, w.StatusCode(), w.Length(), time.Since(w.Received))
 }
 
@@ -191,8 +191,8 @@ func (w *Write) scope() string {
 	return "cluster"
 }
 
-// standIn returns a net/http request for upstream's metrics.
-func (w *Write) standIn() *http.Request {
+// metricsRequest returns a net/http request for upstream's metrics.
+func (w *Write) metricsRequest() *http.Request {
 	req := &http.Request{Method: w.Method, URL: &url.URL{Path: w.Path, RawQuery: w.RawQuery}}
 	if w.Verb == "patch" {
 		req.Header = http.Header{"Content-Type": {string(w.Peek("Content-Type"))}}

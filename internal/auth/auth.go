@@ -100,8 +100,8 @@ type Auth struct {
 // of client certificates, of an external signer's keys, and of the authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
-// Trust returns the CAs whose certificates this server accepts, for publication to other API servers.
-func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
+// TrustedCAs returns the CAs whose certificates this server accepts, for publication to other API servers.
+func (a *Auth) TrustedCAs() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.userCA}
 	if proxies := a.RequestHeader; proxies != nil {
 		info.RequestHeaderCA, info.RequestHeaderAllowedNames = proxies.CAContentProvider, proxies.AllowedClientNames

@@ -67,7 +67,7 @@ type links struct {
 // Authorize implements authorizer.Authorizer. Before the first sync, a request that the objects loaded so far do not
 // allow waits: more objects never allow less. Webhooks are not asked earlier. Health probes do not wait.
 func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if !c.first.has() && !isProbe(a) {
+	if !c.first.synced() && !isHealthProbe(a) {
 		if decision, reason, err := c.current.Load().local.Authorize(ctx, a); decision == authorizer.DecisionAllow {
 			return decision, reason, err
 		}
@@ -81,7 +81,7 @@ func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authori
 // local decides as Authorize does, but fails with ErrRemote where Authorize asks a webhook, and with ErrNotSynced
 // where it waits.
 func (c *chain) local(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	synced := c.first.has()
+	synced := c.first.synced()
 	decision, reason, err := c.current.Load().local.Authorize(ctx, a)
 	if synced || decision == authorizer.DecisionAllow {
 		return decision, reason, err

@@ -27,8 +27,8 @@ func (f *firstSync) add(load <-chan struct{}) {
 	}
 }
 
-// has reports whether everything is loaded. From then on it costs one atomic load.
-func (f *firstSync) has() bool {
+// synced reports whether everything is loaded. From then on it costs one atomic load.
+func (f *firstSync) synced() bool {
 	if f.done.Load() {
 		return true
 	}
@@ -53,14 +53,14 @@ func (f *firstSync) wait(ctx context.Context) error {
 		case <-f.ended:
 		}
 	}
-	if !f.has() {
+	if !f.synced() {
 		return ErrNotSynced
 	}
 	return nil
 }
 
-// isProbe reports whether a is a health probe, which must not wait.
-func isProbe(a authorizer.Attributes) bool {
+// isHealthProbe reports whether a is a health probe, which must not wait.
+func isHealthProbe(a authorizer.Attributes) bool {
 	if a.IsResourceRequest() {
 		return false
 	}

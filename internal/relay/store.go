@@ -163,10 +163,10 @@ func (s *Store) Health(ctx context.Context) error {
 }
 
 // Refused reports whether the upstream refused the relay's last list or watch, or no longer serves the resource.
-func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
+func (s *Store) Refused() bool { return s.refused.Load() || s.WatchRefused() }
 
-// Unwatched is Refused for watches only.
-func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
+// WatchRefused is Refused for watches only.
+func (s *Store) WatchRefused() bool { return s.unwatched.Load() != nil }
 
 // Silence returns the time since the last sign of life of the upstream, or since the store was made. Signs of life are
 // an event or a bookmark of a watch, and a proof that a watch has delivered everything: by a probe, or by a read of the

@@ -75,9 +75,9 @@ type Config struct {
 	Fatal func(error)
 }
 
-// SpareFiles returns how many file descriptors of this process etcd leaves for other purposes; 0 if they have no limit. It
-// returns an error if etcd has too few. A process whose etcd cannot open a file must end.
-func SpareFiles() (int, error) {
+// ReservedFiles returns how many file descriptors of this process etcd leaves for other purposes; 0 if they have no
+// limit. It returns an error if etcd has too few. A process whose etcd cannot open a file must end.
+func ReservedFiles() (int, error) {
 	limit, err := runtime.FDLimit()
 	switch {
 	case err != nil || limit > math.MaxInt: // systems other than Linux

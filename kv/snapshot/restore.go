@@ -130,7 +130,7 @@ func inspect(path string) (_ Status, err error) {
 
 // Restore makes the data directory of a new cluster from a snapshot.
 func Restore(ctx context.Context, cfg RestoreConfig) (Status, error) {
-	if err := vacant(cfg.Dir); err != nil {
+	if err := checkEmpty(cfg.Dir); err != nil {
 		return Status{}, fmt.Errorf("snapshot: %w", err)
 	}
 	status, err := Inspect(ctx, cfg.Path)
@@ -143,8 +143,8 @@ func Restore(ctx context.Context, cfg RestoreConfig) (Status, error) {
 	return status, nil
 }
 
-// vacant fails unless dir is empty or missing.
-func vacant(dir string) error {
+// checkEmpty fails unless dir is empty or missing.
+func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
 		return fmt.Errorf("%s is not empty: move it away, or name another directory", dir)

@@ -161,16 +161,16 @@ func checksOf(kind schema.GroupVersionKind, namespaced bool, props *apiextension
 	if c.schema == nil {
 		return c
 	}
-	if !asksForMore(structural) {
+	if !needsStructuralValidation(structural) {
 		structural = &structuralschema.Structural{}
 	}
 	c.rest = customresource.NewStrategy(nil, namespaced, kind, nil, nil, structural, nil, scale, nil)
 	return c
 }
 
-// asksForMore reports whether a structural schema has constraints that OpenAPI validators ignore: embedded
+// needsStructuralValidation reports whether a structural schema has constraints that OpenAPI validators ignore: embedded
 // resources, keys of lists, and rules.
-func asksForMore(s *structuralschema.Structural) bool {
+func needsStructuralValidation(s *structuralschema.Structural) bool {
 	more := false
 	visitor := structuralschema.Visitor{
 		Structural: func(s *structuralschema.Structural) bool {

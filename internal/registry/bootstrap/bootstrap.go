@@ -91,7 +91,7 @@ func New(config Config) (*Bootstrap, error) {
 			}
 		}))
 	}
-	b.add("start-cluster-authentication-info-controller", c.keepTrust(namespaces.ready))
+	b.add("start-cluster-authentication-info-controller", c.publishTrustedCAs(namespaces.ready))
 	if config.Identity != "" {
 		b.identity = newIdentity(&config)
 		b.add("start-kube-apiserver-identity-lease-controller", b.identity.keep(c, namespaces.ready))

@@ -68,8 +68,8 @@ type published struct {
 	shared bool                  // one of them has this server's address
 }
 
-// elsewhere reports whether the published ports differ from these.
-func (p *published) elsewhere(ports []corev1.EndpointPort) bool {
+// portsDiffer reports whether the published ports differ from these.
+func (p *published) portsDiffer(ports []corev1.EndpointPort) bool {
 	return len(p.ports) > 0 && !slices.Equal(p.ports, ports)
 }
 
@@ -82,7 +82,7 @@ func (c *samePortReconciler) lookLocked(service string, ip net.IP) (now publishe
 	case len(endpoints.Subsets) == 1:
 		now.ports = endpoints.Subsets[0].Ports
 	}
-	refreshed, err := c.leases.Foreign(ip.String())
+	refreshed, err := c.leases.RefreshedByOther(ip.String())
 	if err != nil {
 		return now, err
 	}
@@ -107,8 +107,8 @@ func (c *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports
 	if err != nil {
 		return err
 	}
-	if now.others && now.elsewhere(ports) {
-		return c.keepOutLocked(service, ip, now)
+	if now.others && now.portsDiffer(ports) {
+		return c.unpublishLocked(service, ip, now)
 	}
 	if err := c.EndpointReconciler.ReconcileEndpoints(service, ip, ports, reconcilePorts || !now.others); err != nil {
 		return err
@@ -117,8 +117,8 @@ func (c *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports
 	return nil
 }
 
-// keepOutLocked removes this server from the endpoints if it was published, and logs that.
-func (c *samePortReconciler) keepOutLocked(service string, ip net.IP, now published) error {
+// unpublishLocked removes this server from the endpoints if it was published, and logs that.
+func (c *samePortReconciler) unpublishLocked(service string, ip net.IP, now published) error {
 	if !c.keptOut {
 		klog.Warningf("This server is not in the endpoints of service %q: other servers publish port %d", service, now.ports[0].Port)
 		c.keptOut = true
@@ -140,7 +140,7 @@ func (c *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []
 	if err != nil {
 		return err
 	}
-	joined, elsewhere := c.joined, now.elsewhere(ports)
+	joined, elsewhere := c.joined, now.portsDiffer(ports)
 	c.joined = false
 	switch {
 	case !joined && (elsewhere || len(now.ports) == 0):

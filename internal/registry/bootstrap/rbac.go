@@ -20,7 +20,7 @@ func (c *Config) ensureRBAC(ctx context.Context) error {
 		if err := c.primeAggregated(ctx, bootstrappolicy.ClusterRolesToAggregate()); err != nil {
 			return fmt.Errorf("aggregate cluster roles: %w", err)
 		}
-		if err := c.primeSplit(ctx, bootstrappolicy.ClusterRoleBindingsToSplit()); err != nil {
+		if err := c.copySubjects(ctx, bootstrappolicy.ClusterRoleBindingsToSplit()); err != nil {
 			return fmt.Errorf("split cluster role bindings: %w", err)
 		}
 		return inParallel(ctx, c.rbacTasks())
@@ -94,8 +94,8 @@ func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string)
 	return nil
 }
 
-// primeSplit copies the subjects of an older binding to the binding that was split off it.
-func (c *Config) primeSplit(ctx context.Context, split map[string]rbacv1.ClusterRoleBinding) error {
+// copySubjects copies the subjects of an older binding to the binding that was split off it.
+func (c *Config) copySubjects(ctx context.Context, split map[string]rbacv1.ClusterRoleBinding) error {
 	bindings := c.Client.RbacV1().ClusterRoleBindings()
 	for from, template := range split {
 		old, err := bindings.Get(ctx, from, metav1.GetOptions{})

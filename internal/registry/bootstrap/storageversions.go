@@ -35,7 +35,7 @@ func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error
 	}
 	manager := c.StorageVersions.Manager
 	config := rest.CopyConfig(c.StorageVersions.ClientConfig)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leaving{ctx, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return goexitTransport{ctx, next} })
 	for {
 		round := make(chan struct{})
 		go func() { // leaving may end this goroutine
@@ -69,15 +69,15 @@ func (c *Config) awaitIdentity(ctx context.Context) bool {
 	return err == nil
 }
 
-// leaving is a transport for callers that take no context. A request after the end of ctx ends its
+// goexitTransport is a transport for callers that take no context. A request after the end of ctx ends its
 // goroutine. Upstream's manager would otherwise try, and sleep, three times for each resource.
-type leaving struct {
+type goexitTransport struct {
 	ctx  context.Context
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l leaving) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l goexitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(req.WithContext(l.ctx))
 	if l.ctx.Err() != nil {
 		if err == nil {

@@ -7,10 +7,10 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 )
 
-// keepTrust publishes the CAs of accepted certificates and the headers of front proxies in a ConfigMap,
+// publishTrustedCAs publishes the CAs of accepted certificates and the headers of front proxies in a ConfigMap,
 // for other API servers. It runs upstream's controller, whose goroutines end with ctx. The server is
 // ready before the ConfigMap is written.
-func (c *Config) keepTrust(namespaces <-chan struct{}) func(context.Context, func()) error {
+func (c *Config) publishTrustedCAs(namespaces <-chan struct{}) func(context.Context, func()) error {
 	return background(func(ctx context.Context) {
 		if !await(ctx, namespaces) {
 			return
@@ -27,7 +27,7 @@ func (c *Config) keepTrust(namespaces <-chan struct{}) func(context.Context, fun
 }
 
 // keepTokenTracking publishes the date since when the use of service accounts' legacy tokens has been
-// tracked. It runs upstream's controller, as keepTrust does.
+// tracked. It runs upstream's controller, as publishTrustedCAs does.
 func (c *Config) keepTokenTracking(namespaces <-chan struct{}) func(context.Context, func()) error {
 	return background(func(ctx context.Context) {
 		if await(ctx, namespaces) {

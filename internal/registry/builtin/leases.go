@@ -118,9 +118,9 @@ func (l *Leases) UpdateLease(ip string) error {
 	return nil
 }
 
-// Foreign reports whether another process refreshed the record of ip last: a server at the same
+// RefreshedByOther reports whether another process refreshed the record of ip last: a server at the same
 // address, or an earlier process of this server.
-func (l *Leases) Foreign(ip string) (bool, error) {
+func (l *Leases) RefreshedByOther(ip string) (bool, error) {
 	record, err := l.get(ip)
 	if err != nil {
 		return false, err

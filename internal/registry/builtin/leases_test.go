@@ -54,7 +54,7 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 		want("192.0.2.1")
 		foreign := func(ip string, want bool) {
 			t.Helper()
-			if got, err := l.Foreign(ip); got != want || err != nil {
+			if got, err := l.RefreshedByOther(ip); got != want || err != nil {
 				t.Errorf("%s is another's: %v, %v, want %v", ip, got, err, want)
 			}
 		}

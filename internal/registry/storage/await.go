@@ -31,7 +31,7 @@ func (r *Resource) awaitNow(ctx context.Context, least uint64, retry int) (waite
 			return waited, etcdError(err)
 		}
 		if least > uint64(revision) {
-			return waited, r.unreached(least, uint64(revision), retry)
+			return waited, r.notReached(least, uint64(revision), retry)
 		}
 		waited, err = r.reached(ctx, uint64(revision))
 		switch {
@@ -70,13 +70,13 @@ func (r *Resource) refuse(ctx context.Context, revision uint64) error {
 	}
 	current, err := r.store.Revision(ctx)
 	if err == nil && revision > uint64(current) {
-		return r.unreached(revision, uint64(current), 0)
+		return r.notReached(revision, uint64(current), 0)
 	}
 	return etcdError(err)
 }
 
-// unreached returns the error of a read at a revision that the store, at current, has not reached.
-func (r *Resource) unreached(revision, current uint64, retry int) error {
+// notReached returns the error of a read at a revision that the store, at current, has not reached.
+func (r *Resource) notReached(revision, current uint64, retry int) error {
 	if r.store.Replacements() > 0 {
 		return lostRevision(revision, current)
 	}

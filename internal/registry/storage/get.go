@@ -81,8 +81,8 @@ func (r *Resource) CatchUp(ctx context.Context) error {
 	return err
 }
 
-// Lags reports whether reads of r may be behind the store, because upstream caches the resource.
-func (r *Resource) Lags() bool { return r.Cache != nil && !r.uncached() }
+// MayBeStale reports whether reads of r may be behind the store, because upstream caches the resource.
+func (r *Resource) MayBeStale() bool { return r.Cache != nil && !r.uncached() }
 
 // GetPast returns the object that scope names as it was at a revision that the cache's log reaches. It returns the
 // same errors as Get.

@@ -70,12 +70,12 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 		read.q.Limit = 0
 	}
 	began := time.Now()
-	note(ctx, "Ready")
+	addSpanEvent(ctx, "Ready")
 	snapshot, err := r.snapshot(ctx, read)
 	q.waitedSince(began)
 	switch {
 	case err == nil:
-		note(ctx, "watchCache fresh enough")
+		addSpanEvent(ctx, "watchCache fresh enough")
 		listing, err := r.listCached(read, snapshot, dst)
 		if err != nil && UnsafeDeleteEnabled() { // of all corrupt objects, not the first
 			read.exact = snapshot.Revision()
@@ -83,8 +83,8 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 		}
 		if err == nil {
 			r.reads.list(r.GroupResource, indexLabel(listing.Index, read.q), listing.Scanned, len(listing.Objects)-len(dst))
-			note(ctx, "Listed items from cache", attribute.Int("count", listing.Scanned))
-			note(ctx, "Filtered items", attribute.Int("count", len(listing.Objects)-len(dst)))
+			addSpanEvent(ctx, "Listed items from cache", attribute.Int("count", listing.Scanned))
+			addSpanEvent(ctx, "Filtered items", attribute.Int("count", len(listing.Objects)-len(dst)))
 		}
 		return listing, err
 	case errors.Is(err, errNotKept):

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 )
 
-// note adds an event to the span of ctx, if that is recorded.
-func note(ctx context.Context, name string, attributes ...attribute.KeyValue) {
+// addSpanEvent adds an event to the span of ctx, if that is recorded.
+func addSpanEvent(ctx context.Context, name string, attributes ...attribute.KeyValue) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.AddEvent(name, trace.WithAttributes(attributes...))
 	}
@@ -20,10 +20,10 @@ func note(ctx context.Context, name string, attributes ...attribute.KeyValue) {
 // noteEnd adds an event to the span of ctx for a step that has ended with err.
 func noteEnd(ctx context.Context, step, success string, err error) {
 	if err != nil {
-		note(ctx, step+" failed", attribute.String("err", err.Error()))
+		addSpanEvent(ctx, step+" failed", attribute.String("err", err.Error()))
 		return
 	}
-	note(ctx, step+" "+success)
+	addSpanEvent(ctx, step+" "+success)
 }
 
 // startWriteSpan starts the span of a write, as startSpan does.

@@ -76,13 +76,13 @@ func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*
 	ctx, end := s.startSpan(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
 	defer end()
 	if version == "" { // upstream's cacher reads such objects from etcd
-		note(ctx, "About to Get from underlying storage")
+		addSpanEvent(ctx, "About to Get from underlying storage")
 		return s.Resource.Get(ctx, scope, version)
 	}
-	note(ctx, "About to fetch object from cache")
+	addSpanEvent(ctx, "About to fetch object from cache")
 	o, err := s.Resource.Get(ctx, scope, version)
 	if err == nil || storage.IsNotFound(err) {
-		note(ctx, "watchCache fresh enough")
+		addSpanEvent(ctx, "watchCache fresh enough")
 	}
 	return o, err
 }

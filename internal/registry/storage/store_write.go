@@ -61,7 +61,7 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 
 // encode encodes an object for the store. size is its approximate size, 0 if that is not known.
 func (s *adapter) encode(ctx context.Context, obj runtime.Object, size int) (encoding.Stored, error) {
-	note(ctx, "About to Encode")
+	addSpanEvent(ctx, "About to Encode")
 	stored, err := s.codec.Store(obj, size)
 	noteEnd(ctx, "Encode", "succeeded", err)
 	return stored, err
@@ -172,7 +172,7 @@ func newLike(obj runtime.Object) runtime.Object {
 // Decorated objects differ from stored ones, so suggestion does not use them.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && s.codec.Decorate == nil {
-		ahead := s.Cache.Ahead(s.layout.rest(full))
+		ahead := s.Cache.Unapplied(s.layout.rest(full))
 		snapshot := s.Cache.Snapshot()
 		o := snapshot.Get(s.layout.rest(full))
 		if ahead != nil && ahead.Revision() > snapshot.Revision() {
@@ -229,13 +229,13 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	if err := u.begin(ctx, given); err != nil {
 		return err
 	}
-	note(ctx, "initial value restored")
+	addSpanEvent(ctx, "initial value restored")
 	for {
 		done, err := u.try(ctx, destination)
 		if done || err != nil {
 			return err
 		}
-		note(ctx, "Retry value restored")
+		addSpanEvent(ctx, "Retry value restored")
 	}
 }
 
@@ -346,7 +346,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		seconds = *ttl
 	}
 	next := u.outcomeOf(ctx, u.full, ret, &stored, destination)
-	note(ctx, "Transaction prepared")
+	addSpanEvent(ctx, "Transaction prepared")
 	result, err := u.put(ctx, u.full, stored.Data, u.now.rev, seconds, next)
 	noteEnd(ctx, "Txn call", "completed", err)
 	if err != nil {
@@ -355,7 +355,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if !result.Committed {
 		return false, u.take(ctx, result.Current, result.Found)
 	}
-	note(ctx, "Transaction committed")
+	addSpanEvent(ctx, "Transaction committed")
 	return true, u.committed(ctx, next, destination, result.Revision)
 }
 

@@ -105,7 +105,7 @@ func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64
 	if err := r.watchStart(ctx, q, revision, &options); err != nil {
 		return nil, &StreamError{err}
 	}
-	note(ctx, "watchCache fresh enough")
+	addSpanEvent(ctx, "watchCache fresh enough")
 	w, err := r.Hub.Watch(options)
 	if err != nil {
 		return nil, &StreamError{watchError(err)}

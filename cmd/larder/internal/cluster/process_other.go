@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// keepApart protects the program from signals of the terminal, because Run ends programs in the right order.
-func keepApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+// ignoreTerminalSignals protects the program from signals of the terminal, because Run ends programs in the right order.
+func ignoreTerminalSignals(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

@@ -36,7 +36,7 @@ func (p *program) run(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = shutdownTimeout
-	keepApart(cmd)
+	ignoreTerminalSignals(cmd)
 	// With Pdeathsig, a process gets its signal when the thread that started it ends. Keep that thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -110,7 +110,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	base := bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
 		ServiceNodePort: s.config.KubernetesServiceNodePort,
-		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
+		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.TrustedCAs(), RBAC: p.auth.RBAC,
 		EndpointReconciler: reconcilers.Type(s.config.EndpointReconcilerType), Instances: s.config.MasterCount,
 		AnyPort: s.config.AnyPort, TakesOver: s.config.Inherited.takesOver(), Identity: identityLease(), Leadership: s.leadership(),
 	}

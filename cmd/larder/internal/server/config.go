@@ -48,7 +48,7 @@ type Config struct {
 	AnyPort bool
 
 	// MaxConnections limits open connections, and MaxConnectionsPerAddress those from one
-	// IPv4 address or one IPv6 /64. 0 sets no limit, except that MaxConnections is then embedded.SpareFiles with an
+	// IPv4 address or one IPv6 /64. 0 sets no limit, except that MaxConnections is then embedded.ReservedFiles with an
 	// embedded etcd.
 	MaxConnections, MaxConnectionsPerAddress int
 
@@ -193,8 +193,8 @@ func (c *Config) complete() {
 	}
 }
 
-// provisions reports whether certificates and keys that Config does not name are generated.
-func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
+// generatesKeys reports whether certificates and keys that Config does not name are generated.
+func (c *Config) generatesKeys() bool { return c.DataDir != "" || c.Scratch }
 
 // external reports whether the store is an external etcd.
 func (c *Config) external() bool { return len(c.Etcd.StorageConfig.Transport.ServerList) > 0 }
@@ -208,10 +208,10 @@ func (c *Config) validate() error {
 	if c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 {
 		errs = append(errs, fmt.Errorf("--max-connections and --max-connections-per-address must not be negative, are %d and %d", c.MaxConnections, c.MaxConnectionsPerAddress))
 	}
-	if !c.provisions() && c.SecureServing.ServerCert.CertDirectory == "" && c.SecureServing.ServerCert.CertKey.CertFile == "" {
+	if !c.generatesKeys() && c.SecureServing.ServerCert.CertDirectory == "" && c.SecureServing.ServerCert.CertKey.CertFile == "" {
 		errs = append(errs, errors.New("--cert-dir or --tls-cert-file and --tls-private-key-file must be specified"))
 	}
-	if c.provisions() && c.signing() == (auth.Signing{}) && len(c.Authentication.ServiceAccounts.KeyFiles) > 0 {
+	if c.generatesKeys() && c.signing() == (auth.Signing{}) && len(c.Authentication.ServiceAccounts.KeyFiles) > 0 {
 		errs = append(errs, errors.New("--service-account-key-file needs --service-account-signing-key-file"))
 	}
 	return errors.Join(errs...)
@@ -237,10 +237,10 @@ func (c *Config) signing() auth.Signing {
 func (c *Config) access(clientCA string) auth.Config {
 	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.signing()
 	accounts := *authentication.ServiceAccounts
-	if len(accounts.Issuers) == 0 && c.provisions() {
+	if len(accounts.Issuers) == 0 && c.generatesKeys() {
 		accounts.Issuers = []string{DefaultIssuer}
 	}
-	if signing == (auth.Signing{}) && c.provisions() {
+	if signing == (auth.Signing{}) && c.generatesKeys() {
 		signing.KeyFile = filepath.Join(c.pkiDir(), saKeyName)
 	}
 	if len(accounts.KeyFiles) == 0 && signing.KeyFile != "" {

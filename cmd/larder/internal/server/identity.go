@@ -49,7 +49,7 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 		return nil, err
 	}
 	if dir == nil {
-		return id, id.serveAlone(c)
+		return id, id.createServingPair(c)
 	}
 	keys := c.pkiDir()
 	if err := os.MkdirAll(keys, 0o700); err != nil {
@@ -100,9 +100,9 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	return id, nil
 }
 
-// serveAlone creates a serving pair if Config names none. The pair has an RSA key, like kube-apiserver's, because
+// createServingPair creates a serving pair if Config names none. The pair has an RSA key, like kube-apiserver's, because
 // --tls-cipher-suites may allow no other.
-func (id *identity) serveAlone(c *Config) error {
+func (id *identity) createServingPair(c *Config) error {
 	if id.certFile != "" {
 		return nil
 	}

@@ -142,7 +142,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if s.config.external() {
 		s.store, err = s.connect(etcd.Transport.ServerList)
 	} else {
-		spare, filesErr := embedded.SpareFiles()
+		spare, filesErr := embedded.ReservedFiles()
 		if filesErr != nil {
 			return fmt.Errorf("server: %w", filesErr)
 		}
@@ -375,7 +375,7 @@ func (s *Server) await(ctx context.Context) error {
 	}
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
 	s.config.Notify("STOPPING=1")
-	s.parts.http.Withdraw()
+	s.parts.http.FailReadiness()
 	delay := time.NewTimer(s.config.GenericServerRunOptions.ShutdownDelayDuration)
 	defer delay.Stop()
 	withdrawn := make(chan struct{})

@@ -104,7 +104,7 @@ func build(ctx context.Context, dir string) error {
 		}
 	}
 	// The compiler flags are Larder's, so that packages that Larder also links are not compiled again.
-	_, err := command(ctx, dir, "build", "-buildvcs=false", "-ldflags", stamp(), "-o", dir+string(filepath.Separator),
+	_, err := command(ctx, dir, "build", "-buildvcs=false", "-ldflags", versionFlags(), "-o", dir+string(filepath.Separator),
 		"k8s.io/kubernetes/cmd/"+ControllerManager, "k8s.io/kubernetes/cmd/"+Scheduler, "sigs.k8s.io/kwok/cmd/"+Kwok)
 	if err != nil {
 		return err
@@ -166,9 +166,9 @@ func Version() string {
 	return found[1]
 }
 
-// stamp returns the linker flags of the release's own build (kubernetes hack/lib/version.sh), except commit
+// versionFlags returns the linker flags of the release's own build (kubernetes hack/lib/version.sh), except commit
 // and date, which the module does not have.
-func stamp() string {
+func versionFlags() string {
 	version := Version()
 	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	var flags []string
