@@ -60,8 +60,8 @@ func (b *Budget) NewShare(limit int64) *Budget {
 	return share
 }
 
-// Growth says how a Budget grows with the bodies (E5): encodings and frames may take half as
-// much as the bodies, and together with the Logs' past events twice as much.
+// Growth says how a Budget grows with the bodies (E5). Encodings and frames may take half as much
+// as the bodies. Together with the Logs' past events they may take twice as much.
 type Growth struct {
 	Encodings int64 // the least limit of encodings and frames
 	All       int64 // the least limit of encodings, frames and past events

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// corsFilter runs upstream's CORS filter, which lets some web pages read answers. corsFilter also rejects unsafe
-// requests that pages of other sites send to paths outside the API: a browser adds its client certificate, and
+// corsFilter runs upstream's CORS filter, which lets some web pages read answers. It also rejects unsafe
+// requests that pages of other sites send to paths outside the API: browsers add client certificates, and
 // kubectl proxy its credentials, to requests of any page.
 type corsFilter struct {
 	filter  *nethttp.Filter // upstream's CORS filter; nil if no page of another site may read answers

@@ -16,8 +16,8 @@ import (
 // (apiserver pkg/storage/etcd3/compact.go). It stands outside every prefix.
 const compactionKey = "compact_rev_key"
 
-// compactor holds the state of the protocol. A process that finds the key at the version that it last
-// saw raises the version, and compacts at the revision that it recorded one interval ago. Every other
+// compactor holds the state of the protocol. If the key's version has not changed for an interval, a
+// process raises it and compacts at the revision that it recorded one interval ago. Every other
 // process records the new version and the current revision. So revisions are kept for one to two
 // intervals.
 //

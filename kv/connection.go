@@ -55,8 +55,8 @@ type Connection struct {
 	Maintain func(ctx context.Context) error
 	// Size returns the bytes of the database file.
 	Size func(ctx context.Context) (int64, error)
-	// Recent returns the oldest revision >= past for which all later ones up to present together have at most
-	// this many bytes; nil if that is not known.
+	// Recent returns the oldest revision >= past such that all later revisions up to present have at most
+	// this many bytes. It is nil if sizes are not known.
 	Recent func(ctx context.Context, past, present, bytes int64) (int64, error)
 	// Failed delivers, or is closed, when the server has died; nil for a cluster.
 	Failed <-chan error

@@ -21,9 +21,8 @@ import (
 // Observer has callbacks for the requests that the store sends to etcd. They must not block, and
 // may be nil.
 type Observer struct {
-	// Request is called after each request. Its arguments are kube-apiserver's name of the operation (get, list,
-	// listOnlyKeys, listWithCount, create, update, delete), the key or prefix ("" for a read of the revision alone),
-	// the duration and etcd's error.
+	// Request is called after each request. op is kube-apiserver's name of the operation: get, list, listOnlyKeys,
+	// listWithCount, create, update or delete. key is the key or prefix, "" for a read of the revision alone.
 	Request func(op, key string, took time.Duration, err error)
 	// LeaseObjects is called when a lease is no longer reused, with the number of
 	// keys attached to it.

@@ -9,8 +9,8 @@ const (
 	notedDepth = 2
 )
 
-// noteLocked records the revision of a change of a key that no present subscription has received, because an owner may
-// subscribe to a prefix of the key later.
+// noteLocked records the revision of a change that no present subscription has received. An owner may later subscribe
+// to a prefix of the key.
 func (t *Tail) noteLocked(key string, revision int64) {
 	if t.config.Replay <= 0 {
 		return

@@ -141,10 +141,10 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 	return page, ok, err
 }
 
-// Begin blocks until the Tail has a position in the store's history, and returns the revision at which an
-// owner that must load should load: past is the oldest revision >= least that the Tail followed from and
-// the store still has. Next then delivers all later events. present is the revision that the store had when
-// the Tail began. Without such a past both are 0, and the owner loads the newest state.
+// Begin blocks until the Tail has a position in the store's history. It returns the revision at which the
+// owner should load: past is the oldest revision >= least that the Tail followed and the store still has.
+// Next then delivers all later events. present is the revision that the store had when the Tail began.
+// Without such a past both are 0, and the owner loads the newest state.
 //
 // For an owner that subscribed after the Tail had begun, and has not loaded before, present is the
 // Tail's revision at that time. Earlier events are read from the store.

@@ -203,8 +203,8 @@ func (s *Subscription) current() int64 {
 // appliedRevision returns the revision up to which an owner that has loaded has applied everything.
 // It is valid only if the generation did not change meanwhile.
 //
-// It never decreases: if all batches were applied, it is what the Tail has seen, and a batch
-// that comes later has a higher revision, so that the revision before it is no lower.
+// It never decreases. If all batches were applied, it is the revision that the Tail has seen. A
+// later batch has a higher revision, so the revision before that batch is no lower.
 func (s *Subscription) appliedRevision() int64 {
 	seen := s.tail.seen.Load()
 	if invariants.Enabled {

@@ -217,7 +217,7 @@ func (t *Tail) runWatch(ctx context.Context) error {
 }
 
 // position is where to begin: not before floor, in a store at revision present. replacements is the store's
-// count; foreign says that the store's history is not the one that was followed before.
+// count. foreign says that the store has another history than before.
 type position struct {
 	floor, present int64
 	replacements   uint64
@@ -450,8 +450,8 @@ func (t *Tail) runProgress(ctx context.Context) error {
 	}
 }
 
-// pause waits for delay, but no longer than progressFirst after another goroutine has begun
-// to wait: one that waits for a far future revision must not slow down the others.
+// pause waits for delay, but at most progressFirst once another goroutine begins to wait. So a
+// goroutine that waits for a far future revision does not slow down the others.
 func (t *Tail) pause(ctx context.Context, delay time.Duration) error {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

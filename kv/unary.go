@@ -29,8 +29,8 @@ const connectTimeout = time.Second
 // unaryClient calls a cluster over an HTTP/2 connection of its own, at about half the cost of
 // etcd's client (E8, E13). It connects to one member after the other.
 //
-// A call that it cannot make is left to etcd's client: a transaction that is larger than the
-// member's windows, and every call while no member answers within a second or two.
+// etcd's client makes the other calls: transactions that are larger than the member's windows, and
+// all calls while no member answers within a second or two.
 type unaryClient struct {
 	members []*url.URL
 	tls     *tls.Config // nil: not encrypted

@@ -377,8 +377,8 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 	return WatchResponse{}, nil // progress that is not trusted, or of a member that lags behind
 }
 
-// whole returns the events of resp, after events that were held back earlier. If resp is a fragment followed by
-// others, whole holds back the events of the last revision, because the next fragment may have more of them.
+// whole returns the events of resp, after events that were held back earlier. If further fragments follow resp,
+// whole holds back the events of the last revision: the next fragment may have more of them.
 func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
 	events := resp.Events
 	if len(f.held) > 0 {

@@ -127,8 +127,8 @@ package watch
 // garbage collector frees nodes that all watchers of a group have read. A ring per group would keep
 // its last events alive, read or not.
 //
-// After Config.backlog nodes the Hub ends the chain with a node marked cut, and starts a new
-// chain that the old one does not link to.
+// After Config.backlog nodes the Hub ends the chain with a truncated node, and starts a new chain.
+// The old one does not link to it.
 //
 // A watcher that finds its node open arms itself and looks again. The Hub links a node and then looks
 // for armed watchers. One of the two sees the other, so no wake-up is lost.

@@ -368,9 +368,9 @@ func (w *Watcher) Bookmark() (Delivery, bool) {
 	if w.state != live || !w.bookmarks {
 		return Delivery{}, false
 	}
-	// The order matters. Whatever is before the Snapshot's position or at or below
-	// doneRevision was in the chain before these were read: if the watcher's node is still
-	// the open one afterwards, the watcher has delivered all of it.
+	// The order matters. All events before the Snapshot's position, and all up to doneRevision,
+	// were in the chain before these were read. If the watcher's node is still the open one
+	// afterwards, the watcher has delivered them all.
 	s := w.hub.cache.Snapshot()
 	position, revision := w.hub.donePosition.Load(), w.hub.doneRevision.Load()
 	if cache.Position(position) >= s.Position() {

@@ -103,9 +103,9 @@ type controller interface {
 	Run(workers int, stop <-chan struct{})
 }
 
-// register keeps an APIService for every version of this server. It first waits until all CRDs
-// and APIServices are known, or it would delete the APIServices of unknown CRDs. wished is nil if there
-// are no CRDs, or ctx ended before they could be followed.
+// register keeps an APIService for every version of this server. It first waits until all CRDs and
+// APIServices are known. Otherwise it would delete the APIServices of unknown CRDs. wished is nil if
+// there are no CRDs, or if ctx ended before they were known.
 func (a *Aggregator) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
 	a.running.Go(func() {
 		if await(ctx, synced) && wished != nil { // upstream's crdAPIEnabled

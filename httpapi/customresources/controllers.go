@@ -101,11 +101,11 @@ func establishAccepted(crd *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // rewritable is the informer of CRDs for an upstream controller that sets one condition of each CRD
-// (apiextensions-apiserver pkg/controller/nonstructuralschema, .../apiapproval). For each CRD, the controller remembers
-// the generation or annotation that it wrote the condition for last, and does not write it again: otherwise servers of
-// two versions would overwrite each other's conditions forever. But a reset or a restored etcd can set the generation
-// back, and the controller would mistake one state for another. rewritable reports a changed specification or
-// annotation as a deletion before the update, so that the controller writes once for each state.
+// (apiextensions-apiserver pkg/controller/nonstructuralschema, .../apiapproval). For each CRD, the controller keeps
+// in memory the generation or annotation for which it last wrote the condition. It does not write again for the same
+// one. Otherwise servers of two versions would overwrite each other's conditions forever. But a reset or a restored
+// etcd can set the generation back. So rewritable reports a changed specification or annotation as a deletion
+// followed by an update, and the controller writes once for each state.
 type rewritable struct {
 	informers.CustomResourceDefinitionInformer
 }

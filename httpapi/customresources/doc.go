@@ -7,11 +7,11 @@
 // one of its resources builds the backend of the serving: a [registry.CustomResource] and the views
 // by which package reads answers GET, LIST and WATCH from encoded bytes.
 //
-// The storages and request scopes of the versions (package versions) are built later, and once: by
-// the first request that needs them, mostly a write, or by the first stored object that must be
-// decoded. They cost more than everything else, and many CRDs are only listed. If they cannot be
-// built, the CRD is not served from then on. Two kinds of CRDs do not wait, and have their storages
-// built with the backend: those whose storages may fail to build, and those that a webhook converts.
+// The storages and request scopes of the versions (package versions) are built once, when they are
+// first needed: by a request, mostly a write, or by a stored object that must be decoded. They cost
+// more than everything else, and many CRDs are only listed. If they cannot be built, the CRD is not
+// served from then on. Two kinds of CRDs do not wait, and have their storages built with the
+// backend: those whose storages may fail to build, and those that a webhook converts.
 //
 // Package writes serves writes by these storages and scopes ([Extensions.Write]). Upstream's handlers
 // of single verbs serve the reads that are not answered from encoded bytes: reads of status and scale,

@@ -190,7 +190,7 @@ const (
 	lingerPause = 500 * time.Millisecond
 )
 
-// lingeringClose closes the writing side of a connection and reads the client's remaining bytes: the kernel resets a
+// lingeringClose closes the writing side of a connection and reads the client's remaining bytes. The kernel resets a
 // connection that is closed with unread bytes, and the client may lose the answer.
 func lingeringClose(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {

@@ -166,7 +166,7 @@ func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 	return known
 }
 
-// store remembers the authenticator's response to x, which it gave in that generation.
+// store caches the authenticator's response to x in that generation.
 func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
 	name := response.User.GetName()
 	if a.AnonymousByPath && name == user.Anonymous {

@@ -82,8 +82,8 @@ func hasPlainKeys(v any) bool {
 	return true
 }
 
-// isPlain reports whether YAML reads data, which is JSON with plain keys, as JSON does: an object that is not
-// nested deeply, with printable ASCII in its strings, few escapes, and integers as its only numbers.
+// isPlain reports whether YAML reads data, which is JSON with plain keys, as JSON does. It must be an object
+// that is not nested deeply. Its strings are printable ASCII with few escapes, and its numbers are integers.
 func isPlain(data []byte) bool {
 	if data[0] != '{' || deeper(data, MaxDepth) {
 		return false

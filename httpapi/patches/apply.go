@@ -122,8 +122,9 @@ func (p *Patch) applyText(ctx context.Context, stored runtime.Object, edit func(
 	return obj, p.found(ctx, found, err, string(after))
 }
 
-// found handles the duplicate and unknown fields of the patch and, in err, of the patched object: it
-// warns of them or returns an error with text. Other errors in err are returned alone.
+// found handles duplicate and unknown fields: inPatch has those of the patch, err those of the
+// patched object. It warns of them or returns an error with text. Other errors in err are returned
+// alone.
 func (p *Patch) found(ctx context.Context, inPatch []error, err error, text string) error {
 	if !IsStrict(p.Directive) {
 		inPatch = nil
@@ -210,9 +211,9 @@ func (p *Patch) decode() {
 	p.strictErrs, p.decodeErr = kjson.UnmarshalStrict(p.Data, &p.parsed)
 }
 
-// applyStrategic applies a strategic merge patch: it converts the object to a map, merges the patch into
-// the map by the merge keys of the Go type, and converts the map back. Where it can, it converts only
-// the part of the object that the patch names.
+// applyStrategic applies a strategic merge patch. It converts the object to a map and merges the patch
+// by the merge keys of the Go type. Then it converts the map back. Where it can, it converts only the
+// part of the object that the patch names.
 func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runtime.Object, error) {
 	t, scope := p.Target, p.Target.scope
 	if t.metaErr != nil {
@@ -309,9 +310,9 @@ const (
 // structs below. The other fields are restored before the result gets its defaults. If a directive such
 // as "$patch" is among the fields, all fields stay: the directive may apply to any of them.
 
-// holdsDocument reports whether values of t may hold arbitrary JSON, as a ControllerRevision does, unless a type in seen
-// does. Merge patches of such a type apply to the whole object: upstream converts that JSON to a map and back, which
-// sorts its keys and rewrites its numbers.
+// holdsDocument reports whether values of t may hold arbitrary JSON, as a ControllerRevision does, unless a type in
+// seen does. Merge patches of such a type apply to the whole object, because upstream converts that JSON to a map and
+// back. This sorts its keys and rewrites its numbers.
 func holdsDocument(t reflect.Type, seen map[reflect.Type]bool) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:

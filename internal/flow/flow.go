@@ -55,9 +55,9 @@ type Config struct {
 // Control is API priority and fairness: it decides which requests are served, and when. Build one with
 // [New].
 //
-// Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost half as much
-// as a small request (E7). Control skips them if it knows their decision: it has classified the same kind
-// of request since the configuration last changed, no request of the priority level waits, and seats
+// Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost half as much as
+// a small request (E7). Control skips them if their decision is known. This is so if the kind of request
+// was classified since the configuration last changed, no request of the priority level waits, and seats
 // are free. Upstream's metrics count these requests, too.
 type Control struct {
 	config     Config

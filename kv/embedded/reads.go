@@ -24,11 +24,10 @@ const measuredRevisions = 1000
 
 // localKV calls the server in this process.
 //
-// The server reads on its caller's goroutine, and waits there for locks that it holds
-// while the database is written, however long the disk takes. localKV returns at the caller's
-// deadline, and leaves the read to a goroutine until it ends. When maxReads are under way, a
-// caller waits until one ends, or for its own deadline. Writes end at their deadlines by
-// themselves.
+// The server reads on its caller's goroutine. It waits for locks that are held while the database
+// is written, however long the disk takes. localKV returns at the caller's deadline; the read
+// continues on its own goroutine. When maxReads are under way, a caller waits until one ends, or
+// for its own deadline. Writes end at their deadlines by themselves.
 type localKV struct {
 	etcdserverpb.KVClient
 	database backend.Backend

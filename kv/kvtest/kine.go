@@ -41,9 +41,9 @@ func (k *Kine) AwaitReady(t testing.TB) {
 	k.Await(t, "Kine available at")
 }
 
-// buildKine builds the version that the module in the directory kine names, which is a
-// module of its own so that Larder's does not depend on kine. Without cgo no C compiler is
-// needed. The go command caches the result.
+// buildKine builds the version that the module in the directory kine names. That is a separate
+// module, so that Larder's does not depend on kine. Without cgo no C compiler is needed. The go
+// command caches the result.
 func buildKine(t testing.TB) string {
 	t.Helper()
 	_, file, _, ok := runtime.Caller(0)

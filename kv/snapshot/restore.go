@@ -52,9 +52,9 @@ type RestoreConfig struct {
 	Path, Dir string
 	Member    Member
 	// Bump is by how many revisions the restored store is ahead of its snapshot. Earlier revisions
-	// count as compacted, so that a watch that resumes from the cluster before learns that its
-	// place is lost. With 0, revisions continue from the snapshot's: the new cluster uses some a
-	// second time, for other writes.
+	// count as compacted, so a watch that resumes from the previous cluster ends with an error.
+	// With 0, revisions continue from the snapshot's: the new cluster uses some a second time, for
+	// other writes.
 	Bump uint64
 }
 

@@ -170,9 +170,9 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// AllowUnready lets the server be ready without the hooks that are not ready yet, for example because their
-// cache does not load, and returns their names. They continue. A hook whose failure ends the server is
-// not among them: without roles no user has any right.
+// AllowUnready lets the server be ready without the hooks that are not ready, and returns their names. A
+// hook is not ready if its cache does not load, for example. These hooks continue. A hook whose failure
+// ends the server is not among them: without roles no user has any right.
 func (b *Bootstrap) AllowUnready() []string {
 	var unready []string
 	for _, h := range b.hooks {

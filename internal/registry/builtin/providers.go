@@ -38,9 +38,8 @@ import (
 	svmrest "k8s.io/kubernetes/pkg/registry/storagemigration/rest"
 )
 
-// providers lists every group in the order in which kubernetes
-// pkg/controlplane/instance.go, StorageProviders, installs them: clients resolve a
-// resource name that several groups have to the first of them.
+// providers lists the groups in upstream's order (kubernetes pkg/controlplane/instance.go,
+// StorageProviders). If several groups have a resource name, clients resolve it to the first group.
 func providers(c *Config, core *coreProvider, client kubernetes.Interface) []controlplane.RESTStorageProvider {
 	return []controlplane.RESTStorageProvider{
 		core,

@@ -36,8 +36,8 @@ import (
 // MultiCIDRServiceAllocator off, the bitmaps alone decide.
 //
 // Upstream's storage of services needs the allocators when it is built, but making an allocator starts
-// a goroutine. So the storage gets a map that run fills, and writes of services wait for that: until
-// the Registry runs and its informers have loaded the allocated addresses.
+// a goroutine. So the storage gets a map whose values run sets, once the informers have loaded the
+// allocated addresses. Writes of services wait for that.
 type serviceIPs struct {
 	config    *Config
 	informers networkinginformers.Interface

@@ -51,9 +51,8 @@ type Config struct {
 	// Planner makes the plans by which JSON is written without decoding; nil makes none.
 	Planner *transcode.Planner
 
-	// Served says that values are canonical messages in their envelopes, as another API server has
-	// sent them: they have resourceVersions, and become the cached bodies unchanged, including fields that
-	// this process does not know.
+	// Served says that values are canonical messages in their envelopes, as another API server sent them.
+	// They have resourceVersions, and become the cached bodies unchanged, with all unknown fields.
 	Served bool
 }
 

@@ -214,8 +214,8 @@ func (k *storedKind) value(raw []byte) []byte {
 }
 
 // complete completes config, which has a key, for plain stored data by a rule, and reports whether it could. It decodes
-// the data only to make a rule. If config has no revision, the body may be a part of data, and may have no revision or an arbitrary one. rc
-// may be nil.
+// the data only to make a rule. If config has no revision, the body may share memory with data, and its revision is
+// arbitrary or missing. rc may be nil.
 func (rc *ruleCache) complete(data []byte, config *cache.ObjectConfig) bool {
 	v := rc.inspect(data)
 	if v == nil {

@@ -58,8 +58,8 @@ type skeleton struct {
 	names    [][]byte  // at most maxNames, each once
 }
 
-// segment is a token, or the beginning or the end of a nested message: msg[start:stop] is its length and its content, and
-// only the length at the beginning of a message.
+// segment is a token, or the beginning or the end of a nested message. msg[start:stop] is the length and the content of
+// a token, or the length at the beginning of a message.
 type segment struct {
 	kind        segmentKind
 	start, stop int

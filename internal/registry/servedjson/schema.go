@@ -90,8 +90,8 @@ func pruned() *node {
 	return n
 }
 
-// node returns the node of values of s. kept says that the values are items of a list that is not pruned,
-// as upstream's pruning/algorithm.go, skipPrune, has it.
+// node returns the node of values of s. kept says that the values are items of a list that is not pruned
+// (upstream's pruning/algorithm.go, skipPrune).
 func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 	switch {
 	case s == nil && kept:

@@ -62,8 +62,8 @@ func (r *Resource) awaitRevision(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// refuse fails if the store has not reached revision and no read may wait for it: in a store that was replaced, the
-// revision may belong to the lost history, and reads of uncached resources never wait for a future revision.
+// refuse fails if the store has not reached revision and no read may wait for it. If the store was replaced, the
+// revision may belong to the lost history. Reads of uncached resources never wait for a future revision.
 func (r *Resource) refuse(ctx context.Context, revision uint64) error {
 	if r.store.Replacements() == 0 && !r.uncached() {
 		return nil

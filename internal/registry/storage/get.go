@@ -48,8 +48,8 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 }
 
 // getPresent waits until the cache shows all writes before the call, and then returns nil. If the cache lags, it also
-// reads the object from the store, and returns whatever comes first: the read may have reached an etcd member that
-// hangs. It fails if the store has not reached revision.
+// reads the object from the store, and returns the first result: the read may have reached an etcd member that hangs.
+// It fails if the store has not reached revision.
 func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) (o *cache.Object, err error) {
 	lags := func(err error) bool { return apierrors.IsTooManyRequests(err) && !r.mirror.Outdated() }
 	if _, err = r.awaitNow(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
