@@ -22,8 +22,7 @@ import (
 // length. A longer answer is sent in chunks.
 const MaxBuffered = 4 << 20
 
-// maxFlushed is MaxBuffered for an answer that may be flushed. Such answers come from other servers, and nothing else
-// limits how many of them wait for slow readers.
+// maxFlushed is MaxBuffered for an answer that may be flushed: it comes from another server.
 const maxFlushed = 64 << 10
 
 // buffered records an answer. An answer of more than MaxBuffered or maxFlushed bytes goes through a pipe, from which
@@ -34,7 +33,7 @@ type buffered struct {
 	account    *costs.Account        // is charged for the handler's work; nil if it waits for another server
 	asked      *body                 // of the request; nil if it has none
 	waited     atomic.Int64          // nanoseconds in which the handler waited for the client to read
-	seat       exchange.Seat         // is released when the handler ends
+	seat       exchange.Seat         // is released when the handler ends, unless its answer is then sent as a whole
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
 	overflowed chan struct{} // closed when pipe must be read
@@ -70,15 +69,16 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 		}
 		w.mu.Lock()
 		out, abandoned := w.out, w.abandoned
+		close(w.done)
 		w.mu.Unlock()
 		if abandoned {
 			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, w.outcome())
+			w.seat.Release()
 		}
 		if out != nil {
 			out.CloseWithError(w.ending())
+			w.seat.Release()
 		}
-		w.seat.Release()
-		close(w.done)
 	}()
 	began := time.Now()
 	defer func() { w.charge(req, time.Since(began)) }()

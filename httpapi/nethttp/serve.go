@@ -98,6 +98,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 		return
 	default:
 		<-w.done
+		x.Seat = w.seat // a large answer keeps it until it is sent
 	}
 	switch {
 	case w.panicked != nil:
