@@ -176,8 +176,8 @@ func (s *writesSide) empty(namespace string) {
 	s.store.PutAll(gone)
 }
 
-// awaitWrites waits until the side's cache has all writes: a write that begins with an older object is admitted once more,
-// as in upstream.
+// awaitWrites waits until the side's cache has all writes: a write that begins with an older object is admitted once
+// more, as in upstream.
 func (s *writesSide) awaitWrites(k *writtenKind, namespace string) {
 	s.must(s.t, get(k.collection(namespace)+"?fieldSelector=metadata.name%3Dnone"))
 }

@@ -25,8 +25,8 @@ func addLoggingGates() {
 	}
 }
 
-// removed adds flags that recent versions of kube-apiserver have removed and that manifests may still contain. They had no
-// effect in the last versions that accepted them.
+// removed adds flags that recent versions of kube-apiserver have removed and that manifests may still contain. They had
+// no effect in the last versions that accepted them.
 func (o *options) removed(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
 		fs.String(name, "", "Has no effect.")

@@ -51,8 +51,8 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 
 const chargingGoroutines, chargesOfEach = 8, 6_000
 
-// chargeConcurrently charges l from many goroutines, for callers that come back and for callers that come once. Each goroutine
-// calls between with the number of its next charge.
+// chargeConcurrently charges l from many goroutines, for callers that come back and for callers that come once. Each
+// goroutine calls between with the number of its next charge.
 func chargeConcurrently(l *Ledger, between func(i int)) {
 	var running sync.WaitGroup
 	for g := range chargingGoroutines {

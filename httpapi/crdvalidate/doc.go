@@ -17,5 +17,6 @@
 //
 // # Locks, goroutines and bytes
 //
-// There are no locks and no goroutines. A Schema is immutable. It keeps only strings of the schema that it was built from.
+// There are no locks and no goroutines. A Schema is immutable. It keeps only strings of the schema that it was built
+// from.
 package crdvalidate

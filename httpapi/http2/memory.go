@@ -205,7 +205,8 @@ type memoryPool struct {
 
 const (
 	poolSize = 256 << 20
-	// maxResponseCharge limits what one response with a Body or Reader counts for, so that a list of any size can be sent.
+	// maxResponseCharge limits what one response with a Body or Reader counts for, so that a list of any size can be
+	// sent.
 	maxResponseCharge = poolSize / 4
 	// poolFree is the memory that a connection may hold without a share of the pool: the headers of usual requests
 	// and small bodies, or one waiting response.

@@ -123,7 +123,8 @@ func (c *Cache) Update(live, obj runtime.Object, manager string) {
 }
 
 // set sets the managedFields of obj, whose metadata is object, to the cached result of key, or has the field manager
-// compute them. It caches that result, unless key is nil. before are the managedFields that the field manager starts with.
+// compute them. It caches that result, unless key is nil. before are the managedFields that the field manager starts
+// with.
 func (c *Cache) set(live, obj runtime.Object, object metav1.Object, manager string, key []byte, before []metav1.ManagedFieldsEntry, ids *identifiers) {
 	if result := c.result(key); result != nil {
 		entries := entriesOf(result, before, ids)

@@ -105,7 +105,8 @@ func TestAnswersOfHandlers(t *testing.T) {
 	}
 }
 
-// TestForwardedRequestsKeepTheirAuditID checks that upstream's proxies send the audit ID of a request that is not audited.
+// TestForwardedRequestsKeepTheirAuditID checks that upstream's proxies send the audit ID of a request that is not
+// audited.
 func TestForwardedRequestsKeepTheirAuditID(t *testing.T) {
 	sent := make(chan string, 1)
 	s := serve(t, map[string]http.HandlerFunc{"/x": func(_ http.ResponseWriter, req *http.Request) {

@@ -292,8 +292,8 @@ const (
 	streamFrom = 4 * exchange.CompressFrom
 )
 
-// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept or converts is set:
-// otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
+// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept or converts is
+// set: otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.source, b.sum, b.own = encoder, meta, encoder.Source(b.objects), 0, 0
 	if stream && !b.converts && encoder.MediaType == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {

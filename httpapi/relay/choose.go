@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// provenIn is how long a watch waits until its cache has provably reached the upstream's current revision, and
+	// freshTimeout is how long a watch waits until its cache has provably reached the upstream's current revision, and
 	// listProvenIn how long a list does.
-	provenIn     = 20 * time.Second
-	listProvenIn = 5 * time.Second
-	// unprovenFor is how long requests that need such a proof go through after there was none in time.
-	unprovenFor = time.Minute
+	freshTimeout     = 20 * time.Second
+	listFreshTimeout = 5 * time.Second
+	// notFreshFor is how long requests that need such a proof go through after there was none in time.
+	notFreshFor = time.Minute
 )
 
 // Caches reports whether a cache may answer x. Other requests go through to the upstream, which authorizes them.
@@ -47,7 +47,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 		return false
 	case bytes.Contains(accept, []byte("cbor")):
 		return false
-	case builtIn && (r.builtIn(gvr) == nil || minor > r.config.Minor && !(r.cachesNewer() && asStored(accept))):
+	case builtIn && (r.builtIn(gvr) == nil || minor > r.config.Minor && !(r.cachesNewer() && acceptsProtobuf(accept))):
 		return false // it needs a conversion, or may have fields that this program does not know
 	case builtIn && minor != r.config.Minor && bytes.Contains(bytes.ToLower(accept), []byte("table")):
 		return false // its columns may differ
@@ -59,16 +59,18 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	return err == nil && (x.Verb == "list" && r.listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn, minor == r.config.Minor)
 }
 
-// asStored reports whether a client wants the bytes in which a built-in resource is cached.
-func asStored(accept []byte) bool {
+// acceptsProtobuf reports whether a client accepts protobuf, in which built-in resources are
+// cached.
+func acceptsProtobuf(accept []byte) bool {
 	f, known := negotiate.Common(accept)
 	return known && f.MediaType == runtime.ContentTypeProtobuf
 }
 
-// current reports whether f may answer a client that sends accept. The upstream may have become newer since the last check.
-func (r *Relay) current(f *followed, accept []byte, builtIn bool) bool {
+// mayServe reports whether f may answer a client that sends accept. The upstream may have become newer since the last
+// check.
+func (r *Relay) mayServe(f *followed, accept []byte, builtIn bool) bool {
 	minor := r.contact.minor.Load()
-	return !builtIn || minor <= r.config.Minor || f.minor.Load() == minor && r.cachesNewer() && asStored(accept)
+	return !builtIn || minor <= r.config.Minor || f.minor.Load() == minor && r.cachesNewer() && acceptsProtobuf(accept)
 }
 
 // listsCached reports whether a cache may answer a list with o. A continue token may be the upstream's.
@@ -105,9 +107,9 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 }
 
 // Acquire returns the cached resource that answers x, and the age of the cache: 0 if the upstream keeps it current.
-// Caches must be true for x and accept. Acquire waits until the cache is fresh enough. It returns nil if x must go through. from
-// serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the
-// answer.
+// Caches must be true for x and accept. Acquire waits until the cache is fresh enough. It returns nil if x must go
+// through. from serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done
+// after the answer.
 func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	if from == nil && !r.mayFollow(gvr.GroupResource()) {
@@ -123,7 +125,7 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if f.wait(waiting) != nil || !r.current(f, accept, from != nil) || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
+	if f.wait(waiting) != nil || !r.mayServe(f, accept, from != nil) || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
 		r.release(f)
 		return nil, 0, nil
 	}
@@ -139,7 +141,7 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 // wait waits until the cache has loaded. It fails if the resource is not followed.
 func (f *followed) wait(ctx context.Context) error {
 	select {
-	case <-f.made:
+	case <-f.initialized:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -162,36 +164,36 @@ func (f *followed) scoped(x *request.Request) bool {
 	return namespaced && (x.Namespace != "" || x.Verb != "get") || !namespaced && !x.InNamespace
 }
 
-// fresh reports whether the cache can answer x: a relay must not refuse a revision that the upstream has. A list or
+// fresh reports whether the cache can answer x. A relay must not refuse a revision that the upstream has. A list or
 // watch that begins with the present objects must have seen everything that the upstream had when the request arrived.
 // from is Config.ConsistentFrom.
 func (f *followed) fresh(ctx context.Context, x *request.Request, from int, away bool) bool {
 	stored := f.stored()
 	if x.Verb == "get" {
-		return shows(stored, x.Query.Get("resourceVersion"))
+		return hasReached(stored, x.Query.Get("resourceVersion"))
 	}
 	o, _ := x.ListOptions()
 	internalversion.SetListOptionsDefaults(o, x.Verb == "watch") // without a revision, a watch begins with all objects
 	switch {
 	case x.Verb == "list" && o.ResourceVersion == "":
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-		return has(stored, x.Namespace, o, from) && f.present(ctx, o, listProvenIn)
+		return selectsAtLeast(stored, x.Namespace, o, from) && f.awaitCurrent(ctx, o, listFreshTimeout)
 	case x.Verb == "list" && (o.ResourceVersionMatch == metav1.ResourceVersionMatchExact || o.Limit > 0 && o.ResourceVersion != "0" && o.ResourceVersionMatch == ""):
 		revision, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
 		_, err := stored.Cache.At(revision)
 		return err == nil
 	case x.Verb == "list":
-		return shows(stored, o.ResourceVersion)
+		return hasReached(stored, o.ResourceVersion)
 	case o.SendInitialEvents == nil || !*o.SendInitialEvents:
 		return resumes(stored, o.ResourceVersion, away)
 	case o.ResourceVersion == "":
-		return f.present(ctx, o, provenIn)
+		return f.awaitCurrent(ctx, o, freshTimeout)
 	}
-	return shows(stored, o.ResourceVersion)
+	return hasReached(stored, o.ResourceVersion)
 }
 
-// has reports whether o selects at least n objects.
-func has(r *registry.Resource, namespace string, o *internalversion.ListOptions, n int) bool {
+// selectsAtLeast reports whether o selects at least n objects.
+func selectsAtLeast(r *registry.Resource, namespace string, o *internalversion.ListOptions, n int) bool {
 	q := cache.Query{Label: o.LabelSelector, Field: o.FieldSelector, Limit: n, Uncounted: true}
 	if namespace != "" {
 		q.Prefix = namespace + "/"
@@ -207,13 +209,13 @@ func resumes(r *registry.Resource, revision string, away bool) bool {
 	if err != nil || n == 0 {
 		return true // it begins with the present, or is refused
 	}
-	return n >= r.Cache.Log().Oldest() && (!away || shows(r, revision))
+	return n >= r.Cache.Log().Oldest() && (!away || hasReached(r, revision))
 }
 
-// present waits until the cache has provably reached the upstream's revision at the call, and sets it in
+// awaitCurrent waits until the cache has provably reached the upstream's revision at the call, and sets it in
 // o. Calls that wait at the same time share the proof.
-func (f *followed) present(ctx context.Context, o *internalversion.ListOptions, limit time.Duration) bool {
-	if last := f.unproven.Load(); last != 0 && time.Since(time.Unix(0, last)) < unprovenFor {
+func (f *followed) awaitCurrent(ctx context.Context, o *internalversion.ListOptions, limit time.Duration) bool {
+	if last := f.notFreshAt.Load(); last != 0 && time.Since(time.Unix(0, last)) < notFreshFor {
 		return false
 	}
 	bounded, cancel := context.WithTimeout(ctx, limit)
@@ -221,7 +223,7 @@ func (f *followed) present(ctx context.Context, o *internalversion.ListOptions, 
 	revision, err := f.stored().Store().Revision(bounded)
 	if err != nil || f.stored().Cache.Wait(bounded, revision) != nil {
 		if f.alive.Err() == nil && ctx.Err() == nil && bounded.Err() != nil {
-			f.unproven.Store(time.Now().UnixNano())
+			f.notFreshAt.Store(time.Now().UnixNano())
 		}
 		return false
 	}
@@ -229,8 +231,8 @@ func (f *followed) present(ctx context.Context, o *internalversion.ListOptions, 
 	return true
 }
 
-// shows reports whether the cache has reached a revision.
-func shows(r *registry.Resource, revision string) bool {
+// hasReached reports whether the cache has reached a revision.
+func hasReached(r *registry.Resource, revision string) bool {
 	n, err := strconv.ParseInt(revision, 10, 64)
 	return err == nil && r.Cache.Snapshot().Revision() >= n
 }

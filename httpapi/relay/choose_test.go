@@ -72,7 +72,8 @@ func TestFirstRequestsWaitForTheVersion(t *testing.T) {
 	}
 }
 
-// TestVersionOfEachConnection checks that the relay requests the version again only after the upstream has closed the connection.
+// TestVersionOfEachConnection checks that the relay requests the version again only after the upstream has closed the
+// connection.
 func TestVersionOfEachConnection(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"major":"1","minor":"36"}`) })
 	transport, err := TransportFor(u.config())
@@ -90,9 +91,9 @@ func TestVersionOfEachConnection(t *testing.T) {
 			u.CloseClientConnections()
 		}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, u.URL+"/pods", nil)
-		resp, err := oneVersion{r, f, r.config.Client.Transport}.RoundTrip(req)
+		resp, err := versionTransport{r, f, r.config.Client.Transport}.RoundTrip(req)
 		for i == 2 && err != nil && t.Context().Err() == nil { // the transport has not seen the end of the connection
-			resp, err = oneVersion{r, f, r.config.Client.Transport}.RoundTrip(req)
+			resp, err = versionTransport{r, f, r.config.Client.Transport}.RoundTrip(req)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -30,9 +30,9 @@ type contact struct {
 }
 
 const (
-	contactEvery = 5 * time.Second
+	contactInterval = 5 * time.Second
 	// missed is the age of the last contact after which the upstream counts as unavailable.
-	missed = 3 * contactEvery
+	missed = 3 * contactInterval
 )
 
 // Age returns the time since the last answer of the upstream, 0 up to missed.
@@ -53,7 +53,7 @@ func (r *Relay) keepContact(ctx context.Context) {
 		if err := r.askVersion(ctx); err != nil && ctx.Err() == nil {
 			r.config.Logger.Warn("upstream does not report its version", "error", err)
 		}
-	}, contactEvery)
+	}, contactInterval)
 }
 
 // askVersion asks the upstream for its version once. It may be called concurrently.
@@ -73,7 +73,7 @@ func (r *Relay) askVersion(ctx context.Context) error {
 		r.config.Logger.Warn("servers of different versions answer on one connection to the upstream", "minor", minor, "before", before)
 	}
 	if mixed || minor > max(seen, r.config.Minor) {
-		r.leaveNewer()
+		r.unfollowNewer()
 	}
 	if conn != nil && !known { // last: from now on, answers on the connection fill caches
 		r.contact.known.Add(conn, minor)
@@ -81,8 +81,9 @@ func (r *Relay) askVersion(ctx context.Context) error {
 	return nil
 }
 
-// leaveNewer leaves the built-in resources that no longer may be served because the upstream is newer than this program.
-func (r *Relay) leaveNewer() {
+// unfollowNewer stops following built-in resources that may no longer be served, because the upstream is newer than
+// this program.
+func (r *Relay) unfollowNewer() {
 	minor := r.contact.minor.Load()
 	if minor <= r.config.Minor {
 		return
@@ -92,7 +93,7 @@ func (r *Relay) leaveNewer() {
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
 		if gvr != crdResource() && r.builtIn(gvr) != nil && (f.minor.Load() < minor || !r.cachesNewer()) {
-			r.leaveLocked(gvr, f)
+			r.unfollowLocked(gvr, f)
 		}
 	}
 }
@@ -100,10 +101,10 @@ func (r *Relay) leaveNewer() {
 // cachesNewer reports whether caches may serve built-in resources of a newer upstream.
 func (r *Relay) cachesNewer() bool { return r.config.CacheNewer && !r.contact.mixed.Load() }
 
-// oneVersion sends the lists and watches of a built-in resource. Only servers of one minor version may fill its cache:
-// an older server hides the fields that it does not know. If the upstream is newer than this program, that
+// versionTransport sends the lists and watches of a built-in resource. Only servers of one minor version may fill its
+// cache: an older server hides the fields that it does not know. If the upstream is newer than this program, that
 // version is the upstream's highest. A connection has the version that was reported on it.
-type oneVersion struct {
+type versionTransport struct {
 	*Relay
 	f    *followed
 	next http.RoundTripper
@@ -115,7 +116,7 @@ type oneVersion struct {
 const versionTries = 10
 
 // RoundTrip implements http.RoundTripper.
-func (o oneVersion) RoundTrip(req *http.Request) (*http.Response, error) {
+func (o versionTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	for range versionTries {
 		var conn net.Conn
 		resp, err := o.next.RoundTrip(req.WithContext(traced(req.Context(), &conn)))
@@ -141,14 +142,14 @@ func (o oneVersion) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // admit returns an error unless a server of a minor version may fill the cache.
-func (o oneVersion) admit(minor int64) error {
+func (o versionTransport) admit(minor int64) error {
 	o.f.minor.CompareAndSwap(0, minor)
 	filled, highest := o.f.minor.Load(), o.contact.minor.Load()
 	switch {
 	case minor < filled || minor < highest && highest > o.config.Minor:
 		o.f.cancel() // tried again after refusedFor
 	case minor > filled:
-		o.leave(o.f)
+		o.unfollow(o.f)
 	default:
 		return nil
 	}
@@ -165,7 +166,7 @@ func traced(ctx context.Context, conn *net.Conn) context.Context {
 // minorOf asks the upstream for its minor version. It also returns the connection of the answer.
 func minorOf(ctx context.Context, config *Config) (int64, net.Conn, error) {
 	var conn net.Conn
-	ctx, cancel := context.WithTimeout(ctx, contactEvery)
+	ctx, cancel := context.WithTimeout(ctx, contactInterval)
 	defer cancel()
 	req, err := http.NewRequestWithContext(traced(ctx, &conn), http.MethodGet, config.Upstream.JoinPath("version").String(), nil)
 	if err != nil {

@@ -68,7 +68,7 @@ func (r *Relay) mayFollow(gr schema.GroupResource) bool {
 	if crds == nil || time.Since(changed) < settleTime {
 		return false
 	}
-	return crds.isMade() && crds.err == nil && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
+	return crds.isInitialized() && crds.err == nil && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
 }
 
 // makeCustom makes the cache of a custom resource in one version.
@@ -133,7 +133,8 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 	}, nil
 }
 
-// followCRDs leaves custom resources whose CRD has changed, until ctx ends. Requests follow them again.
+// followCRDs stops following custom resources whose CRDs change, until ctx ends. The next requests
+// follow them again.
 func (r *Relay) followCRDs(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		crds := r.acquire(crdResource())
@@ -181,9 +182,9 @@ func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		// Before f is made, it may have read an earlier state of the CRD.
-		if gvr.GroupResource() == gr && d.Type != watch.Deleted && (!f.isMade() || f.crd != now) {
-			r.leaveLocked(gvr, f)
+		// Until f is initialized, it may have read an earlier state of the CRD.
+		if gvr.GroupResource() == gr && d.Type != watch.Deleted && (!f.isInitialized() || f.crd != now) {
+			r.unfollowLocked(gvr, f)
 			changed = true
 		}
 	}

@@ -22,7 +22,7 @@ var errNoCredential = errors.New("relay: the relay's credential plugin does not 
 
 // TransportFor is [rest.TransportFor], but requests wait for a credential plugin only until their contexts end, and
 // at most for credentialTimeout. client-go makes all of them wait until the plugin ends. An abandoned request leaves
-// a goroutine that waits as long.
+// a goroutine, which ends with the plugin.
 func TransportFor(config *rest.Config) (http.RoundTripper, error) {
 	plugin := config.ExecProvider != nil || config.AuthProvider != nil
 	if plugin {

@@ -35,7 +35,7 @@
 //
 // # Locks and goroutines
 //
-// MemoryLimit.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and cache on
-// further ones; two more ask for the upstream's version and watch its CRDs. [Relay.Run] waits for all of them. A
-// [Proxy] starts none. [TransportFor] says which goroutines are left behind.
+// MemoryLimit.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and
+// cache on further ones; two more ask for the upstream's version and watch its CRDs. [Relay.Run] waits for all of them.
+// A [Proxy] starts none. [TransportFor] says which goroutines are left behind.
 package relay

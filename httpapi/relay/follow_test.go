@@ -249,7 +249,7 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 				t.Errorf("%d: the relay has left the resource: %v", code, left)
 			}
 			s.set(func() { s.watches = 0 })
-			time.Sleep(overFor + 11*time.Second)
+			time.Sleep(rejectedFor + 11*time.Second)
 			if code != http.StatusForbidden { // it is watched again
 				s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
 			}
@@ -288,7 +288,8 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 	})
 }
 
-// TestPageWithoutRoom checks that the relay leaves a resource with a page that is too large for the budget, and tries again later.
+// TestPageWithoutRoom checks that the relay leaves a resource with a page that is too large for the budget, and tries
+// again later.
 func TestPageWithoutRoom(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -296,11 +297,11 @@ func TestPageWithoutRoom(t *testing.T) {
 		defer stop()
 		s.set(func() { s.items["configmaps"] = configMap(t, strings.Repeat("x", 2000), 95) })
 		s.read(t, configMaps)
-		time.Sleep(overFor)
+		time.Sleep(rejectedFor)
 		s.Relay.mu.Lock()
 		f := s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}]
 		s.Relay.mu.Unlock()
-		if f == nil || !f.over.Load() || f.alive.Err() == nil {
+		if f == nil || !f.rejected.Load() || f.alive.Err() == nil {
 			t.Errorf("%+v", f)
 		}
 		s.set(func() { s.items["configmaps"] = nil })
@@ -311,8 +312,8 @@ func TestPageWithoutRoom(t *testing.T) {
 	})
 }
 
-// TestWatchesCutBeforeTheirBookmarks checks that a current cache has no age, although something cuts each watch before its
-// first bookmark.
+// TestWatchesCutBeforeTheirBookmarks checks that a current cache has no age, although something cuts each watch before
+// its first bookmark.
 func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -336,8 +337,8 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	})
 }
 
-// TestNewerServerBehindTheSameAddress checks that no watch gets an event from a newer server, to which a new connection leads
-// during an upgrade. The event may have unknown fields.
+// TestNewerServerBehindTheSameAddress checks that no watch gets an event from a newer server, to which a new connection
+// leads during an upgrade. The event may have unknown fields.
 func TestNewerServerBehindTheSameAddress(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -353,7 +354,7 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 		if _, err := w.Next(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		for time.Now().UnixNano()%int64(contactEvery) != 0 { // the version was asked for just now
+		for time.Now().UnixNano()%int64(contactInterval) != 0 { // the version was asked for just now
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
@@ -488,7 +489,7 @@ func TestDeletedCRDs(t *testing.T) {
 		}
 		s.set(func() { s.lists["boxes"] = http.StatusNotFound })
 		began := time.Now()
-		if _, err := next(); err != io.EOF || time.Since(began) > askEvery+20*time.Second {
+		if _, err := next(); err != io.EOF || time.Since(began) > checkInterval+20*time.Second {
 			t.Errorf("the watch ends after %v with %v", time.Since(began), err)
 		}
 	})

@@ -27,19 +27,19 @@ const (
 	// heartbeat is longer than the interval of the upstream's bookmarks: a watch is compared with the upstream
 	// only if they do not come.
 	heartbeat = 75 * time.Second
-	// quiet is how long a watch sends nothing before the relay asks for a proof that it is current.
-	quiet = 65 * time.Second
-	// askEvery is how often the upstream is asked whether it still lets the relay list and watch a resource, and
+	// probeAfter is how long a watch sends nothing before the relay asks for a proof that it is current.
+	probeAfter = 65 * time.Second
+	// checkInterval is how often the upstream is asked whether it still lets the relay list and watch a resource, and
 	// whether its etcd was restored.
-	askEvery = time.Minute
+	checkInterval = time.Minute
 )
 
 // followed is a resource with a cache that follows the upstream.
 type followed struct {
-	gvr    schema.GroupVersionResource
-	cancel context.CancelFunc
-	alive  context.Context // ends when it is no longer followed
-	made   chan struct{}   // closed once the fields below are set
+	gvr         schema.GroupVersionResource
+	cancel      context.CancelFunc
+	alive       context.Context // ends when it is no longer followed
+	initialized chan struct{}   // closed once the fields below are set
 
 	endpoint *registry.Endpoint
 	custom   *reads.Resource // of a custom resource
@@ -47,12 +47,12 @@ type followed struct {
 	source   source
 	err      error // why it cannot be followed
 
-	lastUsed atomic.Int64 // in nanoseconds since the epoch
-	ended    atomic.Int64 // when alive ended; 0 before
-	loaded   atomic.Int64 // bytes of the objects in the last load, as far as it has come
-	over     atomic.Bool  // the budget had no room for it, or it may not be watched
-	unproven atomic.Int64 // when the cache last could not be proven current; 0 if never
-	minor    atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
+	lastUsed   atomic.Int64 // in nanoseconds since the epoch
+	ended      atomic.Int64 // when alive ended; 0 before
+	loaded     atomic.Int64 // bytes of the objects in the last load, as far as it has come
+	rejected   atomic.Bool  // the budget had no room for it, or it may not be watched
+	notFreshAt atomic.Int64 // when the cache last could not be proven current; 0 if never
+	minor      atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
 
 	users int // Relay.mu guards it
 }
@@ -60,10 +60,10 @@ type followed struct {
 // stored returns the resource with the cache.
 func (f *followed) stored() *registry.Resource { return f.endpoint.View.Resource }
 
-// isMade reports whether the fields after made are set.
-func (f *followed) isMade() bool {
+// isInitialized reports whether the fields after initialized are set.
+func (f *followed) isInitialized() bool {
 	select {
-	case <-f.made:
+	case <-f.initialized:
 		return true
 	default:
 		return false
@@ -73,12 +73,12 @@ func (f *followed) isMade() bool {
 // idle reports whether nothing has read f for a while, or it is time to try again to follow it. Relay.mu is held.
 func (f *followed) idle(limit time.Duration) bool {
 	if ended := f.ended.Load(); ended != 0 {
-		return time.Since(time.Unix(0, ended)) > refusedFor && (!f.over.Load() || time.Since(time.Unix(0, ended)) > overFor)
+		return time.Since(time.Unix(0, ended)) > refusedFor && (!f.rejected.Load() || time.Since(time.Unix(0, ended)) > rejectedFor)
 	}
-	if f.isMade() && f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
+	if f.isInitialized() && f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
 		f.lastUsed.Store(time.Now().UnixNano()) // a watch reads as long as it is open
 	}
-	return f.isMade() && f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
+	return f.isInitialized() && f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
 }
 
 // served returns the resource that serves reads of f. from serves the built-in resource in a server with a store.
@@ -101,7 +101,7 @@ func (r *Relay) acquire(gvr schema.GroupVersionResource) *followed {
 		if r.running == nil {
 			return nil
 		}
-		f = &followed{gvr: gvr, made: make(chan struct{})}
+		f = &followed{gvr: gvr, initialized: make(chan struct{})}
 		f.alive, f.cancel = context.WithCancel(r.running)
 		r.followed[gvr] = f
 		r.work.Go(func() { r.follow(f) })
@@ -117,16 +117,16 @@ func (r *Relay) release(f *followed) {
 	f.users--
 }
 
-// follow follows a resource until it is left, or the upstream refuses to list or watch it.
+// follow follows a resource until f.cancel is called, or the upstream refuses to list or watch it.
 func (r *Relay) follow(f *followed) {
 	f.lastUsed.Store(time.Now().UnixNano())
 	run, err := r.make(f.alive, f)
 	f.err = err
-	close(f.made)
+	close(f.initialized)
 	if err == nil {
 		r.config.Logger.Info("following", "resource", f.gvr)
 		if err = run(f.alive); f.source.store.WatchRefused() {
-			f.over.Store(true) // a load for each of several attempts would cost too much
+			f.rejected.Store(true) // a load for each of several attempts would cost too much
 		}
 	}
 	if f.alive.Err() == nil {
@@ -185,7 +185,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 		maxPage = 0
 	} else if protobuf {
 		checked := *client
-		checked.Transport = oneVersion{r, f, cmp.Or(client.Transport, http.DefaultTransport)}
+		checked.Transport = versionTransport{r, f, cmp.Or(client.Transport, http.DefaultTransport)}
 		client = &checked
 	}
 	store, err := relay.NewStore(relay.StoreConfig{
@@ -197,7 +197,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 			}
 			if bytes < 0 {
 				r.config.Logger.Warn("no room for a resource with a large page, its requests go through", "resource", f.gvr)
-				f.over.Store(true)
+				f.rejected.Store(true)
 				f.cancel()
 				return
 			}
@@ -231,7 +231,7 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 // started, or has not loaded its roles, may refuse temporarily.
 func (s source) refusal(ctx context.Context) error {
 	for refused, asked := 0, (time.Time{}); ; {
-		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= askEvery {
+		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= checkInterval {
 			err := s.store.Health(ctx)
 			asked = time.Now()
 			switch {
@@ -243,11 +243,11 @@ func (s source) refusal(ctx context.Context) error {
 				refused++
 			}
 		}
-		if s.store.Silence() > quiet { // something may cut watches before their bookmarks
+		if s.store.Silence() > probeAfter { // something may cut watches before their bookmarks
 			_ = s.store.RequestProgress(ctx)
 		}
 		select {
-		case <-time.After(contactEvery):
+		case <-time.After(contactInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

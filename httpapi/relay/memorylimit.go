@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// overFor is how long requests go through for a resource that has no room or may not be watched.
-	overFor = 5 * time.Minute
+	// rejectedFor is how long requests go through for a resource that has no room or may not be watched.
+	rejectedFor = 5 * time.Minute
 	// unreadFor is the time without a read after which a resource makes room first.
 	unreadFor = time.Minute
 )
@@ -41,8 +41,8 @@ type candidate struct {
 	class, then int64 // the sort key: class first
 }
 
-// makeRoom leaves resources until the others are within the limit: unread ones by the time of their last read, others
-// by size.
+// makeRoom stops following resources until the others are within the limit: first unread ones by the time of their
+// last read, then others by size.
 func (b *MemoryLimit) makeRoom() {
 	if b.limit == 0 {
 		return
@@ -59,7 +59,7 @@ func (b *MemoryLimit) makeRoom() {
 			continue
 		}
 		c.relay.config.Logger.Warn("no room for a resource, its requests go through", "resource", c.gvr, "bytes", c.bytes)
-		c.over.Store(true)
+		c.rejected.Store(true)
 		c.cancel()
 		total -= c.bytes
 	}

@@ -9,7 +9,7 @@ import (
 // cachedLocked returns the resources that have a cache, loaded or not.
 func (r *Relay) cachedLocked() (all []*followed) {
 	for _, f := range r.followed {
-		if f.isMade() && f.err == nil && f.alive.Err() == nil {
+		if f.isInitialized() && f.err == nil && f.alive.Err() == nil {
 			all = append(all, f)
 		}
 	}

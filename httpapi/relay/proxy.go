@@ -129,7 +129,7 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 	}
 	f := &forwarding{upstream: p.upstream, prefix: p.prefix, header: asSent(sent), via: p.client, long: x.LongRunning()}
 	if !x.Carrier.Internal() && p.byCertificate(x.Carrier.TLS(), sent) {
-		if up := sent.Get("Upgrade"); !passable(up) {
+		if up := sent.Get("Upgrade"); !mayUpgradeTo(up) {
 			x.Fail(apierrors.NewBadRequest(fmt.Sprintf("a connection of the relay cannot be upgraded to %q", up)))
 			return
 		}
@@ -168,9 +168,9 @@ func (p *Proxy) byCertificate(state *tls.ConnectionState, sent http.Header) bool
 	return ok && err == nil
 }
 
-// passable reports whether the relay's connection may be upgraded to a protocol. Other protocols, such as h2c,
+// mayUpgradeTo reports whether the relay's connection may be upgraded to a protocol. Other protocols, such as h2c,
 // could send further requests over a connection that the relay's certificate has authenticated.
-func passable(protocol string) bool {
+func mayUpgradeTo(protocol string) bool {
 	return protocol == "" || strings.EqualFold(protocol, "websocket") || strings.EqualFold(protocol, "SPDY/3.1")
 }
 

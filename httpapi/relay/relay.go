@@ -106,7 +106,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Unlock()
 	r.work.Go(func() { r.keepContact(ctx) })
 	r.work.Go(func() { r.followCRDs(ctx) })
-	r.leaveIdle(ctx)
+	r.unfollowIdle(ctx)
 	r.mu.Lock()
 	r.running = nil
 	r.mu.Unlock()
@@ -115,13 +115,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// leaveIdle stops following resources that nothing has read for a while, until ctx ends.
-func (r *Relay) leaveIdle(ctx context.Context) {
+// unfollowIdle stops following resources that nothing has read for a while, until ctx ends.
+func (r *Relay) unfollowIdle(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		r.mu.Lock()
 		for gvr, f := range r.followed {
 			if f.idle(r.config.Idle) {
-				r.leaveLocked(gvr, f)
+				r.unfollowLocked(gvr, f)
 			}
 		}
 		maps.DeleteFunc(r.changed, func(_ schema.GroupResource, at time.Time) bool { return time.Since(at) > settleTime })
@@ -130,17 +130,18 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 	}, max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
 }
 
-// leave is leaveLocked without Relay.mu.
-func (r *Relay) leave(f *followed) {
+// unfollow is unfollowLocked for callers that do not hold Relay.mu. It does nothing if another
+// cache has replaced f.
+func (r *Relay) unfollow(f *followed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.followed[f.gvr] == f {
-		r.leaveLocked(f.gvr, f)
+		r.unfollowLocked(f.gvr, f)
 	}
 }
 
-// leaveLocked stops following a resource, and ends its watches. Requests that are reading a snapshot of it continue.
-func (r *Relay) leaveLocked(gvr schema.GroupVersionResource, f *followed) {
+// unfollowLocked stops following a resource, and ends its watches. Requests that are reading a snapshot of it continue.
+func (r *Relay) unfollowLocked(gvr schema.GroupVersionResource, f *followed) {
 	delete(r.followed, gvr)
 	f.cancel()
 }

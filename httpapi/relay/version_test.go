@@ -107,7 +107,7 @@ func relayOf(t *testing.T, u *upstream, address string, protocols []string) *Rel
 func fill(t *testing.T, r *Relay, f *followed) (string, error) {
 	t.Helper()
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.config.Upstream.JoinPath("api/v1/pods").String(), nil)
-	resp, err := oneVersion{r, f, r.config.Client.Transport}.RoundTrip(req)
+	resp, err := versionTransport{r, f, r.config.Client.Transport}.RoundTrip(req)
 	if err != nil {
 		return "", err
 	}
@@ -122,8 +122,8 @@ func protocols() map[string][]string {
 	return map[string][]string{"HTTP/1.1": {"http/1.1"}, "HTTP/2": {"h2", "http/1.1"}}
 }
 
-// TestConnectionsThatMove checks which servers may fill a cache when connections lead to a newer server, back to an older
-// one, and to the newer one again.
+// TestConnectionsThatMove checks which servers may fill a cache when connections lead to a newer server, back to an
+// older one, and to the newer one again.
 func TestConnectionsThatMove(t *testing.T) {
 	older, newer := serverOf(t, 36), serverOf(t, 37)
 	for name, offered := range protocols() {
@@ -188,8 +188,8 @@ func TestServersInTurn(t *testing.T) {
 	}
 }
 
-// TestServersOnOneConnection checks that everything goes through if requests on one connection reach servers of several versions:
-// their answers to a request for the version prove nothing.
+// TestServersOnOneConnection checks that everything goes through if requests on one connection reach servers of several
+// versions: their answers to a request for the version prove nothing.
 func TestServersOnOneConnection(t *testing.T) {
 	var answers atomic.Int64
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -215,8 +215,8 @@ func TestServersOnOneConnection(t *testing.T) {
 	}
 }
 
-// TestOlderServersFillNoCache checks that a cache has no object from a server that is older than the others. Such a server
-// hides fields, which a client would remove if it wrote the object back.
+// TestOlderServersFillNoCache checks that a cache has no object from a server that is older than the others. Such a
+// server hides fields, which a client would remove if it wrote the object back.
 func TestOlderServersFillNoCache(t *testing.T) {
 	resources := newRegistry(t)
 	for own, newest := range map[int64]string{36: "37", 37: "37", 38: "37"} {
@@ -226,7 +226,7 @@ func TestOlderServersFillNoCache(t *testing.T) {
 			s.set(func() { s.cutAfter = time.Second })
 			first := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
 			s.moveTo(newest)
-			time.Sleep(2 * contactEvery)
+			time.Sleep(2 * contactInterval)
 			second := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
 			if first == nil || second == nil || first == second || !first.Cache.Retired() {
 				t.Fatalf("upgrade to 1.%s: caches %p, %p", newest, first, second)
@@ -272,7 +272,7 @@ func TestUpstreamThatStaysOlder(t *testing.T) {
 		s, stop := start(t, resources, func(c *Config) { c.CacheNewer = true })
 		defer stop()
 		s.moveTo("37")
-		time.Sleep(2*contactEvery - time.Second)
+		time.Sleep(2*contactInterval - time.Second)
 		s.moveTo("36")
 		for range 10 {
 			began := time.Now()

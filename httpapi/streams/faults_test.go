@@ -92,7 +92,8 @@ func TestBookmarksOvertakeNoEvent(t *testing.T) {
 	}
 }
 
-// TestStep checks how a step ends that has an event to send. A watch keeps its seat, and gets no timer, until the initial events have been sent.
+// TestStep checks how a step ends that has an event to send. A watch keeps its seat, and gets no timer, until the
+// initial events have been sent.
 func TestStep(t *testing.T) {
 	encoder := registrytest.New(t, nil).Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "").View.Encoder(encoding.JSON, encoding.Full)
 	for name, c := range map[string]struct {

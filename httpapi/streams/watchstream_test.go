@@ -336,7 +336,8 @@ func TestWakesAreNotLost(t *testing.T) {
 	}
 }
 
-// TestWatchesLastAsLongAsAsked checks that timeoutSeconds of zero, or whose nanoseconds overflow to zero, mean the default.
+// TestWatchesLastAsLongAsAsked checks that timeoutSeconds of zero, or whose nanoseconds overflow to zero, mean the
+// default.
 func TestWatchesLastAsLongAsAsked(t *testing.T) {
 	x := WatchRequest{MinRequestTimeout: time.Hour}
 	for seconds, least := range map[int64]time.Duration{0: time.Hour, math.MinInt64: time.Hour, 3: 3 * time.Second, -3: -3 * time.Second} {

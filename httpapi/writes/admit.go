@@ -110,8 +110,8 @@ func isTooLarge(err error) bool {
 		strings.Contains(status.GRPCStatus().Message(), "trying to send message larger than max")
 }
 
-// manage sets the managedFields that obj gets when it replaces live. The field manager is the named one, or else the start
-// of the user agent. A create passes a nil live.
+// manage sets the managedFields that obj gets when it replaces live. The field manager is the named one, or else the
+// start of the user agent. A create passes a nil live.
 func (w *Write) manage(live, obj runtime.Object, named string) error {
 	e, manager := w.endpoint, managerOf(named, w.Peek("User-Agent"))
 	if live != nil {

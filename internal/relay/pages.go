@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// keptTokens is how many continue tokens are remembered.
+// keptTokens is how many continue tokens are kept.
 const keptTokens = 64
 
 // tokenKey is the Range that needs a continue token next.

@@ -25,7 +25,7 @@ type probeResult struct {
 func (w *watcher) probes(ctx context.Context, to chan<- *probeResult) {
 	for {
 		select {
-		case <-w.kick:
+		case <-w.probeRequested:
 		case <-ctx.Done():
 			return
 		}

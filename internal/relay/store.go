@@ -54,13 +54,13 @@ type Store struct {
 	end   context.CancelCauseFunc
 	ready chan struct{} // closed by Run
 
-	history   history
-	tokens    *lru.Cache            // the upstream's continue tokens, by tokenKey
-	refused   atomic.Bool           // upstream's last answer to a consistent list was a refusal
-	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
-	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
-	heard     atomic.Int64          // see Silence
-	muted     atomic.Bool           // the opening of a watch is no sign of life, see Silence
+	history        history
+	tokens         *lru.Cache            // the upstream's continue tokens, by tokenKey
+	refused        atomic.Bool           // upstream's last answer to a consistent list was a refusal
+	watchRefusal   atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
+	delay          atomic.Int64          // before the next watch is opened, in nanoseconds
+	lastSign       atomic.Int64          // see Silence
+	openingIgnored atomic.Bool           // the opening of a watch is no sign of life, see Silence
 
 	reading    chan struct{} // has an element while the revision is read
 	goroutines sync.WaitGroup
@@ -156,7 +156,7 @@ func (s *Store) ReplacedRevision() int64 { return s.history.replaced.Load() }
 // Health reads the upstream's revision. It also fails while the upstream refuses to open a watch.
 func (s *Store) Health(ctx context.Context) error {
 	_, err := s.Revision(ctx)
-	if refusal := s.unwatched.Load(); err == nil && refusal != nil {
+	if refusal := s.watchRefusal.Load(); err == nil && refusal != nil {
 		err = *refusal
 	}
 	return err
@@ -166,15 +166,18 @@ func (s *Store) Health(ctx context.Context) error {
 func (s *Store) Refused() bool { return s.refused.Load() || s.WatchRefused() }
 
 // WatchRefused is Refused for watches only.
-func (s *Store) WatchRefused() bool { return s.unwatched.Load() != nil }
+func (s *Store) WatchRefused() bool { return s.watchRefusal.Load() != nil }
 
 // Silence returns the time since the last sign of life of the upstream, or since the store was made. Signs of life are
 // an event or a bookmark of a watch, and a proof that a watch has delivered everything: by a probe, or by a read of the
 // upstream's revision that returns the watch's position. The opening of a watch counts too, unless a watch was opened,
 // or has ended because it was silent, since the last of these signs.
-func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
+func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.lastSign.Load())) }
 
-func (s *Store) resetSilence() { s.heard.Store(time.Now().UnixNano()); s.muted.Store(false) }
+func (s *Store) resetSilence() {
+	s.lastSign.Store(time.Now().UnixNano())
+	s.openingIgnored.Store(false)
+}
 
 // Compaction returns 0: the upstream does not report its compactions.
 func (s *Store) Compaction() int64 { return 0 }

@@ -25,7 +25,7 @@ const (
 	// maxSilence limits Silence. API servers send bookmarks each minute, but none while their revision stays the same.
 	maxSilence = 90 * time.Second
 
-	// Pauses before a watch is opened after one could not be opened, or lost its place at once.
+	// Pauses before a watch is opened, after one failed to open or had to reload at once.
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 5 * time.Second
 )
@@ -41,7 +41,7 @@ var (
 func (s *Store) Watch(ctx context.Context, prefix string, after int64) <-chan kv.WatchResponse {
 	out := make(chan kv.WatchResponse, watchBuffer)
 	inner, cancel := context.WithCancelCause(ctx)
-	w := &watcher{store: s, prefix: prefix, out: out, cancel: cancel, kick: make(chan struct{}, 1),
+	w := &watcher{store: s, prefix: prefix, out: out, cancel: cancel, probeRequested: make(chan struct{}, 1),
 		sent: after, replacements: s.history.mark().replacements}
 	w.position.Store(after)
 	s.mu.Lock()
@@ -91,7 +91,7 @@ func (s *Store) RequestProgress(ctx context.Context) error {
 	defer s.mu.Unlock()
 	for w := range s.watches {
 		select {
-		case w.kick <- struct{}{}:
+		case w.probeRequested <- struct{}{}:
 		default: // a probe that has not begun serves this caller, too
 		}
 	}
@@ -100,13 +100,13 @@ func (s *Store) RequestProgress(ctx context.Context) error {
 
 // watcher is one watch.
 type watcher struct {
-	store        *Store
-	prefix       string
-	at           scope
-	out          chan<- kv.WatchResponse
-	cancel       context.CancelCauseFunc
-	kick         chan struct{} // has an element when a probe must begin
-	replacements uint64
+	store          *Store
+	prefix         string
+	at             scope
+	out            chan<- kv.WatchResponse
+	cancel         context.CancelCauseFunc
+	probeRequested chan struct{} // has an element when a probe must begin
+	replacements   uint64
 
 	// position is the revision up to which everything was delivered. The watch's goroutine writes it.
 	position atomic.Int64
@@ -169,7 +169,7 @@ func (w *watcher) run(ctx context.Context) error {
 	} else {
 		s.delay.Store(0)
 	}
-	s.muted.Store(s.muted.Load() || errors.Is(err, errSilent))
+	s.openingIgnored.Store(s.openingIgnored.Load() || errors.Is(err, errSilent))
 	return err
 }
 
@@ -186,13 +186,13 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 	var frames *stream
 	if err == nil {
 		frames, err = s.openStream(ctx, w.at.namespace, w.position.Load(), timeout)
-		if s.unwatched.Store(nil); IsRefusal(err) {
-			s.unwatched.Store(&err)
+		if s.watchRefusal.Store(nil); IsRefusal(err) {
+			s.watchRefusal.Store(&err)
 		}
 	}
-	if err == nil && !s.muted.Load() {
+	if err == nil && !s.openingIgnored.Load() {
 		s.resetSilence()
-		s.muted.Store(true) // until it sends something
+		s.openingIgnored.Store(true) // until it sends something
 	} else if err != nil && ctx.Err() == nil {
 		s.slowDown(err)
 	}
@@ -225,7 +225,7 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, probed <-ch
 		var err error
 		select {
 		case r := <-events:
-			err = w.takeAll(r, events)
+			err = w.addEvents(r, events)
 		case w.probed = <-probed:
 		case <-silence.C:
 			rest := maxSilence - w.store.Silence()
@@ -244,13 +244,13 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, probed <-ch
 	}
 }
 
-// takeAll takes an event and all later ones that have already come.
-func (w *watcher) takeAll(r result, events <-chan result) error {
+// addEvents adds an event, and all later ones that have already arrived.
+func (w *watcher) addEvents(r result, events <-chan result) error {
 	for {
 		if r.err != nil {
 			return r.err
 		}
-		if err := w.take(r.event); err != nil || len(w.next) >= watchBuffer {
+		if err := w.addEvent(r.event); err != nil || len(w.next) >= watchBuffer {
 			return err
 		}
 		select {
@@ -261,9 +261,9 @@ func (w *watcher) takeAll(r result, events <-chan result) error {
 	}
 }
 
-// take takes one event. Events come in the order of their revisions, and each has its own revision. If
-// one comes late, the reader must reload.
-func (w *watcher) take(e event) error {
+// addEvent queues one event for the reader. Events arrive in the order of their revisions, and each has
+// its own revision. If one is late, the reader must reload.
+func (w *watcher) addEvent(e event) error {
 	if e.kind == 0 {
 		w.advance(e.revision)
 		return nil

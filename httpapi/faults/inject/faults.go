@@ -26,8 +26,8 @@ const (
 
 // Faults holds the rules of a server. All methods may be called from any goroutine.
 type Faults struct {
-	some  atomic.Bool // there are rules
-	limit int         // maxHeldBytes, less in tests
+	hasRules atomic.Bool // there are rules
+	limit    int         // maxHeldBytes, less in tests
 
 	mu       sync.Mutex
 	rules    []*rule           // guarded by mu: in the order in which they were set
@@ -55,7 +55,7 @@ func New(seed uint64) *Faults {
 }
 
 // Idle reports whether there are no rules.
-func (f *Faults) Idle() bool { return !f.some.Load() }
+func (f *Faults) Idle() bool { return !f.hasRules.Load() }
 
 // set sets a valid rule, also for the open watches. It reports false if there are too many rules.
 func (f *Faults) set(r faults.Rule) bool {
@@ -71,11 +71,11 @@ func (f *Faults) set(r faults.Rule) bool {
 	} else {
 		f.rules = append(f.rules, added)
 	}
-	f.some.Store(true)
+	f.hasRules.Store(true)
 	for _, w := range f.watches {
 		w.detachLocked(gone)
 		w.attachLocked(added)
-		w.takeOverLocked()
+		w.reapplyLocked()
 	}
 	return true
 }
@@ -95,10 +95,10 @@ func (f *Faults) deleteLocked(name string) bool {
 	gone := f.rules[i]
 	f.rules = slices.Delete(f.rules, i, i+1)
 	f.counted -= len(gone.ordinals)
-	f.some.Store(len(f.rules) > 0)
+	f.hasRules.Store(len(f.rules) > 0)
 	for _, w := range f.watches {
 		w.detachLocked(gone)
-		w.takeOverLocked()
+		w.reapplyLocked()
 	}
 	return true
 }
@@ -113,9 +113,9 @@ func (f *Faults) clear() {
 	f.injected = nil
 }
 
-// move lets the next n events that the rule holds on each watch continue; if n is 0, all that it holds now. It
+// letThrough releases the next n events of each watch that the rule holds; if n is 0, all that it holds now. It
 // reports whether there is such a rule.
-func (f *Faults) move(name string, n int) bool {
+func (f *Faults) letThrough(name string, n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, w := range f.watches {
@@ -183,12 +183,12 @@ func (f *Faults) Plan(q faults.Request) *RequestFaults {
 			continue
 		}
 		if r.Seed != 0 {
-			if d, ok := f.drawLocked(r, q); ok {
-				p.drawnLocked(r, d)
+			if d, ok := f.decideLocked(r, q); ok {
+				p.applyDrawLocked(r, d)
 			}
 			continue
 		}
-		if concerns(&r.Rule, q.Verb) {
+		if appliesTo(&r.Rule, q.Verb) {
 			if ordinal, ok := r.countLocked(); ok {
 				p.applyLocked(effect{r, r.Rule, ordinal})
 			}
@@ -204,8 +204,9 @@ func (r *rule) countLocked() (ordinal int, concerned bool) {
 	return ordinal, ordinal >= r.Skip && (r.Times == 0 || ordinal < r.Skip+r.Times)
 }
 
-// concerns reports whether the action of r, which is none of watches alone, is for requests with that verb.
-func concerns(r *faults.Rule, verb string) bool {
+// appliesTo reports whether the action of r applies to requests with that verb. Hold, Delay and End are not
+// considered.
+func appliesTo(r *faults.Rule, verb string) bool {
 	switch {
 	case r.Stale != 0, r.StaleAt != 0:
 		return isRead(verb)

@@ -148,7 +148,7 @@ type crowd struct {
 
 // one draws a watch that has not lost events.
 func (c *crowd) one(t *rapid.T) *Watch {
-	kept := slices.DeleteFunc(slices.Clone(c.open), func(w *Watch) bool { return w.over })
+	kept := slices.DeleteFunc(slices.Clone(c.open), func(w *Watch) bool { return w.overflowed })
 	if len(kept) == 0 {
 		t.Skip("no watch is open: rapid takes another action")
 	}
@@ -174,7 +174,7 @@ func (c *crowd) keep(t *rapid.T) {
 	w.Keep(come)
 	least, most := math.MaxInt, 0
 	for _, o := range c.open {
-		if !o.over {
+		if !o.overflowed {
 			most = max(most, bytes[o])
 		} else if bytes[o] > 0 {
 			least = min(least, bytes[o])
@@ -188,7 +188,7 @@ func (c *crowd) keep(t *rapid.T) {
 // send sends some of the held events of a watch.
 func (c *crowd) send(t *rapid.T) {
 	w := c.one(t)
-	c.f.move("hold", rapid.IntRange(0, 2).Draw(t, "events"))
+	c.f.letThrough("hold", rapid.IntRange(0, 2).Draw(t, "events"))
 	if _, end := w.Next(make([]watch.Delivery, 0, 4), true); end != "" {
 		t.Fatalf("ended (%s)", end)
 	}
@@ -201,7 +201,7 @@ func (c *crowd) check(t *rapid.T) {
 		if heldBy(w) != w.bytes {
 			t.Fatalf("a watch holds %d bytes, counted %d", heldBy(w), w.bytes)
 		}
-		if sum += w.bytes; w.over {
+		if sum += w.bytes; w.overflowed {
 			if _, end := w.Next(nil, false); end != faults.EndExpired || !w.Holding() {
 				t.Fatalf("a watch that has lost events ends as %q; a bookmark may come: %v", end, !w.Holding())
 			}

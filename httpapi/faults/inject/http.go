@@ -60,7 +60,7 @@ func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
 				return nil, apierrors.NewBadRequest(fmt.Sprintf("events must be a positive number up to %d", faults.MaxCount))
 			}
 		}
-		if !f.move(name, n) {
+		if !f.letThrough(name, n) {
 			return nil, apierrors.NewNotFound(resource, name)
 		}
 	case action == "" || action == "step" || action == "release":

@@ -18,8 +18,8 @@ type draw struct {
 	chance  uint64 // the hash
 }
 
-// drawLocked counts q and returns the decision of r's seed about it; false if the seed injects nothing into q.
-func (f *Faults) drawLocked(r *rule, q faults.Request) (draw, bool) {
+// decideLocked counts q and returns the decision of r's seed about it; false if the seed injects nothing into q.
+func (f *Faults) decideLocked(r *rule, q faults.Request) (draw, bool) {
 	resource, _, _ := strings.Cut(q.Resource, "/")
 	switch {
 	case resource == "events", resource == "events.events.k8s.io", resource == "leases.coordination.k8s.io",
@@ -47,8 +47,8 @@ func (r *rule) random(d draw, event int) *rand.Rand {
 	return rand.New(rand.NewPCG(r.Seed+uint64(event)*0x9e3779b97f4a7c15, d.chance))
 }
 
-// drawnLocked adds the decision of r's seed to the plan.
-func (p *RequestFaults) drawnLocked(r *rule, d draw) {
+// applyDrawLocked adds the decision of r's seed to the plan.
+func (p *RequestFaults) applyDrawLocked(r *rule, d draw) {
 	random := r.random(d, 0)
 	oneOf := func(actions ...faults.Rule) {
 		p.applyLocked(effect{r, actions[random.IntN(len(actions))], d.ordinal})

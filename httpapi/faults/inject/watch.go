@@ -22,24 +22,24 @@ type Watch struct {
 
 	// Faults.mu guards the rest.
 
-	queue    []held // in order
-	bytes    int    // that queue keeps in memory
-	over     bool   // queue was discarded, because it took too many bytes
-	credit   int    // events that hold lets through
-	sent     int    // changes
-	last     int64  // revision of the last change or bookmark that was sent
-	hold     *rule
-	delay    *rule
-	delayFor time.Duration
-	end      *rule
-	endHow   string
-	endAfter int
-	seed     *rule
-	drawn    draw
-	ordinal  map[*rule]int
-	timer    *time.Timer // wakes the watch when the next event is due; may be nil
-	timed    bool        // the first event of queue has been noted as delayed
-	noted    bool        // the hold has been noted
+	queue      []held // in order
+	bytes      int    // that queue keeps in memory
+	overflowed bool   // queue was discarded, because it took too many bytes
+	credit     int    // events that hold lets through
+	sent       int    // changes
+	last       int64  // revision of the last change or bookmark that was sent
+	hold       *rule
+	delay      *rule
+	delayFor   time.Duration
+	end        *rule
+	endHow     string
+	endAfter   int
+	seed       *rule
+	drawn      draw
+	ordinal    map[*rule]int
+	timer      *time.Timer // wakes the watch when the next event is due; may be nil
+	delayNoted bool        // the first event of queue has been noted as delayed
+	holdNoted  bool        // the hold has been noted
 }
 
 // held is an event, and when it arrived.
@@ -103,7 +103,7 @@ func (w *Watch) dropLocked() {
 	w.queue, w.bytes = nil, 0
 }
 
-// attachLocked makes r concern w if it matches and holds, delays or ends watches.
+// attachLocked applies r to w if r matches, and holds, delays or ends watches.
 func (w *Watch) attachLocked(r *rule) {
 	if r.Hold == "" && r.Delay == "" && r.End == "" || !r.Match.Selects(&w.q) {
 		return
@@ -113,14 +113,14 @@ func (w *Watch) attachLocked(r *rule) {
 		return
 	}
 	w.ordinal[r] = ordinal
-	w.takeLocked(r)
+	w.applyLocked(r)
 }
 
-// takeLocked makes r, which concerns w, hold, delay or end it, unless another rule does.
-func (w *Watch) takeLocked(r *rule) {
+// applyLocked makes r hold, delay or end w, unless another rule does.
+func (w *Watch) applyLocked(r *rule) {
 	switch {
 	case r.Hold != "" && w.hold == nil:
-		w.hold, w.credit, w.noted = r, 0, false
+		w.hold, w.credit, w.holdNoted = r, 0, false
 	case r.Delay != "" && w.delay == nil:
 		w.delay = r
 		w.delayFor, _ = time.ParseDuration(r.Delay) // is valid
@@ -133,11 +133,11 @@ func (w *Watch) takeLocked(r *rule) {
 	w.wake()
 }
 
-// takeOverLocked lets the other rules that concern w replace a detached rule.
-func (w *Watch) takeOverLocked() {
+// reapplyLocked lets other matching rules replace a detached rule.
+func (w *Watch) reapplyLocked() {
 	for _, r := range w.f.rules {
 		if _, ok := w.ordinal[r]; ok {
-			w.takeLocked(r)
+			w.applyLocked(r)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (w *Watch) Holding() bool {
 	}
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
-	return w.hold != nil || len(w.queue) > 0 || w.over
+	return w.hold != nil || len(w.queue) > 0 || w.overflowed
 }
 
 // Keep adds deliveries to the held events. While the watches hold too much together, the one that holds the most
@@ -213,7 +213,7 @@ func (w *Watch) Keep(deliveries []watch.Delivery) {
 		most := slices.MaxFunc(f.watches, func(a, b *Watch) int { return a.bytes - b.bytes })
 		klog.InfoS("A watch ends, because faults hold too many events", "bytes", f.held, "resource", most.q.Resource, "userAgent", most.q.UserAgent)
 		most.dropLocked()
-		most.over = true
+		most.overflowed = true
 		most.wake()
 	}
 }
@@ -224,7 +224,7 @@ func (w *Watch) Keep(deliveries []watch.Delivery) {
 func (w *Watch) Next(dst []watch.Delivery, drained bool) (_ []watch.Delivery, end string) {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
-	if w.over {
+	if w.overflowed {
 		return dst, faults.EndExpired
 	}
 	for len(w.queue) > 0 && len(dst) < cap(dst) && w.passesLocked() {
@@ -274,7 +274,7 @@ func (w *Watch) popLocked() watch.Delivery {
 	if d.Shared() || d.Type == watch.InitialEnd {
 		w.last = d.Revision
 	}
-	w.timed = false
+	w.delayNoted = false
 	return d
 }
 
@@ -308,8 +308,8 @@ func (w *Watch) passesLocked() bool {
 		return true
 	}
 	if w.credit == 0 {
-		if !w.noted {
-			w.noted = true
+		if !w.holdNoted {
+			w.holdNoted = true
 			w.f.noteLocked(w.hold, w.q, w.ordinal[w.hold], fmt.Sprintf("held after %d changes", w.sent))
 		}
 		return false
@@ -329,8 +329,8 @@ func (w *Watch) dueLocked(h *held) time.Duration {
 	} else if by = w.seed; by != nil {
 		delay, ordinal = by.delayOf(w.drawn, w.sent), w.drawn.ordinal
 	}
-	if delay > 0 && !w.timed {
-		w.timed = true
+	if delay > 0 && !w.delayNoted {
+		w.delayNoted = true
 		w.f.noteLocked(by, w.q, ordinal, fmt.Sprintf("change %d delayed by %v", w.sent, delay))
 	}
 	return delay - time.Since(h.at)

@@ -162,8 +162,8 @@ func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) 
 	return made.Status.Token
 }
 
-// awaitRight waits until the upstream's authorizer knows that a service account has the rights of a rule, and of others that
-// were made before.
+// awaitRight waits until the upstream's authorizer knows that a service account has the rights of a rule, and of others
+// that were made before.
 func (u *upstream) awaitRight(t *testing.T, account string, rule rbacv1.PolicyRule) {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: account, ResourceAttributes: &authorizationv1.ResourceAttributes{

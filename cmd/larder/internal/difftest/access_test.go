@@ -154,8 +154,8 @@ func (c *comparison) compareAccess() {
 	c.compareAll("access", access(), workers, c.compareReview)
 }
 
-// compareReview compares the rights of a user. Upstream iterates over bindings in random order, so the reason it returns and
-// the order of rules vary.
+// compareReview compares the rights of a user. Upstream iterates over bindings in random order, so the reason it
+// returns and the order of rules vary.
 func (c *comparison) compareReview(r request) string {
 	if r.reads() {
 		return c.compareRead(r)

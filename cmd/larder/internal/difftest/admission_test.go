@@ -44,8 +44,8 @@ func post(path, body string) request {
 	return request{Method: http.MethodPost, Path: path, Type: js, Body: body}
 }
 
-// createGuards creates the objects that admission plugins use. The comparison begins after a restart of the servers, so that
-// they know these objects. Recorded answers do not include them: package admission has tests that need no other
+// createGuards creates the objects that admission plugins use. The comparison begins after a restart of the servers, so
+// that they know these objects. Recorded answers do not include them: package admission has tests that need no other
 // server.
 func (f *fixture) createGuards(t *testing.T) {
 	t.Helper()

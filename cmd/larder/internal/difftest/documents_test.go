@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// compareOpenAPIv2 compares the document of OpenAPI v2 member by member. Members that both servers have must have the same
-// bytes.
+// compareOpenAPIv2 compares the document of OpenAPI v2 member by member. Members that both servers have must have the
+// same bytes.
 func (c *comparison) compareOpenAPIv2() {
 	r := get("/openapi/v2", js)
 	if len(selected([]request{r})) == 0 {

@@ -46,8 +46,8 @@ func some(all []request) (kept []request) {
 	return kept
 }
 
-// compareRelayed is read for a relay, whose lists from a cache may be of an earlier revision than the upstream's. After a
-// watch with initial events the cache is current. A watch that goes through and gets no event may have no body.
+// compareRelayed is read for a relay, whose lists from a cache may be of an earlier revision than the upstream's. After
+// a watch with initial events the cache is current. A watch that goes through and gets no event may have no body.
 func (c *comparison) compareRelayed(r request) (difference string) {
 	if difference = c.compareRead(r); difference == "" {
 		return ""

@@ -127,8 +127,8 @@ func TestShardsMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// compareLiveShards compares watches of all shards during changes. Watches of shards without the last change are compared
-// at their timeout.
+// compareLiveShards compares watches of all shards during changes. Watches of shards without the last change are
+// compared at their timeout.
 func (c *comparison) compareLiveShards() {
 	c.t.Helper()
 	version := revision(c.t, c.f.must(c.t, c.f.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)

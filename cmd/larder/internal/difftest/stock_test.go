@@ -158,9 +158,9 @@ func (f *fixture) askBoth(r request) (stock, larder answer) {
 	return stock, larder
 }
 
-// compareRead compares a read byte for byte. If the answers differ, it asks again after both servers have caught up, because
-// revisions move. It finally compares tables without ages, which may differ by the second that passes between the
-// answers.
+// compareRead compares a read byte for byte. If the answers differ, it asks again after both servers have caught up,
+// because revisions move. It finally compares tables without ages, which may differ by the second that passes between
+// the answers.
 func (c *comparison) compareRead(r request) (difference string) {
 	for try := range tries {
 		stock, larder := c.f.askBoth(c.f.fillIn(r, try))
@@ -194,7 +194,8 @@ func (c *comparison) catchUp(r request) {
 	c.f.askBoth(request{Method: http.MethodGet, Path: path + "?limit=1"})
 }
 
-// compareDryRun compares a dry run. If the answers differ, it asks again: answers in protobuf contain the current revision.
+// compareDryRun compares a dry run. If the answers differ, it asks again: answers in protobuf contain the current
+// revision.
 func (c *comparison) compareDryRun(r request) (difference string) {
 	for range tries {
 		if difference = c.compareWrite(r); difference == "" {
@@ -204,8 +205,8 @@ func (c *comparison) compareDryRun(r request) (difference string) {
 	return difference
 }
 
-// compareWrite compares a write, without the values that differ between equal writes. In the request, {who} is replaced by
-// each server's own name.
+// compareWrite compares a write, without the values that differ between equal writes. In the request, {who} is replaced
+// by each server's own name.
 func (c *comparison) compareWrite(r request) string {
 	var answers [2]answer
 	for i, p := range []*process{c.f.stock, c.f.larder} {

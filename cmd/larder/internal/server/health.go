@@ -71,8 +71,8 @@ func (s *Server) addHealth(config *httpapi.Config) {
 	if s.config.Etcd.EncryptionProviderConfigAutomaticReload {
 		hooks = append(hooks, healthz.NamedCheck(startHook+"start-encryption-provider-config-automatic-reload", closed(s.begun)))
 	}
-	// kube-apiserver checks the expiry of its loopback certificate. Larder has no such certificate, and checks that it can
-	// call itself.
+	// kube-apiserver checks the expiry of its loopback certificate. Larder has no such certificate, and checks that it
+	// can call itself.
 	itself := []healthz.HealthChecker{healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))}
 	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", closed(s.ready.synced))}
 	keys := s.parts.encryption.checks
