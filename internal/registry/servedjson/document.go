@@ -147,9 +147,8 @@ func (b *builder) number() any {
 	text := b.data[b.at : b.at+n]
 	b.at += n
 	if whole {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return n
-		}
+		n, _ := strconv.ParseInt(text, 10, 64) // it was walked
+		return n
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {

@@ -86,9 +86,18 @@ func TestEncodeKnowsNoOtherTypes(t *testing.T) {
 		deep = []any{deep}
 	}
 	for _, v := range []any{1, int32(1), float32(1), []string{"a"}, map[string]string{}, json.RawMessage("1"), math.NaN(), math.Inf(1), []any(nil), map[string]any(nil), deep, struct{}{}} {
-		if _, _, ok := Encode(map[string]any{"a": v}, 100); ok {
-			t.Errorf("%T is encoded", v)
+		for _, object := range []map[string]any{{"a": v}, {"a": []any{v}}, {"a": map[string]any{"b": v}}} {
+			if _, _, ok := Encode(object, 100); ok {
+				t.Errorf("%#v is encoded", object)
+			}
 		}
+	}
+	wide := []any{}
+	for range maxDepth {
+		wide = append(wide, []any{}, map[string]any{})
+	}
+	if _, ok := encodes(t, map[string]any{"a": wide}); !ok {
+		t.Error("what is wide, not deep, is not encoded")
 	}
 	if _, _, ok := Encode(nil, 100); ok {
 		t.Error("nil is encoded")

@@ -27,7 +27,7 @@ func (w *walker) root(s *Schema, d *Document) bool {
 // metadata walks metadata that are written as upstream writes an ObjectMeta, without empty fields. It
 // rejects metadata without a generation, because reading would add one.
 func (w *walker) metadata(d *Document) bool {
-	created, generation := false, false
+	generation := false
 	ok := w.members(func(key []byte) bool {
 		if string(key) > "resourceVersion" && d.revision.to == 0 {
 			from := w.at - len(key) - 3 // before the key's quote
@@ -37,13 +37,10 @@ func (w *walker) metadata(d *Document) bool {
 		switch string(key) {
 		case "annotations":
 			return w.texts()
-		case "creationTimestamp":
-			created = true
+		case "creationTimestamp", "deletionTimestamp":
 			return w.time()
 		case "deletionGracePeriodSeconds":
 			return w.integer()
-		case "deletionTimestamp":
-			return w.time()
 		case "finalizers":
 			return !w.begins("[]") && w.items(w.text)
 		case "generateName", "selfLink", "uid":
@@ -78,7 +75,7 @@ func (w *walker) metadata(d *Document) bool {
 		from := w.at - 1
 		d.revision, d.before, d.after = span{from, from}, `,"resourceVersion":"`, `"`
 	}
-	return ok && created && generation
+	return ok && generation
 }
 
 // filled walks a string that is not empty.

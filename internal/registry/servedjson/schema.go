@@ -43,8 +43,11 @@ func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Schema {
 	m := &maker{}
 	own := *s
 	own.XEmbeddedResource = false // the root is one, but the walker checks its metadata
-	if meta, ok := s.Properties["metadata"]; ok && hasDefaults(&meta) {
-		return nil
+	// Metadata have no other properties than name and generateName: pkg/apiserver/schema/validation.go.
+	for _, p := range s.Properties["metadata"].Properties {
+		if p.Default.Object != nil {
+			return nil
+		}
 	}
 	root := m.node(&own, false)
 	if m.embeds {
@@ -57,21 +60,6 @@ func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Schema {
 }
 
 func quoted(s string) string { return string(jsontext.AppendString(nil, s)) }
-
-func hasDefaults(s *structuralschema.Structural) bool {
-	if s == nil {
-		return false
-	}
-	if s.Default.Object != nil || hasDefaults(s.Items) || s.AdditionalProperties != nil && hasDefaults(s.AdditionalProperties.Structural) {
-		return true
-	}
-	for name := range s.Properties {
-		if p := s.Properties[name]; hasDefaults(&p) {
-			return true
-		}
-	}
-	return false
-}
 
 // maker makes the nodes of a schema.
 type maker struct{ embeds bool }
@@ -103,9 +91,6 @@ func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 	}
 	kept = kept || s.XPreserveUnknownFields
 	n := &node{nullable: s.Nullable, items: m.node(s.Items, kept)}
-	if s.Items == nil {
-		n.items = m.node(nil, kept)
-	}
 	for name := range s.Properties {
 		p := s.Properties[name]
 		n.properties = append(n.properties, property{name: name, node: m.node(&p, false), required: p.Default.Object != nil})

@@ -225,6 +225,13 @@ func TestReadIsAsUpstreamReads(t *testing.T) {
 		g := generator{rand.New(rand.NewPCG(seed, 1))}
 		s := g.schema(3)
 		s.Nullable = false
+		if _, ok := s.Properties["metadata"]; ok { // which may have no others
+			name := *g.schema(0)
+			if g.chance(50) {
+				name.Default.Object = "x"
+			}
+			s.Properties["metadata"] = structuralschema.Structural{Properties: map[string]structuralschema.Structural{"generateName": name}}
+		}
 		own := New(s, kind())
 		if own == nil {
 			continue
@@ -309,19 +316,86 @@ func TestStringsAndNumbers(t *testing.T) {
 	}
 }
 
+// shelves is a schema with defaults, and with fields that are pruned and that are kept.
+func shelves() *structuralschema.Structural {
+	one := structuralschema.Structural{Properties: map[string]structuralschema.Structural{
+		"a": {Generic: structuralschema.Generic{Default: structuralschema.JSON{Object: int64(5)}}},
+		"b": {Items: &structuralschema.Structural{Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}}},
+	}}
+	return &structuralschema.Structural{Properties: map[string]structuralschema.Structural{
+		"spec":     one,
+		"rows":     {Items: &one},
+		"metadata": {Properties: map[string]structuralschema.Structural{"name": {}}},
+		"x":        {Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}, Properties: map[string]structuralschema.Structural{"m": one}},
+	}}
+}
+
+// TestNestedValuesAreRead checks which values in fields are recognized: those that reading would not change. A valid
+// object is no longer recognized if its end is missing.
+func TestNestedValuesAreRead(t *testing.T) {
+	s := shelves()
+	own := New(s, kind())
+	wide := strings.Repeat("[],{},", maxDepth) + "[]"
+	for _, test := range []struct {
+		fields string
+		known  bool
+	}{
+		{``, true},
+		{`,"spec":{"a":1,"b":[{"c":null}]}`, true},
+		{`,"spec":{"b":[]}`, false},
+		{`,"spec":{}`, false},
+		{`,"spec":{"a":01}`, false},
+		{`,"spec":{"a":1,"c":2}`, false},
+		{`,"spec":{"a":[[1,null],["x"]]}`, true},
+		{`,"spec":{"a":[[{"c":1}]]}`, false},
+		{`,"rows":[{"a":1},{"a":2}]`, true},
+		{`,"rows":[{"a":1},{"b":[]}]`, false},
+		{`,"rows":[1,]`, false},
+		{`,"x":{"a":1,"m":{"a":1}}`, true},
+		{`,"x":{"a":1,"m":{}}`, false},
+		{`,"x":{"\u003cx\u003e":1,"A":2,"m\"":{}}`, true},
+		{`,"x":{"A":2,"\u003cx\u003e":1}`, false},
+		{`,"x":[` + wide + `]`, true},
+		{`,"x":` + strings.Repeat(`{"x":`, maxDepth+1) + `1` + strings.Repeat(`}`, maxDepth+1), false},
+	} {
+		data := []byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"generation":1,"name":"n"}` + test.fields + "}")
+		if known := compare(t, data, s, own); known != test.known {
+			t.Errorf("%.200s: known %v", data, known)
+		}
+		for i := range data[:min(len(data), 200)] {
+			if own.Read(data[:i:i]) != nil {
+				t.Errorf("%s is known", data[:i])
+			}
+		}
+	}
+}
+
+// TestSchemasWhoseObjectsMustBeDecoded checks that New makes no Schema for embedded resources and defaults in metadata.
+func TestSchemasWhoseObjectsMustBeDecoded(t *testing.T) {
+	embeds := structuralschema.Structural{Extensions: structuralschema.Extensions{XEmbeddedResource: true}}
+	property := func(name string, p structuralschema.Structural) *structuralschema.Structural {
+		return &structuralschema.Structural{Properties: map[string]structuralschema.Structural{name: p}}
+	}
+	for _, s := range []*structuralschema.Structural{
+		nil,
+		property("spec", embeds),
+		property("spec", structuralschema.Structural{Items: &embeds}),
+		property("metadata", *property("name", structuralschema.Structural{Generic: structuralschema.Generic{Default: structuralschema.JSON{Object: "x"}}})),
+		{AdditionalProperties: &structuralschema.StructuralOrBool{Bool: true}},
+	} {
+		if New(s, kind()) != nil {
+			t.Errorf("%+v has a Schema", s)
+		}
+	}
+}
+
 // FuzzRead checks that upstream reads the same from any bytes that a shape recognizes.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"creationTimestamp":"2020-01-02T03:04:05Z","generation":1,"labels":{"a":"b"},"name":"n","uid":"u"},"spec":{"a":1,"b":[{"c":null}]}}`))
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metad\u0061ta":{"name":"n"}}`))
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":null}`))
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","Metadata":{},"metadata":{},"metadata":{"name":"x"}}`))
-	s := &structuralschema.Structural{Properties: map[string]structuralschema.Structural{
-		"spec": {Properties: map[string]structuralschema.Structural{
-			"a": {Generic: structuralschema.Generic{Default: structuralschema.JSON{Object: int64(5)}}},
-			"b": {Items: &structuralschema.Structural{Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}}},
-		}},
-		"free": {Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}},
-	}}
+	s := shelves()
 	own := New(s, kind())
 	f.Fuzz(func(t *testing.T, data []byte) { compare(t, data, s, own) })
 }

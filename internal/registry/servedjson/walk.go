@@ -74,10 +74,7 @@ func (w *walker) key() ([]byte, bool) {
 	}
 	key := w.data[from+1 : w.at-1]
 	if bytes.IndexByte(key, '\\') >= 0 { // as in managed fields, of items of lists
-		text, err := strconv.Unquote(string(w.data[from:w.at]))
-		if err != nil {
-			return nil, false
-		}
+		text, _ := strconv.Unquote(string(w.data[from:w.at])) // never fails for what encoding/json writes
 		key = []byte(text)
 	}
 	return key, w.skip(':')
