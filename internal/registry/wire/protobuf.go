@@ -64,12 +64,11 @@ func CutEnvelope(value, head []byte) (msg []byte, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	size, n := binary.Uvarint(rest)
-	if n <= 0 || size > uint64(len(rest)) || uint64(len(rest)-n) != size+uint64(len(EnvelopeTail)) {
+	msg, n := protowire.ConsumeBytes(rest)
+	if n < 0 || string(rest[n:]) != EnvelopeTail {
 		return nil, false
 	}
-	msg, tail := rest[n:n+int(size):n+int(size)], rest[n+int(size):]
-	return msg, string(tail) == EnvelopeTail
+	return msg[:len(msg):len(msg)], true
 }
 
 func (w *protobufWriter) ObjectSize(item []byte) int {

@@ -135,7 +135,7 @@ func revisionSpan(meta []byte) (from, to int, err error) {
 		switch {
 		case err != nil:
 			return 0, 0, err
-		case f.Number == numResourceVersion && f.Kind == protowire.BytesType:
+		case f.Number == numResourceVersion:
 			return f.Start, f.Stop, nil
 		case f.Number > numResourceVersion:
 			return f.Start, f.Start, nil

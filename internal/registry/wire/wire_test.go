@@ -3,7 +3,9 @@ package wire_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,7 +133,9 @@ func TestWritersAgreeWithUpstream(t *testing.T) {
 			item := m.item(t, set)
 			same(rt, "object", m.writer.AppendObject(nil, item), m.encode(t, typed(set)))
 			size(rt, "object", m.writer.ObjectSize(item), m.writer.AppendObject(nil, item))
-			same(rt, "event", m.writer.AppendFrame(nil, "ADDED", item), m.event(t, "ADDED", typed(set)))
+			frame := m.writer.AppendFrame(nil, "ADDED", item)
+			same(rt, "event", frame, m.event(t, "ADDED", typed(set)))
+			size(rt, "capacity", cap(slices.Grow([]byte(nil), len(frame))), frame[:cap(frame)])
 		}))
 	}
 }
@@ -268,14 +272,66 @@ func TestCutEnvelopeRefuses(t *testing.T) {
 	head := wire.Envelope("v1", "Pod")
 	for name, end := range map[string]string{
 		"end cut short": "\x01a\x1a\x00", "more behind it": "\x01a" + wire.EnvelopeTail + "x", "no length": "", "length cut short": "\x80",
-		"length too large": "\x05a" + wire.EnvelopeTail, "length overflows": "\xfc\xff\xff\xff\xff\xff\xff\xff\xff\x01" + wire.EnvelopeTail,
+		"length too large": "\x05a" + wire.EnvelopeTail, "length overflows": "\xfc\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 	} {
 		if msg, ok := wire.CutEnvelope([]byte(string(head)+end), head); ok {
 			t.Errorf("%s: message %q", name, msg)
 		}
 	}
-	if msg, ok := wire.CutEnvelope([]byte(string(head)+"\x01a"+wire.EnvelopeTail), head); !ok || string(msg) != "a" {
+	value := []byte(string(head) + "\x01a" + wire.EnvelopeTail)
+	if msg, ok := wire.CutEnvelope(value, head); !ok || string(msg) != "a" {
 		t.Errorf("message %q, %v", msg, ok)
+	}
+	if msg, ok := wire.CutEnvelope(value[len(head):], head); ok {
+		t.Errorf("no head: message %q", msg)
+	}
+}
+
+// TestMalformedObjectsAreRefused checks that functions that look for metadata return ErrMalformed for objects whose
+// metadata are cut short or preceded by something else, and ErrNoMetadata for objects without any.
+func TestMalformedObjectsAreRefused(t *testing.T) {
+	refused := func(text string, want error, json bool) {
+		t.Helper()
+		data := []byte(text)
+		data = data[:len(data):len(data)]
+		_, err := wire.PartialProtobuf(data)
+		_, errRevision := wire.AppendRevisionProtobuf(nil, data, 7)
+		uid := wire.UIDProtobuf(data)
+		if json {
+			_, err = wire.MetadataJSON(data)
+			_, errRevision = wire.AppendRevisionJSON(nil, data, 7)
+			uid = append(wire.UIDJSON(data), wire.HeadJSON(data)...)
+		}
+		if !errors.Is(err, want) || !errors.Is(errRevision, want) || uid != nil {
+			t.Errorf("%q: %v, with a revision %v, uid %q", text, err, errRevision, uid)
+		}
+	}
+	const object = "{ \"a\":\n[1, {\"b\":\"\\\"\"}] ,\t\"n\":-1.5,\r\n\"metadata\" : {\"uid\":\"u\"}"
+	for n := range len(object) {
+		refused(object[:n], wire.ErrMalformed, true)
+	}
+	same(t, "metadata", must(wire.MetadataJSON([]byte(object+"}"))), []byte(`{"uid":"u"}`))
+	for _, text := range []string{`["metadata",{}]`, `{1:2,"metadata":{}}`, `{"a" 1,"metadata":{}}`, `{"a":}`, `{"a":,"metadata":{}}`, `{"a":]}`, "null"} {
+		refused(text, wire.ErrMalformed, true)
+	}
+	for _, text := range []string{"{}", `{"a":{"metadata":{}}}`, `{"a":1,"b":"metadata"}`} {
+		refused(text, wire.ErrNoMetadata, true)
+	}
+	message := string(must((&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}).Marshal()))
+	for n := 1; n < strings.Index(message, "u")+1; n++ {
+		refused(message[:n], wire.ErrMalformed, false)
+	}
+	for _, text := range []string{"\x0b\x0c", "\x00", "\x0a\xff", "\x0a\x01\xff"} {
+		_, err := wire.AppendRevisionProtobuf(nil, []byte(text), 7)
+		if !errors.Is(err, wire.ErrMalformed) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	refused("\x12\x01x", wire.ErrNoMetadata, false)
+	for _, value := range []string{"", "k8s", "k8s\x00", "k8s\x00\x12", "k8s\x00\x0a\x01\xff\x12\x00", message} {
+		if raw, _, _, ok := wire.Unenvelope([]byte(value)); ok {
+			t.Errorf("%q has message %q", value, raw)
+		}
 	}
 }
 
