@@ -17,7 +17,7 @@ import (
 // TestObjectsHoldTheAttributesThatTheyWereMadeOf compares packed labels and fields with the maps that they were
 // made from.
 func TestObjectsHoldTheAttributesThatTheyWereMadeOf(t *testing.T) {
-	schema := NewSchema("things", nil) // shared: names are learned over all rounds
+	schema := NewResourceSchema("things", nil) // shared: names are learned over all rounds
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.StringN(0, 5, 20), rapid.StringN(120, 140, 400))
 		labelSet := rapid.MapOfN(rapid.StringN(0, 3, 9), text, 0, 20).Draw(t, "labels")
@@ -55,12 +55,12 @@ func compareLabels(t *rapid.T, o *Object, set labels.Set, name string) {
 
 func TestBodiesAreWhatWasStored(t *testing.T) {
 	grown := make([]byte, 100, 1000)
-	o := NewObject(ObjectConfig{Key: "a", Body: grown}, NewSchema("things", nil))
+	o := NewObject(ObjectConfig{Key: "a", Body: grown}, NewResourceSchema("things", nil))
 	if !bytes.Equal(o.Body(), grown) || cap(o.Body()) > 150 {
 		t.Errorf("body of %d bytes keeps %d", len(o.Body()), cap(o.Body()))
 	}
 	tight := make([]byte, 100, 108)
-	o = NewObject(ObjectConfig{Key: "a", Body: tight}, NewSchema("things", nil))
+	o = NewObject(ObjectConfig{Key: "a", Body: tight}, NewResourceSchema("things", nil))
 	if &o.Body()[0] != &tight[0] || cap(o.Body()) != 100 {
 		t.Error("a body without waste was copied, or can be appended to")
 	}
@@ -68,7 +68,7 @@ func TestBodiesAreWhatWasStored(t *testing.T) {
 
 // TestLabelsAreShared checks that objects of one workload share their label string.
 func TestLabelsAreShared(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	make1 := func(i, workload int) *Object {
 		return NewObject(ObjectConfig{Key: fmt.Sprint(i), Labels: labels.Set{"app": strings.Repeat("x", workload)}}, schema)
 	}
@@ -80,7 +80,7 @@ func TestLabelsAreShared(t *testing.T) {
 }
 
 func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	old := NewObject(ObjectConfig{Key: "a"}, schema)
 	NewObject(ObjectConfig{Key: "b", Fields: fields.Set{"spec.late": "x"}}, schema)
 	if !fields.ParseSelectorOrDie("spec.late=").Matches(old.Fields()) || old.Fields().Has("spec.late") {
@@ -91,7 +91,7 @@ func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
 // TestObjectsAreMadeWhileFieldsAreLearned makes objects on several goroutines while field
 // names are still being learned.
 func TestObjectsAreMadeWhileFieldsAreLearned(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	var workers sync.WaitGroup
 	for range 4 {
 		workers.Go(func() {
@@ -118,7 +118,7 @@ func FuzzPacked(f *testing.F) {
 	f.Add("metadata.name", "", "metadata.namespace", "ns")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
 		set := map[string]string{k1: v1, k2: v2}
-		o := NewObject(ObjectConfig{Key: "ns/a", Labels: set, Fields: set, Stored: len(v1)}, NewSchema("things", nil))
+		o := NewObject(ObjectConfig{Key: "ns/a", Labels: set, Fields: set, Stored: len(v1)}, NewResourceSchema("things", nil))
 		for _, name := range []string{k1, k2, v1, v2, k1 + k2, ""} {
 			want, has := set[name]
 			if got, ok := o.Labels().Lookup(name); ok != has || got != want {

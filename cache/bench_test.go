@@ -15,7 +15,7 @@ import (
 const benchBody = 4800
 
 // podLike makes an object with the labels and fields of a Deployment's pod.
-func podLike(s *Schema, i int, revision int64, body int) *Object {
+func podLike(s *ResourceSchema, i int, revision int64, body int) *Object {
 	workload := i / 20 % 100
 	return NewObject(ObjectConfig{
 		Key:      fmt.Sprintf("namespace-%d/workload-%d-7d4b9c6f5-%05d", i/200, workload, i),
@@ -44,7 +44,7 @@ func podLike(s *Schema, i int, revision int64, body int) *Object {
 
 func benchCache(tb testing.TB, objects, body int, indexes ...Index) *Cache {
 	tb.Helper()
-	schema := NewSchema("pods", nil, indexes...)
+	schema := NewResourceSchema("pods", nil, indexes...)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		tb.Fatal(err)
@@ -199,7 +199,7 @@ func BenchmarkReset(b *testing.B) {
 // BenchmarkEncoding measures an encoding that is already kept, which every object of every LIST in that encoding
 // needs.
 func BenchmarkEncoding(b *testing.B) {
-	o := newTestObject(NewSchema("things", nil), "a")
+	o := newTestObject(NewResourceSchema("things", nil), "a")
 	encode := encodeTest(2)
 	for id := EncodingID(1); id < 4; id++ {
 		if _, err := o.Encoding(id, encode); err != nil {
@@ -252,7 +252,7 @@ func BenchmarkAt(b *testing.B) {
 }
 
 func BenchmarkNewObject(b *testing.B) {
-	schema := NewSchema("pods", nil, Index{Field: "spec.nodeName"})
+	schema := NewResourceSchema("pods", nil, Index{Field: "spec.nodeName"})
 	o := podLike(schema, 1, 1, 0)
 	config := ObjectConfig{Key: o.Key(), Revision: 1, Body: make([]byte, 64), Labels: map[string]string{}, Fields: fields.Set{}}
 	for rest := o.labels.Value(); rest != ""; {

@@ -17,7 +17,7 @@ func scan(t *testing.T, objects []*Object, id EncodingID) (made int) {
 	return made
 }
 
-func budgetObjects(schema *Schema, n int) []*Object {
+func budgetObjects(schema *ResourceSchema, n int) []*Object {
 	objects := make([]*Object, n)
 	for i := range objects {
 		objects[i] = newTestObject(schema, fmt.Sprint(i))
@@ -31,7 +31,7 @@ func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
 		budget := NewBudget(room * (1024 + storedOverhead))
-		objects := budgetObjects(NewSchema("things", budget), n)
+		objects := budgetObjects(NewResourceSchema("things", budget), n)
 		scan(t, objects, 1)
 		made := 0
 		for range 20 {
@@ -47,7 +47,7 @@ func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 func TestIdleEncodingsAreDropped(t *testing.T) {
 	const n = 100
 	budget := NewBudget(n * (1024 + storedOverhead))
-	objects := budgetObjects(NewSchema("things", budget), n)
+	objects := budgetObjects(NewResourceSchema("things", budget), n)
 	scan(t, objects, 1)
 	for range 2 * idleRounds {
 		scan(t, objects, 2)
@@ -60,7 +60,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 // TestFramesAreKeptThoughAllEncodingsAreInUse checks that a frame is kept even if all encodings are in use.
 func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
-	schema := NewSchema("things", budget)
+	schema := NewResourceSchema("things", budget)
 	objects := budgetObjects(schema, 20)
 	scan(t, objects, 1)
 	event, built := &Event{Object: objects[0]}, 0
@@ -80,7 +80,7 @@ func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	const size = 1000
 	budget := NewBudget(100 * size)
-	schema := NewSchema("things", budget)
+	schema := NewResourceSchema("things", budget)
 	c, err := New(Config{Schema: schema, Log: LogConfig{MinEvents: 10}})
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 func TestEventsOfLargeObjectsFitTheBudget(t *testing.T) {
 	const size = 1 << 20
 	budget := NewBudget(20 * size)
-	schema := NewSchema("things", budget)
+	schema := NewResourceSchema("things", budget)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 	budget := NewGrowingBudget(Growth{Encodings: 700, All: 1000, Most: 8000})
 	var caches []*Cache
 	for _, want := range []struct{ encodings, all int64 }{{700, 2500}, {1250, 5000}, {1875, 7500}, {2500, 8000}} {
-		schema := NewSchema("things", budget)
+		schema := NewResourceSchema("things", budget)
 		c, err := New(Config{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 // stay.
 func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
-	objects := budgetObjects(NewSchema("things", budget), 20)
+	objects := budgetObjects(NewResourceSchema("things", budget), 20)
 	scan(t, objects, 1)
 	made := 0
 	for range 5 {
@@ -186,7 +186,7 @@ func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
 // TestBudgetMakesRoom checks that MakeRoom reports what happens to an encoding that is made then.
 func TestBudgetMakesRoom(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
-	objects := budgetObjects(NewSchema("things", budget), 40)
+	objects := budgetObjects(NewResourceSchema("things", budget), 40)
 	fitted := 0
 	for range 3 {
 		for _, o := range objects {

@@ -24,7 +24,7 @@ type Source interface {
 // Config configures a Cache.
 type Config struct {
 	// Schema describes the resource. Required.
-	Schema *Schema
+	Schema *ResourceSchema
 	// Decode makes the Object of a stored value. A Reflector calls it from several goroutines at
 	// once. A value that cannot be decoded becomes an Object with Err, and the Reflector retries
 	// later. While Decode blocks, the cache does not advance. Its result is not used once ctx
@@ -62,7 +62,7 @@ type Batch struct {
 // load it with Reset and keep it current with Apply.
 type Cache struct {
 	config      Config
-	schema      *Schema
+	schema      *ResourceSchema
 	log         *Log
 	offers      offers
 	checkpoints checkpoints
@@ -92,7 +92,7 @@ func New(config Config) (*Cache, error) {
 }
 
 // Schema returns the schema of the cache's objects.
-func (c *Cache) Schema() *Schema { return c.schema }
+func (c *Cache) Schema() *ResourceSchema { return c.schema }
 
 // Log returns the recent past.
 func (c *Cache) Log() *Log { return c.log }

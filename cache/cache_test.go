@@ -14,7 +14,7 @@ import (
 func newTestCache(t *testing.T, config Config) *Cache {
 	t.Helper()
 	if config.Schema == nil {
-		config.Schema = NewSchema("things", nil)
+		config.Schema = NewResourceSchema("things", nil)
 	}
 	c, err := New(config)
 	if err != nil {
@@ -26,8 +26,8 @@ func newTestCache(t *testing.T, config Config) *Cache {
 func TestNewRefusesIncompleteConfigs(t *testing.T) {
 	for name, config := range map[string]Config{
 		"no schema":       {},
-		"empty index":     {Schema: NewSchema("things", nil, Index{})},
-		"two-sided index": {Schema: NewSchema("things", nil, Index{Field: "a", Label: "b"})},
+		"empty index":     {Schema: NewResourceSchema("things", nil, Index{})},
+		"two-sided index": {Schema: NewResourceSchema("things", nil, Index{Field: "a", Label: "b"})},
 	} {
 		if _, err := New(config); err == nil || !strings.HasPrefix(err.Error(), "cache: ") {
 			t.Errorf("%s: %v", name, err)
@@ -265,7 +265,7 @@ func TestReadersDoNotAllocate(t *testing.T) {
 // budget.
 func TestRetiredCacheShowsItsLastState(t *testing.T) {
 	budget := NewBudget(1 << 20)
-	schema := NewSchema("things", budget)
+	schema := NewResourceSchema("things", budget)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)

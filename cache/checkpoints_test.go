@@ -14,7 +14,7 @@ import (
 func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 	const revisions = 3000
 	c := newTestCache(t, Config{
-		Schema: NewSchema("things", nil, Index{Field: "metadata.name"}),
+		Schema: NewResourceSchema("things", nil, Index{Field: "metadata.name"}),
 		Log:    LogConfig{CheckpointEvery: 4},
 	})
 	random := rand.New(rand.NewPCG(3, 4))

@@ -16,7 +16,7 @@ import (
 func TestTheSmallestIndexIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		indexes := []Index{{Label: "a"}, {Label: "b"}, {Field: "f"}}
-		schema := NewSchema("things", nil, indexes...)
+		schema := NewResourceSchema("things", nil, indexes...)
 		c, err := New(Config{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func inRange(objects []*Object, prefix string, ix Index, value string) (n int) {
 // TestPoorDeclaredIndex checks that a declared index with few distinct values does not prevent a better one from
 // being learnt and used.
 func TestPoorDeclaredIndex(t *testing.T) {
-	schema := NewSchema("things", nil, Index{Label: "tier"})
+	schema := NewResourceSchema("things", nil, Index{Label: "tier"})
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func writeWorld(c *Cache, source *movingSource, revisions int64) {
 	}
 }
 
-func pairObjects(s *Schema, pair int, revision int64) (both []*Object) {
+func pairObjects(s *ResourceSchema, pair int, revision int64) (both []*Object) {
 	for _, side := range []string{"left", "right"} {
 		key := fmt.Sprintf("%s/%02d", side, pair)
 		both = append(both, NewObject(ObjectConfig{
@@ -72,7 +72,7 @@ func pairObjects(s *Schema, pair int, revision int64) (both []*Object) {
 func TestReadersRunBesideTheWriter(t *testing.T) {
 	source := new(movingSource)
 	c, err := New(Config{
-		Schema: NewSchema("pairs", NewBudget(4000), Index{Field: "pair"}),
+		Schema: NewResourceSchema("pairs", NewBudget(4000), Index{Field: "pair"}),
 		Source: source,
 		Log:    LogConfig{MinEvents: 4, MaxEvents: 300, CheckpointEvery: 16},
 	})
@@ -251,7 +251,7 @@ func readEncodings(_ *testing.T, c *Cache) error {
 // TestAtDuringApply reads the revision just below the present one. At must reconstruct it even if the newest
 // events are not in the Log yet.
 func TestAtDuringApply(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)

@@ -25,11 +25,11 @@
 //
 // A List that requires one value of an indexed field or label looks only at the objects with that
 // value. If several indexes apply, it uses the one with the fewest objects. Indexes are declared in
-// the [Schema] or learnt: for each label key, a Cache counts the objects that queries scanned in vain. It
+// the [ResourceSchema] or learnt: for each label key, a Cache counts the objects that queries scanned in vain. It
 // builds an index that would have avoided many of these scans. A state and its indexes are published
 // together, so a query finds the same objects with an index as with a scan.
 //
-// A [Shard] selects objects by a hash of their identity or namespace. [Schema.IdentifyBy] sets the
+// A [Shard] selects objects by a hash of their identity or namespace. [ResourceSchema.IdentifyBy] sets the
 // function that finds the identity; without it, the key is the identity. With it, each Object holds the
 // first bits of its hash, and a cache also keeps a tree of hashes, 16 bytes for each object. So a List of
 // a Shard does not read the objects of other shards.
@@ -80,7 +80,7 @@
 //		cell.mu       of another encoding that the encoder requests
 //		Budget.mu
 //	learner.mu        what queries cost; a List uses TryLock
-//	Schema.mu         names of fields
+//	ResourceSchema.mu names of fields
 //
 // Encoders run with cell.mu held. They may request other encodings of their object, but the requests
 // must not form a cycle. Decode, Offer's functions and OnAppend run without any of these locks.

@@ -35,7 +35,7 @@ type cell struct {
 
 // account says where kept bytes are counted.
 type account struct {
-	schema *Schema
+	schema *ResourceSchema
 	frame  bool // of an event
 	// urgent bytes are kept even if others that are in use are dropped for them: many
 	// readers are about to request them, or they are expensive to make.

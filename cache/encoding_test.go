@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func newTestObject(schema *Schema, key string) *Object {
+func newTestObject(schema *ResourceSchema, key string) *Object {
 	return NewObject(ObjectConfig{Key: key, Body: []byte("body of " + key)}, schema)
 }
 
@@ -24,7 +24,7 @@ func encodeTest(id EncodingID) func(*Object) ([]byte, error) {
 
 // TestEncodingMadeOnce checks that concurrent callers share one call of the encoder and its result.
 func TestEncodingMadeOnce(t *testing.T) {
-	o := newTestObject(NewSchema("things", nil), "a")
+	o := newTestObject(NewResourceSchema("things", nil), "a")
 	var calls atomic.Int32
 	release := make(chan struct{})
 	results := make([][]byte, 8)
@@ -52,7 +52,7 @@ func TestEncodingMadeOnce(t *testing.T) {
 
 // TestFailedEncodersCanBeCalledAgain checks that an encoder can be called again after an error or a panic.
 func TestFailedEncodersCanBeCalledAgain(t *testing.T) {
-	o := newTestObject(NewSchema("things", nil), "a")
+	o := newTestObject(NewResourceSchema("things", nil), "a")
 	failure := errors.New("broken")
 	if _, err := o.Encoding(1, func(*Object) ([]byte, error) { return nil, failure }); !errors.Is(err, failure) {
 		t.Errorf("error %v", err)
@@ -72,7 +72,7 @@ func TestFailedEncodersCanBeCalledAgain(t *testing.T) {
 
 // TestEncodersMayAskForOtherEncodings checks that an encoder may request another encoding of its object.
 func TestEncodersMayAskForOtherEncodings(t *testing.T) {
-	o := newTestObject(NewSchema("things", nil), "a")
+	o := newTestObject(NewResourceSchema("things", nil), "a")
 	b, err := o.Encoding(1, func(o *Object) ([]byte, error) {
 		inner, err := o.Encoding(2, encodeTest(2))
 		return append([]byte("outer "), inner...), err
@@ -96,7 +96,7 @@ func (o *Object) keptCost(id EncodingID) int64 {
 type budgetModel struct {
 	limit   int64
 	budget  *Budget
-	schemas []*Schema
+	schemas []*ResourceSchema
 	objects []*Object // of the two schemas in turn
 	retired []bool
 	history int64
@@ -104,7 +104,7 @@ type budgetModel struct {
 
 func newBudgetModel(limit int64) *budgetModel {
 	m := &budgetModel{limit: limit, budget: NewBudget(limit), objects: make([]*Object, 6)}
-	m.schemas = []*Schema{NewSchema("one", m.budget), NewSchema("two", m.budget)}
+	m.schemas = []*ResourceSchema{NewResourceSchema("one", m.budget), NewResourceSchema("two", m.budget)}
 	for i := range m.objects {
 		m.objects[i] = newTestObject(m.schemas[i%2], fmt.Sprint(i))
 	}
@@ -188,7 +188,7 @@ func TestBudgetKeepsItsLimits(t *testing.T) {
 // zero.
 func TestBudgetIsExactUnderPressure(t *testing.T) {
 	budget := NewBudget(3000)
-	schema := NewSchema("things", budget)
+	schema := NewResourceSchema("things", budget)
 	objects := make([]*Object, 20)
 	for i := range objects {
 		objects[i] = newTestObject(schema, fmt.Sprint(i))
@@ -223,7 +223,7 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 // event.
 func TestFramesAreBuiltOncePerEvent(t *testing.T) {
 	budget := NewBudget(0)
-	schema := NewSchema("things", budget)
+	schema := NewResourceSchema("things", budget)
 	c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 1}})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 
 // This example uses a cache without a store: the caller writes to it.
 func Example() {
-	schema := cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
+	schema := cache.NewResourceSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
 	pod := func(key, node string, revision int64) *cache.Object {
 		return cache.NewObject(cache.ObjectConfig{
 			Key:      key,

@@ -22,7 +22,7 @@ type pacedLog struct {
 
 func newPacedLog(t *testing.T, budget *Budget, name string, every time.Duration, size int) *pacedLog {
 	t.Helper()
-	c, err := New(Config{Schema: NewSchema(name, budget), Log: LogConfig{MinEvents: 4}})
+	c, err := New(Config{Schema: NewResourceSchema(name, budget), Log: LogConfig{MinEvents: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (c *Cache) learntIndexes() (names []string) {
 // like others.
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		schema := NewSchema("things", nil, Index{Label: "zone"})
+		schema := NewResourceSchema("things", nil, Index{Label: "zone"})
 		c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 12, MinEvents: 1}})
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +219,7 @@ func (c *Cache) limitLearning(config learnConfig) {
 // learnFrom fills a cache with objects whose labels have different numbers of values.
 func learnFrom(t testing.TB, n int, config learnConfig) *Cache {
 	t.Helper()
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 		m := &mirror{store: kvtest.NewMemory()}
 		m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
 		m.sub = m.tail.Subscribe(testPrefix)
-		schema := NewSchema("things", nil)
+		schema := NewResourceSchema("things", nil)
 		var err error
 		m.cache, err = New(Config{Schema: schema, Source: m.sub, Decode: func(_ context.Context, key string, value []byte, revision int64) *Object {
 			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Labels: labels.Set{"app": string(value)}}, schema)

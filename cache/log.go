@@ -52,7 +52,7 @@ func (e *Event) Subject() *Object {
 	return e.Prev
 }
 
-func (e *Event) schema() *Schema { return e.Subject().schema }
+func (e *Event) schema() *ResourceSchema { return e.Subject().schema }
 
 // eventOverhead is the memory of an event besides the bytes of the object it replaced: the event itself, that
 // object's struct, and its share of kept snapshots.

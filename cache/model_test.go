@@ -29,7 +29,7 @@ type modelObject struct {
 	corrupt  bool
 }
 
-func (x modelObject) object(s *Schema, key string) *Object {
+func (x modelObject) object(s *ResourceSchema, key string) *Object {
 	config := ObjectConfig{Key: key, Revision: x.revision}
 	if x.corrupt {
 		config.Err = errCorrupt
@@ -152,7 +152,7 @@ func newSubjects(t *rapid.T) []*subject {
 	for _, i := range slices.Sorted(maps.Keys(indexes)) {
 		for n, l := range slices.Sorted(maps.Keys(logs)) {
 			s := &subject{name: i + "," + l, config: logs[l].withDefaults(), budget: budgets[l], buffer: n}
-			schema := NewSchema("things", NewBudget(s.budget), indexes[i]...)
+			schema := NewResourceSchema("things", NewBudget(s.budget), indexes[i]...)
 			if i != "names" { // there keys are identities, too, but hashes are not kept
 				schema.IdentifyBy(func(head []byte) []byte {
 					key, _, _ := bytes.Cut(head, []byte("@"))

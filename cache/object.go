@@ -29,7 +29,7 @@ type Object struct {
 	// Invariant: cells.extra + sizeWidth <= len(meta)
 	meta     string
 	labels   unique.Handle[string] // packed by packLabels; zero in a corrupt object
-	schema   *Schema
+	schema   *ResourceSchema
 	optional *optional // nil for nearly all objects
 	revision int64
 	cells    cells
@@ -61,7 +61,7 @@ type ObjectConfig struct {
 }
 
 // NewObject makes an Object of the schema's resource.
-func NewObject(config ObjectConfig, schema *Schema) *Object {
+func NewObject(config ObjectConfig, schema *ResourceSchema) *Object {
 	o := &Object{schema: schema, revision: config.Revision}
 	o.setKey(config.Key)
 	if invariants.Enabled {

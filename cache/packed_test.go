@@ -36,7 +36,7 @@ func TestLargeBodiesArePacked(t *testing.T) {
 		"long head":         {sentences(packFrom), sentences(packFrom), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := NewObject(ObjectConfig{Key: "ns/a", Revision: 7, Body: bytes.Clone(c.body), Head: c.head, Labels: map[string]string{"a": "b"}}, NewSchema("things", nil))
+			o := NewObject(ObjectConfig{Key: "ns/a", Revision: 7, Body: bytes.Clone(c.body), Head: c.head, Labels: map[string]string{"a": "b"}}, NewResourceSchema("things", nil))
 			if o.Packed() != c.packed {
 				t.Fatalf("packed: %v, want %v", o.Packed(), c.packed)
 			}
@@ -69,7 +69,7 @@ func TestLargeBodiesArePacked(t *testing.T) {
 // TestPackedBodiesAreCountedByTheirPackedSize checks that a cache reports the memory of packed bodies as they are
 // stored.
 func TestPackedBodiesAreCountedByTheirPackedSize(t *testing.T) {
-	schema := NewSchema("things", NewBudget(1<<20))
+	schema := NewResourceSchema("things", NewBudget(1<<20))
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ type mirror struct {
 }
 
 // decodeTest decodes everything but "corrupt" and "panic".
-func decodeTest(schema *Schema) func(context.Context, string, []byte, int64) *Object {
+func decodeTest(schema *ResourceSchema) func(context.Context, string, []byte, int64) *Object {
 	return func(_ context.Context, key string, value []byte, revision int64) *Object {
 		config := ObjectConfig{Key: key, Revision: revision, Body: value}
 		switch string(value) {
@@ -48,7 +48,7 @@ func newMirror(t *testing.T) *mirror {
 	m := &mirror{store: kvtest.NewMemory()}
 	m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
 	m.sub = m.tail.Subscribe(testPrefix)
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	var err error
 	if m.cache, err = New(Config{Schema: schema, Decode: decodeTest(schema), Source: m.sub}); err != nil {
 		t.Fatal(err)
@@ -458,7 +458,7 @@ func TestReflectorForgetsWhenIdle(t *testing.T) {
 
 func TestNewReflectorRefuses(t *testing.T) {
 	m := newMirror(t)
-	bare, err := New(Config{Schema: NewSchema("things", nil)})
+	bare, err := New(Config{Schema: NewResourceSchema("things", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	tail.Store, tail.Prefix = store, "/registry"
 	m.tail = kv.NewTail(tail)
 	m.sub = m.tail.Subscribe(testPrefix)
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	var err error
 	if m.cache, err = New(Config{Schema: schema, Decode: decodeTest(schema), Source: m.sub}); err != nil {
 		t.Fatal(err)

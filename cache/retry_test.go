@@ -15,7 +15,7 @@ import (
 )
 
 // corruptObjects returns n objects that cannot be decoded, and the same objects after decoding works.
-func corruptObjects(schema *Schema, n int) (corrupt, sound []*Object) {
+func corruptObjects(schema *ResourceSchema, n int) (corrupt, sound []*Object) {
 	for i := range n {
 		key := fmt.Sprintf("ns/%06d", i)
 		corrupt = append(corrupt, NewObject(ObjectConfig{Key: key, Revision: 1, Err: errCorrupt}, schema))
@@ -36,7 +36,7 @@ func allocated(work func()) uint64 {
 // TestHealedWhileIndexIsBuilt checks that an object that heals while an index is built from an older state, in
 // which it was corrupt, is found by the index.
 func TestHealedWhileIndexIsBuilt(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 
 // TestHealedPast checks that past states have an object that is healed, too.
 func TestHealedPast(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema, Log: LogConfig{CheckpointEvery: 1}})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestHealedPast(t *testing.T) {
 // TestHealedWhilePastIsRead checks that a past state with a corrupt object, which a slow reader reconstructs while the
 // object is healed, is not returned to later readers.
 func TestHealedWhilePastIsRead(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestHealedWhilePastIsRead(t *testing.T) {
 // TestHealedEvents checks that after a repair, readers of the log find the sound object in the event that brought the
 // corrupt one. Nothing else changes.
 func TestHealedEvents(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestHealedEvents(t *testing.T) {
 // objects grow linearly with their number.
 func TestCorruptObjectsCostLinearly(t *testing.T) {
 	measure := func(n int) map[string]uint64 {
-		schema := NewSchema("things", nil, Index{Label: "app"})
+		schema := NewResourceSchema("things", nil, Index{Label: "app"})
 		c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 100}})
 		if err != nil {
 			t.Fatal(err)

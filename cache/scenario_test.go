@@ -102,7 +102,7 @@ func (s *scenario) open(d *datadriven.TestData) {
 	s.budget = NewBudget(number(s.t, d, "budget"))
 	s.source, s.saved, s.places = fakeSource{}, map[string]Snapshot{}, map[string]Position{}
 	c, err := New(Config{
-		Schema: NewSchema("things", s.budget, indexes...),
+		Schema: NewResourceSchema("things", s.budget, indexes...),
 		Source: &s.source,
 		Log: LogConfig{
 			MinEvents: int(number(s.t, d, "min-events")),
@@ -244,7 +244,7 @@ func describe(o *Object) string {
 	return fmt.Sprintf("%s@%d", o.Key(), o.Revision())
 }
 
-func parseObject(t *testing.T, schema *Schema, line string, revision int64) *Object {
+func parseObject(t *testing.T, schema *ResourceSchema, line string, revision int64) *Object {
 	words := strings.Fields(line)
 	key, at, stated := strings.Cut(words[0], "@")
 	if stated {

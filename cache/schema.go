@@ -31,10 +31,9 @@ func (ix Index) value(o *Object) (string, bool) {
 	return o.label(ix.Label)
 }
 
-// Schema has the data that the objects of one resource share: the names of their
-// selectable fields, their indexes, and the sizes of their secondary
-// encodings. It is safe for concurrent use.
-type Schema struct {
+// ResourceSchema has the data that the objects of one resource share: names of selectable fields,
+// indexes, and the sizes of secondary encodings. It is safe for concurrent use.
+type ResourceSchema struct {
 	name    string
 	indexes []Index
 	budget  *Budget
@@ -50,29 +49,29 @@ type Schema struct {
 	mu sync.Mutex // serialises additions to fields
 }
 
-// NewSchema returns the Schema of a resource. Any number of schemas may share the
+// NewResourceSchema returns the ResourceSchema of a resource. Any number of schemas may share the
 // budget; nil keeps every encoding as long as its object lives.
-func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
+func NewResourceSchema(name string, budget *Budget, indexes ...Index) *ResourceSchema {
 	if budget == nil {
 		budget = NewBudget(0)
 	}
-	s := &Schema{name: name, indexes: slices.Clone(indexes), budget: budget}
+	s := &ResourceSchema{name: name, indexes: slices.Clone(indexes), budget: budget}
 	s.fields.Store(&[]string{})
 	return s
 }
 
 // IdentifyBy sets the function that finds an object's identity in its [Object.Head], for
 // [Shard]s. It must be called before the schema has objects.
-func (s *Schema) IdentifyBy(identify func(head []byte) []byte) { s.identify = identify }
+func (s *ResourceSchema) IdentifyBy(identify func(head []byte) []byte) { s.identify = identify }
 
 // Budget returns the Budget of the secondary encodings.
-func (s *Schema) Budget() *Budget { return s.budget }
+func (s *ResourceSchema) Budget() *Budget { return s.budget }
 
 // EncodingBytes returns the number of bytes kept in all secondary encodings.
-func (s *Schema) EncodingBytes() int64 { return s.encodings.Load() }
+func (s *ResourceSchema) EncodingBytes() int64 { return s.encodings.Load() }
 
 // FrameBytes returns the number of bytes kept in frames of events.
-func (s *Schema) FrameBytes() int64 { return s.frames.Load() }
+func (s *ResourceSchema) FrameBytes() int64 { return s.frames.Load() }
 
 // Pressure counts the losses of a resource to the limits of its Budget since the start.
 type Pressure struct {
@@ -83,23 +82,23 @@ type Pressure struct {
 }
 
 // Pressure returns the counts.
-func (s *Schema) Pressure() Pressure {
+func (s *ResourceSchema) Pressure() Pressure {
 	p := &s.pressure
 	return Pressure{p.encodings.Load(), p.frames.Load(), p.events.Load(), p.refused.Load()}
 }
 
 // Refuse counts an encoding that was made and not kept because there was no room. A caller that made an
 // encoding itself because [Budget.MakeRoom] reported false must call it.
-func (s *Schema) Refuse() { s.pressure.refused.Add(1) }
+func (s *ResourceSchema) Refuse() { s.pressure.refused.Add(1) }
 
 // fieldIndex returns the position of a field in every object's packed values, or -1.
-func (s *Schema) fieldIndex(name string) int {
+func (s *ResourceSchema) fieldIndex(name string) int {
 	return slices.Index(*s.fields.Load(), name)
 }
 
 // learnField is fieldIndex that adds the name when it is new. Names are only
 // ever appended, so objects packed earlier stay readable.
-func (s *Schema) learnField(name string) int {
+func (s *ResourceSchema) learnField(name string) int {
 	if i := s.fieldIndex(name); i >= 0 {
 		return i
 	}

@@ -12,7 +12,7 @@ import (
 // used, and when they are dropped.
 func TestWritesToSharedBytesAreCaught(t *testing.T) {
 	object := func() *Object {
-		return NewObject(ObjectConfig{Key: "a", Revision: 1, Body: []byte("the body")}, NewSchema("things", NewBudget(1<<20)))
+		return NewObject(ObjectConfig{Key: "a", Revision: 1, Body: []byte("the body")}, NewResourceSchema("things", NewBudget(1<<20)))
 	}
 	encode := func(*Object) ([]byte, error) { return []byte("an encoding"), nil }
 	build := func() ([]byte, error) { return []byte("a frame"), nil }

@@ -14,7 +14,7 @@ import (
 type ShardKey uint8
 
 const (
-	// ByIdentity hashes the identity ([Schema.IdentifyBy]), by default the key.
+	// ByIdentity hashes the identity ([ResourceSchema.IdentifyBy]), by default the key.
 	ByIdentity ShardKey = iota
 	// ByNamespace hashes the namespace.
 	ByNamespace

@@ -20,7 +20,7 @@ func hashOf(text string) uint64 {
 // It tries all ends of ranges, and compares Touches with Prefix.
 func TestShardsSelectByTheWholeHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		schema, by := NewSchema("things", nil), rapid.SampledFrom([]ShardKey{ByIdentity, ByNamespace}).Draw(t, "by")
+		schema, by := NewResourceSchema("things", nil), rapid.SampledFrom([]ShardKey{ByIdentity, ByNamespace}).Draw(t, "by")
 		identified := rapid.Bool().Draw(t, "identified")
 		if identified {
 			schema.IdentifyBy(func(head []byte) []byte { return head[:min(3, len(head))] })
@@ -65,7 +65,7 @@ func TestShardsSelectByTheWholeHash(t *testing.T) {
 // TestShardsDivideAList checks that each object is in the pages of exactly one shard, in order, for all page sizes.
 // Omitted objects are counted, and shards cost no memory for objects.
 func TestShardsDivideAList(t *testing.T) {
-	schema := NewSchema("things", nil)
+	schema := NewResourceSchema("things", nil)
 	schema.IdentifyBy(func(head []byte) []byte { return head })
 	c, err := New(Config{Schema: schema})
 	if err != nil {

@@ -20,8 +20,8 @@ type shareModel struct {
 	limits  [3]int64 // of the whole and of the shares
 	budgets [3]*Budget
 	history [3]int64
-	schemas [4]*Schema // the first two are of the whole
-	objects []*Object  // of the schemas in turn
+	schemas [4]*ResourceSchema // the first two are of the whole
+	objects []*Object          // of the schemas in turn
 	retired map[int]bool
 	want    [4]Pressure
 }
@@ -34,7 +34,7 @@ func newShareModel(t *rapid.T) *shareModel {
 	whole := NewBudget(m.limits[0])
 	m.budgets = [3]*Budget{whole, whole.NewShare(m.limits[1]), whole.NewShare(m.limits[2])}
 	for i := range m.schemas {
-		m.schemas[i] = NewSchema(fmt.Sprint(i), m.budgets[max(0, i-1)])
+		m.schemas[i] = NewResourceSchema(fmt.Sprint(i), m.budgets[max(0, i-1)])
 	}
 	for i := range 12 {
 		m.objects = append(m.objects, newTestObject(m.schemas[i%4], fmt.Sprint(i)))
@@ -160,8 +160,8 @@ func TestSharesKeepTheirRoom(t *testing.T) {
 func TestScansCostAShareNothing(t *testing.T) {
 	const cost = 1024 + storedOverhead
 	whole := NewBudget(100 * cost)
-	pods := budgetObjects(NewSchema("pods", whole.NewShare(40*cost)), 60)
-	others := budgetObjects(NewSchema("others", whole), 300)
+	pods := budgetObjects(NewResourceSchema("pods", whole.NewShare(40*cost)), 60)
+	others := budgetObjects(NewResourceSchema("others", whole), 300)
 	scan(t, others, 1)
 	if made := scan(t, others[:100], 1); made != 0 {
 		t.Errorf("%d of 100 were made again while the share was not used", made)
@@ -182,7 +182,7 @@ func TestScansCostAShareNothing(t *testing.T) {
 // Log, too.
 func TestShareOfZeroBytesKeepsAMinimalLog(t *testing.T) {
 	for _, whole := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{Encodings: 1 << 20, All: 1 << 20, Most: 1 << 30})} {
-		schema := NewSchema("things", whole.NewShare(0))
+		schema := NewResourceSchema("things", whole.NewShare(0))
 		c, err := New(Config{Schema: schema, Log: LogConfig{MinEvents: 10}})
 		if err != nil {
 			t.Fatal(err)

@@ -75,7 +75,7 @@ func lessEntry(a, b entry) bool {
 // state is the resource at one revision: what a Snapshot shows. Once published
 // it never changes; the next one shares all nodes that a batch did not touch.
 type state struct {
-	schema  *Schema
+	schema  *ResourceSchema
 	pivots  *pivots
 	objects *btree.BTreeG[*Object]
 	indexes []index // none in past states: see withoutIndexes
@@ -97,7 +97,7 @@ type state struct {
 	events []*Event
 }
 
-func newState(schema *Schema) *state {
+func newState(schema *ResourceSchema) *state {
 	s := &state{schema: schema, pivots: new(pivots), objects: btree.NewG(degree, lessObject)}
 	if schema.identify != nil {
 		s.hashes = btree.NewG(degree, lessHashed)

@@ -13,7 +13,7 @@ import (
 // This example uses a hub without a store: the caller writes to the cache. A watcher gets the initial objects, and
 // then the changes that its selector selects.
 func Example() {
-	schema := cache.NewSchema("pods", nil)
+	schema := cache.NewResourceSchema("pods", nil)
 	pod := func(key, app string, revision int64) *cache.Object {
 		return cache.NewObject(cache.ObjectConfig{
 			Key: key, Revision: revision, Body: []byte("..."), Labels: map[string]string{"app": app},

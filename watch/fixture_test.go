@@ -45,7 +45,7 @@ type config struct {
 
 func newFixture(t interface{ Fatal(...any) }, c config) *fixture {
 	f := &fixture{}
-	schema := cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
+	schema := cache.NewResourceSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
 	schema.IdentifyBy(func(head []byte) []byte { return head }) // another one with each write
 	var err error
 	f.cache, err = cache.New(cache.Config{

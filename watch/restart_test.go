@@ -30,7 +30,7 @@ type process struct {
 func boot(t *testing.T, store kv.Store) *process {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10_000})
-	schema := cache.NewSchema("pods", nil)
+	schema := cache.NewResourceSchema("pods", nil)
 	m, err := mirror.New(mirror.Config{
 		Store: store, Tail: tail, Prefix: restartPrefix, Schema: schema,
 		Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {

@@ -73,7 +73,7 @@ func TestNothingDelaysWhatIsDue(t *testing.T) {
 		var mu sync.Mutex
 		var late []time.Duration
 		for _, i := range []int{3, 1, 2, 10} {
-			p.at(start.Add(time.Duration(i)*time.Second), func(due time.Time) {
+			p.schedule(start.Add(time.Duration(i)*time.Second), func(due time.Time) {
 				mu.Lock()
 				late = append(late, time.Since(due))
 				mu.Unlock()

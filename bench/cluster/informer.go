@@ -156,13 +156,13 @@ func (f *informer) watch(a *attempt) error {
 			return err
 		}
 		f.sim.received.Add(int64(len(frame)))
-		if err := f.take(a, watch.EventType(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
+		if err := f.receive(a, watch.EventType(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
 			return err
 		}
 	}
 }
 
-func (f *informer) take(a *attempt, kind watch.EventType, object []byte) error {
+func (f *informer) receive(a *attempt, kind watch.EventType, object []byte) error {
 	a.gotEvent = true
 	if kind == watch.Error {
 		a.expired = bytes.Contains(object, []byte("Expired")) || bytes.Contains(object, []byte("too old"))

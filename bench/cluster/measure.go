@@ -16,15 +16,15 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// measuring measures one part of a simulation. It is not safe for concurrent use.
-type measuring struct {
+// measurement measures one part of a simulation. It is not safe for concurrent use.
+type measurement struct {
 	*bench.Meter
 	r      *trial
 	before []byte // etcd's metrics
 }
 
-func (r *trial) measure(ctx context.Context) (m *measuring, err error) {
-	m = &measuring{r: r}
+func (r *trial) measure(ctx context.Context) (m *measurement, err error) {
+	m = &measurement{r: r}
 	if m.before, err = r.etcdMetrics(ctx); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (r *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
 	return r.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
 }
 
-func (m *measuring) end(ctx context.Context, part string) (*bench.Result, error) {
+func (m *measurement) end(ctx context.Context, part string) (*bench.Result, error) {
 	if err := m.End(); err != nil {
 		return nil, err
 	}

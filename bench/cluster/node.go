@@ -154,10 +154,10 @@ func (n *node) heartbeat(start time.Time) {
 func (sim *simulation) every(first time.Time, between time.Duration, act func(due time.Time)) {
 	var next func(due time.Time)
 	next = func(due time.Time) {
-		sim.at(due.Add(between), next)
+		sim.schedule(due.Add(between), next)
 		act(due)
 	}
-	sim.at(first, next)
+	sim.schedule(first, next)
 }
 
 // lease is a Lease that a component renews.
@@ -183,17 +183,17 @@ func (l *lease) renew(due time.Time) {
 			body, err = l.c.do(ctx, bench.Post(path, bench.Lease(l.namespace, l.name, "")))
 		}
 		if err != nil {
-			l.sim.note(leaseRenewal, due, err)
+			l.sim.record(leaseRenewal, due, err)
 			return
 		}
 		l.version = metaOf(object(body)).version
 	}
 	body, err := l.c.do(ctx, bench.Put(path+"/"+l.name, bench.Lease(l.namespace, l.name, version(l.version))))
-	l.sim.note(leaseRenewal, due, err)
+	l.sim.record(leaseRenewal, due, err)
 	l.version = metaOf(object(body)).version // 0 after a failure
 }
 
-func (sim *simulation) note(kind requestKind, due time.Time, err error) {
+func (sim *simulation) record(kind requestKind, due time.Time, err error) {
 	if sim.over.Err() != nil {
 		return
 	}
@@ -204,5 +204,5 @@ func (n *node) report(due time.Time) {
 	ctx, cancel := context.WithTimeout(n.sim.over, beatTimeout)
 	defer cancel()
 	_, err := n.c.do(ctx, bench.StrategicPatch("/api/v1/nodes/"+n.name+"/status", bench.NodeHeartbeat(time.Now())))
-	n.sim.note(nodeStatus, due, err)
+	n.sim.record(nodeStatus, due, err)
 }

@@ -15,12 +15,12 @@ import (
 func (sim *simulation) replacePod(due time.Time) {
 	slot, old, name := sim.replace()
 	sim.replacing.Add(2)
-	sim.at(due, func(due time.Time) {
+	sim.schedule(due, func(due time.Time) {
 		defer sim.replacing.Done()
 		sim.remove(due, slot, old)
 		sim.forget(old.name)
 	})
-	sim.at(due, func(due time.Time) {
+	sim.schedule(due, func(due time.Time) {
 		defer sim.replacing.Done()
 		sim.create(due, slot, name)
 	})

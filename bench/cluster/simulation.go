@@ -41,11 +41,11 @@ type simulation struct {
 	control *control
 
 	mu    sync.Mutex
-	bound map[string]sent // bound pods that their kubelets' watches have not received, by name
+	bound map[string]sentBinding // bound pods that their kubelets' watches have not received, by name
 }
 
-// sent is a binding, with its due time and phase. arrived is closed when the kubelet's watch has received the pod.
-type sent struct {
+// sentBinding is a binding, with its due time and phase. arrived is closed when the kubelet's watch has received the pod.
+type sentBinding struct {
 	due     time.Time
 	phase   *phase
 	arrived chan struct{}
@@ -54,7 +54,7 @@ type sent struct {
 func newSimulation(ctx context.Context, w *dataset, f *testservers.Servers, host string, byHTTP2 bool, churn float64) *simulation {
 	sim := &simulation{
 		dataset: w, started: f, host: host, byHTTP2: byHTTP2, churn: churn,
-		seed: maphash.MakeSeed(), bound: make(map[string]sent),
+		seed: maphash.MakeSeed(), bound: make(map[string]sentBinding),
 	}
 	sim.phase.Store(newPhase())
 	sim.over, sim.end = context.WithCancel(ctx)
@@ -74,9 +74,9 @@ func (sim *simulation) close() {
 	sim.control = nil
 }
 
-// at calls act in a new goroutine when it is due. Operations do not wait for each other, so a slow server does not
+// schedule calls act in a new goroutine when it is due. Operations do not wait for each other, so a slow server does not
 // reduce the load.
-func (sim *simulation) at(due time.Time, act func(due time.Time)) {
+func (sim *simulation) schedule(due time.Time, act func(due time.Time)) {
 	time.AfterFunc(time.Until(due), func() {
 		sim.mu.Lock()
 		over := sim.over.Err() != nil
@@ -240,7 +240,7 @@ func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 
 // expect registers a pod that a kubelet's watch must receive. The channel is closed when that happens.
 func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct{}) {
-	s := sent{due, sim.phase.Load(), make(chan struct{})}
+	s := sentBinding{due, sim.phase.Load(), make(chan struct{})}
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	sim.bound[name] = s

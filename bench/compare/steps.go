@@ -24,12 +24,12 @@ const (
 type step struct {
 	rows  []*Row
 	limit bool // whether the limit takes part
-	asks  asks
+	asks  recordedRequest
 	run   func(ctx context.Context, kind string) ([]*bench.Result, error)
 }
 
-// asks is a request whose response is recorded for the limit. The zero value means none.
-type asks struct {
+// recordedRequest is a request whose response is recorded for the limit. The zero value means none.
+type recordedRequest struct {
 	path, accept, encoding string
 	watchList              bool
 }
@@ -118,33 +118,33 @@ func (c *Config) watchers(n int) int {
 func (c *Comparison) steps() []step {
 	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stalledWatchers(), c.mixed(),
 		// A server may share the cost of a consistent read among clients.
-		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000),
+		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), recordedRequest{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000),
 		c.patches(), c.flood(), c.guards())
 }
 
 func (c *Comparison) lists() []step {
 	n := c.seed.Pods
 	return []step{
-		c.read("B1", fmt.Sprintf("LIST %d pods, protobuf", n), asks{path: pods, accept: bench.Protobuf}, 8, 40),
-		c.read("B2", fmt.Sprintf("LIST %d pods, JSON", n), asks{path: pods, accept: bench.JSON}, 6, 30),
-		c.read("B3", fmt.Sprintf("LIST %d pods, JSON, gzip, one pod changed between calls", n), asks{path: pods, accept: bench.JSON, encoding: "gzip"}, 6, 40),
-		c.read("B4", fmt.Sprintf("LIST %d pods, PartialObjectMetadata, protobuf", n), asks{path: pods, accept: bench.PartialProtobuf}, 15, 60),
-		c.read("B5", fmt.Sprintf("LIST %d pods, Table", n), asks{path: pods, accept: bench.Table}, 5, 20),
-		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", asks{path: c.seed.NodeSelection(1) + "&resourceVersion=0", accept: bench.Protobuf}, 800, 5000),
-		c.read("B7", "the same, consistent", asks{path: c.seed.NodeSelection(1), accept: bench.Protobuf}, 800, 4000),
-		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), asks{path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", accept: bench.Protobuf}, 100, 1000),
-		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), asks{path: namespacedPods, accept: bench.Protobuf}, 150, 1000),
-		c.read("B10", "GET one pod, consistent", asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 2000, 8000),
+		c.read("B1", fmt.Sprintf("LIST %d pods, protobuf", n), recordedRequest{path: pods, accept: bench.Protobuf}, 8, 40),
+		c.read("B2", fmt.Sprintf("LIST %d pods, JSON", n), recordedRequest{path: pods, accept: bench.JSON}, 6, 30),
+		c.read("B3", fmt.Sprintf("LIST %d pods, JSON, gzip, one pod changed between calls", n), recordedRequest{path: pods, accept: bench.JSON, encoding: "gzip"}, 6, 40),
+		c.read("B4", fmt.Sprintf("LIST %d pods, PartialObjectMetadata, protobuf", n), recordedRequest{path: pods, accept: bench.PartialProtobuf}, 15, 60),
+		c.read("B5", fmt.Sprintf("LIST %d pods, Table", n), recordedRequest{path: pods, accept: bench.Table}, 5, 20),
+		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", recordedRequest{path: c.seed.NodeSelection(1) + "&resourceVersion=0", accept: bench.Protobuf}, 800, 5000),
+		c.read("B7", "the same, consistent", recordedRequest{path: c.seed.NodeSelection(1), accept: bench.Protobuf}, 800, 4000),
+		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), recordedRequest{path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", accept: bench.Protobuf}, 100, 1000),
+		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), recordedRequest{path: namespacedPods, accept: bench.Protobuf}, 150, 1000),
+		c.read("B10", "GET one pod, consistent", recordedRequest{path: c.seed.PodPath(1), accept: bench.Protobuf}, 2000, 8000),
 	}
 }
 
-func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
+func (c *Comparison) read(id, work string, a recordedRequest, stock, fast int) step {
 	return c.readBy(1, row(id, work), a, stock, fast)
 }
 
 // readBy returns a step that repeats one request. Before each request for gzip, another server changes a pod, so that
 // the measured server cannot repeat its last response. The limit always sends the same bytes.
-func (c *Comparison) readBy(clients int, spec *Row, a asks, stock, fast int) step {
+func (c *Comparison) readBy(clients int, spec *Row, a recordedRequest, stock, fast int) step {
 	spec.body = true
 	return step{rows: []*Row{spec}, limit: true, asks: a, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		read := bench.ReadConfig{
@@ -167,7 +167,7 @@ func (c *Comparison) watchLists() []step {
 	list := func(id, work, path, accept string, objects, clients, stock, fast int) step {
 		spec := row(id, work)
 		spec.body = true
-		return step{rows: []*Row{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+		return step{rows: []*Row{spec}, limit: true, asks: recordedRequest{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
 				Name: id, Path: path, Accept: accept, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients}, Objects: objects,
 			}))

@@ -36,7 +36,7 @@ func (c *Comparison) stalledWatchers() step {
 }
 
 // watch measures a server's watches while a separate server makes changes. kube-apiserver could not make them at the
-// full rate, and would use CPU time that the measured server needs. The limit makes its own changes.
+// full rate, and would use the measured server's CPU time. The limit makes its own changes.
 func (c *Comparison) watch(ctx context.Context, kind string, config bench.WatchConfig) ([]*bench.Result, error) {
 	if kind != Limit {
 		through, err := c.writer(ctx)

@@ -185,7 +185,7 @@ func TestNothingIsBuiltForServersThatAreNotStarted(t *testing.T) {
 		{"", "", []string{testservers.Larder, testservers.Stock}},
 		{"given", "given", []string{testservers.Larder}},
 	} {
-		if got := needing(&testservers.Trials{TestServers: testservers.Config{Stock: c.stock, Etcd: "e"}, Servers: c.servers}); got != (testservers.Config{Stock: c.want, Etcd: "e"}) {
+		if got := requiredPrograms(&testservers.Trials{TestServers: testservers.Config{Stock: c.stock, Etcd: "e"}, Servers: c.servers}); got != (testservers.Config{Stock: c.want, Etcd: "e"}) {
 			t.Errorf("%q for %v became %+v, want %q", c.stock, c.servers, got, c.want)
 		}
 	}

@@ -70,7 +70,7 @@ func runComparison(cmd *cobra.Command, o *options, c *compare.Config, rows strin
 		found.Table, err = comparison.Run(ctx)
 		return err
 	})
-	return o.conclude(cmd, found, old, err)
+	return o.finish(cmd, found, old, err)
 }
 
 // checkRows validates the flags and returns the results of the baseline. It runs before the programs are built.
@@ -87,7 +87,7 @@ func (o *options) checkRows(ids []string) ([]*bench.Result, error) {
 	for _, id := range ids {
 		names = append(names, id+" "+compare.Larder)
 	}
-	return o.before(names)
+	return o.prepare(names)
 }
 
 // limitCommand returns the command of the limit, which compare starts as a separate process of this program.

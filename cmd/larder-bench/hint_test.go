@@ -64,7 +64,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		_, _, err := run(t, args...)
 		if err == nil {
 			t.Errorf("%v: no error", args)
-		} else if got := hint(err.Error()); !strings.Contains(got, want) {
+		} else if got := adviceOn(err.Error()); !strings.Contains(got, want) {
 			t.Errorf("%v: %v: what to do is %q, want %q", args, err, got, want)
 		}
 	}
@@ -82,7 +82,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}
-	if hint("anything") != "" {
+	if adviceOn("anything") != "" {
 		t.Error("an unknown error has a hint")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-func addSeed(flags *pflag.FlagSet, c *bench.SeedConfig) {
+func addSeedFlags(flags *pflag.FlagSet, c *bench.SeedConfig) {
 	flags.IntVar(&c.Pods, "pods", 10000, "number of pods")
 	flags.IntVar(&c.Namespaces, "namespaces", 50, "number of namespaces that have the pods")
 	flags.IntVar(&c.Nodes, "nodes", 500, "number of nodes that run the pods; 0 leaves the pods unscheduled")
@@ -29,10 +29,10 @@ func seedCommand(o *options) *cobra.Command {
 			if err := refuse(cmd, "existing pods are not created again", "rounds", "baseline"); err != nil {
 				return err
 			}
-			return one(o, cmd, "seed pods", c, bench.Seed)
+			return single(o, cmd, "seed pods", c, bench.Seed)
 		},
 	}
-	addSeed(cmd.Flags(), &c)
+	addSeedFlags(cmd.Flags(), &c)
 	addClients(cmd, &c.Clients)
 	return cmd
 }
@@ -71,7 +71,7 @@ func readCommand(o *options) *cobra.Command {
 		Use: "read PATH", GroupID: reading, Short: "GET a path repeatedly: an object, a collection, a selection", Args: pathArg(&c.Path, false),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = c.Path
-			return one(o, cmd, c.Name, c, bench.Read)
+			return single(o, cmd, c.Name, c, bench.Read)
 		},
 	}
 	addLoad(cmd, &c.Load, "requests", true)
@@ -88,7 +88,7 @@ func watchListCommand(o *options) *cobra.Command {
 		Long: "Open watches with sendInitialEvents and read each until the bookmark that ends the initial events. PATH is /api/v1/pods if not given.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = "watchlist " + c.Path
-			return one(o, cmd, c.Name, c, bench.WatchList)
+			return single(o, cmd, c.Name, c, bench.WatchList)
 		},
 	}
 	addLoad(cmd, &c.Load, "requests", false)
@@ -171,7 +171,7 @@ begin with it.`,
 		},
 	}
 	addLoad(cmd, &c.Load, "requests", true)
-	addSeed(cmd.Flags(), &c.Seed)
+	addSeedFlags(cmd.Flags(), &c.Seed)
 	cmd.Flags().IntVar(&c.Operations, "requests", 5000, "number of requests")
 	return cmd
 }
@@ -188,7 +188,7 @@ should use little memory (--pid, --max-peak-rss), complete all responses and end
 		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = "slow readers of " + c.Path
-			if err := choose(&c.Watch, seed, objects); err != nil {
+			if err := chooseObjects(&c.Watch, seed, objects); err != nil {
 				return err
 			}
 			c.Watch.Clients = 1
@@ -198,7 +198,7 @@ should use little memory (--pid, --max-peak-rss), complete all responses and end
 	flags := cmd.Flags()
 	addClients(cmd, &c.Clients)
 	addRate(cmd, &c.Watch.Rate)
-	addSeed(flags, &seed)
+	addSeedFlags(flags, &seed)
 	addChanges(flags, &c.Watch, &objects)
 	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, which the clients request in turn")
 	flags.IntVar(&c.BytesPerSecond, "bytes-per-second", 4<<20, "bytes that each client reads per second")
@@ -217,7 +217,7 @@ pods. --stuck adds watchers that never read. With --shards each watcher selects 
 the cost is per change instead of per delivery. --through sends the patches to another server of the same
 etcd, so that the cost excludes the writes.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := choose(&c, seed, objects); err != nil {
+			if err := chooseObjects(&c, seed, objects); err != nil {
 				return err
 			}
 			if c.Plan.Open { // the number of deliveries depends on Operations
@@ -232,12 +232,12 @@ etcd, so that the cost excludes the writes.`,
 					return fmt.Errorf("--through: %w", err)
 				}
 			}
-			return one(o, cmd, c.Name, c, bench.Watch)
+			return single(o, cmd, c.Name, c, bench.Watch)
 		},
 	}
 	flags := cmd.Flags()
 	addLoad(cmd, &c.Load, "changes", true)
-	addSeed(flags, &seed)
+	addSeedFlags(flags, &seed)
 	addChanges(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	flags.IntVar(&c.Stuck, "stuck", 0, "number of additional watchers that never read")
@@ -252,8 +252,8 @@ func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 	flags.IntVar(objects, "objects", 50, "number of pods to patch in turn")
 }
 
-// choose sets the objects to change to the first pods that seed has created.
-func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) error {
+// chooseObjects sets the objects to change to the first pods that seed has created.
+func chooseObjects(c *bench.WatchConfig, seed bench.SeedConfig, objects int) error {
 	if objects < 1 || objects > seed.Pods {
 		return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
 	}
@@ -267,7 +267,7 @@ func openCommand(o *options) *cobra.Command {
 		Use: "open [PATH]", GroupID: watching, Short: "Open watches and report the CPU of opening them and their memory", Args: pathArg(&c.Path, true),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = fmt.Sprintf("open %d watches", c.Watchers)
-			return one(o, cmd, c.Name, c, bench.Hold)
+			return single(o, cmd, c.Name, c, bench.Hold)
 		},
 	}
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")

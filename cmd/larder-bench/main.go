@@ -48,7 +48,7 @@ func exitCode(err error) int {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "larder-bench:", packages.Replace(strings.TrimSpace(err.Error())))
-	if text := hint(err.Error()); text != "" {
+	if text := adviceOn(err.Error()); text != "" {
 		fmt.Fprintln(os.Stderr, "larder-bench: what to do:", text)
 	}
 	switch {
@@ -85,8 +85,8 @@ var hints = []struct {
 	{regexp.MustCompile(`process: .*(invalid argument|no such)`), "no process has this id, or it has ended: check --pid and --etcd-pid"},
 }
 
-// hint returns advice about an error, "" if there is none.
-func hint(text string) string {
+// adviceOn returns advice about an error, "" if there is none.
+func adviceOn(text string) string {
 	for _, h := range hints {
 		if h.text.MatchString(text) {
 			return h.advice

@@ -22,8 +22,8 @@ import (
 // workload runs against a target and returns its results.
 type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error)
 
-// one runs a workload with a single result.
-func one[C any](o *options, cmd *cobra.Command, name string, c C, run func(context.Context, *bench.Target, C) (*bench.Result, error)) error {
+// single runs a workload with a single result.
+func single[C any](o *options, cmd *cobra.Command, name string, c C, run func(context.Context, *bench.Target, C) (*bench.Result, error)) error {
 	return o.run(cmd, named(name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 		r, err := run(ctx, t, c)
 		if r == nil {
@@ -69,7 +69,7 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 		}
 		return nil
 	})
-	return o.conclude(cmd, found, old, err)
+	return o.finish(cmd, found, old, err)
 }
 
 // check validates the flags and returns the results of the baseline.
@@ -89,11 +89,11 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	for _, r := range kinds {
 		names = append(names, r.Name)
 	}
-	return o.before(names)
+	return o.prepare(names)
 }
 
-// before checks the directories of the output files, and reads the baseline, if any.
-func (o *options) before(names []string) ([]*bench.Result, error) {
+// prepare checks the directories of the output files, and reads the baseline, if any.
+func (o *options) prepare(names []string) ([]*bench.Result, error) {
 	for flag, name := range map[string]string{"json": o.outputs.json, "series": o.outputs.series, "markdown": o.outputs.markdown} {
 		dir := filepath.Dir(name)
 		if info, err := os.Stat(dir); name != "" && (err != nil || !info.IsDir()) {
@@ -120,8 +120,8 @@ func (o *options) before(names []string) ([]*bench.Result, error) {
 	return old.All(), nil
 }
 
-// conclude reports the results, even if the run failed, and compares them with the thresholds.
-func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
+// finish reports the results, even if the run failed, and compares them with the thresholds.
+func (o *options) finish(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
 	if cmd.Context().Err() != nil {
 		failed = errors.Join(errInterrupted, failed)
 	}
@@ -167,7 +167,7 @@ func advise(w io.Writer, results []*bench.Result) {
 		if r.FirstError == "" {
 			continue
 		}
-		if text := hint(r.FirstError); text != "" && !said[text] {
+		if text := adviceOn(r.FirstError); text != "" && !said[text] {
 			said[text] = true
 			fmt.Fprintln(w, "larder-bench: what to do:", text)
 		}

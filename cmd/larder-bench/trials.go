@@ -144,12 +144,12 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 				return err
 			}
 		}
-		old, err := o.before(nil)
+		old, err := o.prepare(nil)
 		if err != nil {
 			return err
 		}
 		found := &report.Report{Pairs: true}
-		err = o.started(cmd, needing(t), func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
+		err = o.started(cmd, requiredPrograms(t), func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
 			t.TestServers, t.Say = programs, say
 			found.Results, err = run(ctx)
 			return err
@@ -161,14 +161,14 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 				}
 			}
 		}
-		return o.conclude(cmd, found, old, err)
+		return o.finish(cmd, found, old, err)
 	}
 	return cmd
 }
 
-// needing returns the programs of t. It names a placeholder for a kube-apiserver that is neither given nor
+// requiredPrograms returns the programs of t. It names a placeholder for a kube-apiserver that is neither given nor
 // measured, because building one takes minutes.
-func needing(t *testservers.Trials) testservers.Config {
+func requiredPrograms(t *testservers.Trials) testservers.Config {
 	programs := t.TestServers
 	if programs.Stock == "" && !slices.Contains(t.Servers, testservers.Stock) {
 		programs.Stock = os.DevNull

@@ -30,12 +30,12 @@ The server keeps checkpoints in memory only, until it ends.`,
 			case len(args) == 0 && forget:
 				return fmt.Errorf("--forget needs the name of a checkpoint")
 			case len(args) == 0:
-				return of.list(cmd.Context(), cmd.OutOrStdout())
+				return of.printCheckpoints(cmd.Context(), cmd.OutOrStdout())
 			case forget:
-				return of.ask(cmd.Context(), http.MethodDelete, nil, args[0])
+				return of.requestCheckpoint(cmd.Context(), http.MethodDelete, nil, args[0])
 			}
 			var info checkpoint.Info
-			if err := of.ask(cmd.Context(), http.MethodPost, &info, args[0]); err != nil {
+			if err := of.requestCheckpoint(cmd.Context(), http.MethodPost, &info, args[0]); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "checkpoint %s: %d objects at revision %d\n", info.Name, info.Objects, info.Revision)
@@ -60,7 +60,7 @@ the changes.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var done checkpoint.Outcome
-			if err := of.ask(cmd.Context(), http.MethodPost, &done, args[0], "reset"); err != nil {
+			if err := of.requestCheckpoint(cmd.Context(), http.MethodPost, &done, args[0], "reset"); err != nil {
 				return err
 			}
 			for _, warning := range done.Warnings {
@@ -74,15 +74,15 @@ the changes.`,
 	return cmd
 }
 
-// ask sends a request for a path below checkpoint.Path. It decodes the response into *out, unless out is nil.
-func (r *remote) ask(ctx context.Context, method string, out any, below ...string) error {
+// requestCheckpoint sends a request for a path below checkpoint.Path. It decodes the response into *out, unless out is nil.
+func (r *remote) requestCheckpoint(ctx context.Context, method string, out any, below ...string) error {
 	return r.request(ctx, method, path.Join(append([]string{checkpoint.Path}, below...)...), nil, out)
 }
 
-// list prints the server's checkpoints.
-func (r *remote) list(ctx context.Context, w io.Writer) error {
+// printCheckpoints prints the server's checkpoints.
+func (r *remote) printCheckpoints(ctx context.Context, w io.Writer) error {
 	var all struct{ Items []checkpoint.Info }
-	if err := r.ask(ctx, http.MethodGet, &all); err != nil {
+	if err := r.requestCheckpoint(ctx, http.MethodGet, &all); err != nil {
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)

@@ -32,7 +32,7 @@ func newCluster() *cobra.Command {
 	c.addTo(o.sections.FlagSet("cluster"))
 	o.sections.Order = append([]string{"cluster"}, o.sections.Order[:len(o.sections.Order)-1]...)
 	o.beside = c.prepare
-	return serving(o, &cobra.Command{
+	return serverCommand(o, &cobra.Command{
 		Use:   "cluster",
 		Short: "Run a cluster: API server, controllers, scheduler and simulated nodes",
 		Long: `Run a cluster on this machine: the API server with its etcd in this process, and

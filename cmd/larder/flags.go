@@ -32,10 +32,10 @@ func newOptions(config server.Config) *options {
 	for _, name := range upstream.Order {
 		o.sections.FlagSet(name).AddFlagSet(upstream.FlagSets[name])
 	}
-	o.removed(o.sections.FlagSet("misc"))
+	o.addRemoved(o.sections.FlagSet("misc"))
 	o.larder(o.sections.FlagSet("larder"))
 	o.annotate()
-	o.global(o.sections.FlagSet("global"))
+	o.addGlobal(o.sections.FlagSet("global"))
 	return o
 }
 

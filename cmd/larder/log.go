@@ -15,9 +15,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// asksForLog reports whether any logging flag was set. If so, the log is like kube-apiserver's. Otherwise
+// setsLogFlags reports whether any logging flag was set. If so, the log is like kube-apiserver's. Otherwise
 // silence shortens it.
-func asksForLog(fs *pflag.FlagSet) bool {
+func setsLogFlags(fs *pflag.FlagSet) bool {
 	return changed(fs, func(all *pflag.FlagSet) { logsapi.AddFlags(logsapi.NewLoggingConfiguration(), all) })
 }
 

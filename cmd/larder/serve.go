@@ -29,7 +29,7 @@ var errSecondSignal = errors.New("ended by a second signal")
 func newServe() *cobra.Command {
 	o := newOptions(server.Default())
 	o.scratch = true
-	return serving(o, &cobra.Command{
+	return serverCommand(o, &cobra.Command{
 		Use:   "serve",
 		Short: "Run the API server",
 		Long: `Run a Kubernetes API server.
@@ -49,7 +49,7 @@ func newDev() *cobra.Command {
 	config.TestControllers, config.Checkpoints, config.Faults = true, true, true
 	o := newOptions(config)
 	o.scratch = true
-	return serving(o, &cobra.Command{
+	return serverCommand(o, &cobra.Command{
 		Use:   "dev",
 		Short: "Run the API server with the controllers that tests need",
 		Long: `Run a Kubernetes API server to develop and test controllers with. It is "larder serve"
@@ -66,7 +66,7 @@ Do not run it beside a kube-controller-manager.`,
 const upstreamName = "kube-apiserver"
 
 func newUpstream() *cobra.Command {
-	return serving(newOptions(server.DefaultUpstream()), &cobra.Command{
+	return serverCommand(newOptions(server.DefaultUpstream()), &cobra.Command{
 		Use:   upstreamName,
 		Short: "Run the API server with kube-apiserver's defaults",
 		Long: `Run Larder, a Kubernetes API server, with kube-apiserver's defaults.
@@ -84,8 +84,8 @@ Apart from files that flags name, it writes only a serving certificate, to --cer
 	})
 }
 
-// serving adds the flags of o to cmd, and sets cmd to run a server with them.
-func serving(o *options, cmd *cobra.Command) *cobra.Command {
+// serverCommand adds the flags of o to cmd, and sets cmd to run a server with them.
+func serverCommand(o *options, cmd *cobra.Command) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.NoArgs
 	}
@@ -101,7 +101,7 @@ func serve(cmd *cobra.Command, o *options) error {
 		return nil
 	}
 	up := o.config.ServerRunOptions
-	if !asksForLog(cmd.Flags()) {
+	if !setsLogFlags(cmd.Flags()) {
 		if err := silence(); err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	if err != nil {
 		return err
 	}
-	if asksForLog(cmd.Flags()) {
+	if setsLogFlags(cmd.Flags()) {
 		if err := logsapi.ValidateAndApply(up.Logs, gates); err != nil {
 			return err
 		}

@@ -25,9 +25,9 @@ func addLoggingGates() {
 	}
 }
 
-// removed adds flags that recent versions of kube-apiserver have removed and that manifests may still contain. They had
+// addRemoved adds flags that recent versions of kube-apiserver have removed and that manifests may still contain. They had
 // no effect in the last versions that accepted them.
-func (o *options) removed(fs *pflag.FlagSet) {
+func (o *options) addRemoved(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
 		fs.String(name, "", "Has no effect.")
 		if err := fs.MarkDeprecated(name, "kube-apiserver has removed it, and it has no effect."); err != nil {
@@ -36,7 +36,7 @@ func (o *options) removed(fs *pflag.FlagSet) {
 	}
 }
 
-func (o *options) global(fs *pflag.FlagSet) {
+func (o *options) addGlobal(fs *pflag.FlagSet) {
 	fs.BoolP("help", "h", false, "Print this help.")
 	fs.Var(&o.version, "version", "--version, --version=raw print the version and quit; --version=vX.Y.Z... sets the version that the server reports.")
 	fs.Lookup("version").NoOptDefVal = "true"

@@ -20,7 +20,7 @@ import (
 // pod, and later comes to another credential with the same pod. The next round must check both.
 func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 	for range 50 { // a round walks the credentials as a Go map
-		pods, err := cache.New(cache.Config{Schema: cache.NewSchema("pods", nil)})
+		pods, err := cache.New(cache.Config{Schema: cache.NewResourceSchema("pods", nil)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 // TestCredentialsOfObjectsThatAreBeingDeleted checks that a credential is checked again when its object has been
 // terminating for too long. The object itself does not change then.
 func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
-	pods, err := cache.New(cache.Config{Schema: cache.NewSchema("pods", nil)})
+	pods, err := cache.New(cache.Config{Schema: cache.NewResourceSchema("pods", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func BenchmarkEvents(b *testing.B) {
 	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	encoder := registrytest.New(b, nil).Registry.Endpoint(configmaps, "").View.Encoder(encoding.JSON, encoding.Full)
 	m := new(apimetrics.Resources).Of(configmaps, "").Of("watch", "cluster")
-	object := cache.NewSchema("configmaps", nil)
+	object := cache.NewResourceSchema("configmaps", nil)
 	body, err := (&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b", ResourceVersion: "8"}, Data: map[string]string{"key": "value"}}).Marshal()
 	if err != nil {
 		b.Fatal(err)

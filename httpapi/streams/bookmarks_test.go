@@ -91,7 +91,7 @@ func TestTimeoutsBeforeTheBookmark(t *testing.T) {
 // idleWatcher watches an empty cache that never changes.
 func idleWatcher(t *testing.T, options watch.Options) *watch.Watcher {
 	t.Helper()
-	_, hub := runningHub(t, cache.NewSchema("configmaps", nil), noSource{})
+	_, hub := runningHub(t, cache.NewResourceSchema("configmaps", nil), noSource{})
 	options.After = 7
 	synctest.Wait()
 	w, err := hub.Watch(options)
@@ -117,7 +117,7 @@ func (c *timed) Write(p []byte) (int, error) {
 }
 
 // runningHub returns an empty cache at revision 7 and its hub, which runs until the test ends. source may be nil.
-func runningHub(t testing.TB, objects *cache.Schema, source cache.Source) (*cache.Cache, *watch.Hub) {
+func runningHub(t testing.TB, objects *cache.ResourceSchema, source cache.Source) (*cache.Cache, *watch.Hub) {
 	t.Helper()
 	var hub *watch.Hub
 	kept, err := cache.New(cache.Config{Schema: objects, Source: source, OnAppend: func() { hub.Notify() }})

@@ -25,7 +25,7 @@ import (
 func newWatch(t *testing.T, encoder *encoding.Encoder, to net.Conn, injected *inject.Faults) (_ *watchStream, change func(size int)) {
 	t.Helper()
 	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	objects := cache.NewSchema("configmaps", nil)
+	objects := cache.NewResourceSchema("configmaps", nil)
 	kept, hub := runningHub(t, objects, noSource{})
 	m := new(apimetrics.Resources).Of(configmaps, "").Of("watch", "cluster")
 	ws := &watchStream{encoder: encoder, bookmarks: true, streams: New(), observer: observer{sent: m, open: m, began: time.Now()}, ends: time.Now().Add(time.Hour)}

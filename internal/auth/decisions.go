@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// rememberedDecisions is the number of slots, a power of two.
-	rememberedDecisions = 1 << 12
+	// decisionSlots is the number of slots, a power of two.
+	decisionSlots = 1 << 12
 	// rememberedSize limits the bytes of the key of a slot.
 	rememberedSize = 1 << 10
 )
@@ -35,7 +35,7 @@ type decisions struct {
 	// anyName is a random name that no rule has: a request that is allowed for it is allowed for
 	// objects of any name.
 	anyName string
-	slots   [rememberedDecisions]atomic.Pointer[decided]
+	slots   [decisionSlots]atomic.Pointer[decided]
 }
 
 // decided is one decision. It is immutable.
@@ -105,7 +105,7 @@ func (d *decisions) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes uint64) *decided {
 	var room [flow.KeyRoom]byte
 	key := flow.AppendKey(room[:0], a, a.GetName())
-	slot := &d.slots[maphash.Bytes(d.seed, key)%rememberedDecisions]
+	slot := &d.slots[maphash.Bytes(d.seed, key)%decisionSlots]
 	if known := slot.Load(); known != nil && known.changes == changes && known.key == string(key) {
 		return known
 	}

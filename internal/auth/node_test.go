@@ -104,7 +104,7 @@ func FuzzAppendMasked(f *testing.F) {
 }
 
 // stored returns pod as a cached object.
-func stored(t *testing.T, schema *cache.Schema, revision int64, pod *corev1.Pod) *cache.Object {
+func stored(t *testing.T, schema *cache.ResourceSchema, revision int64, pod *corev1.Pod) *cache.Object {
 	t.Helper()
 	body, err := pod.Marshal()
 	if err != nil {
@@ -118,7 +118,7 @@ func TestGraphFollowsPods(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
 	nodes := node.NewAuthorizer(g.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
-	schema := cache.NewSchema("pods", nil)
+	schema := cache.NewResourceSchema("pods", nil)
 	may := func(node, secret string) bool {
 		decision, _, err := nodes.Authorize(t.Context(), authorizer.AttributesRecord{
 			User: &user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup}},
@@ -172,7 +172,7 @@ func TestGraphFollowsPods(t *testing.T) {
 func TestLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
-	schema := cache.NewSchema("pods", nil)
+	schema := cache.NewResourceSchema("pods", nil)
 	var names []string // no two names share a counter
 	for i := 0; len(names) < 2; i++ {
 		name := fmt.Sprint("n", i)

@@ -70,7 +70,7 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		config.Transformer = t.TransformerForResource(config.GroupResource)
 	}
 	prefix := customPrefix(config.GroupResource)
-	config.Schema = storage.Identified(cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)), true)
+	config.Schema = storage.Identified(cache.NewResourceSchema(config.GroupResource.String(), r.options.budgets.of(prefix)), true)
 	c := &CustomResource{registry: r, codec: encoding.NewCustom(config.CustomConfig)}
 	for _, kind := range config.Kinds {
 		if err := c.codec.Declare(kind.GroupVersionKind, kind.ListKind); err != nil {

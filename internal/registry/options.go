@@ -142,8 +142,8 @@ func (o *options) newResource(of *storagebackend.ConfigForResource, prefix strin
 }
 
 // schema returns the schema of the cached objects of a resource.
-func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache.Index) *cache.Schema {
-	return storage.Identified(cache.NewSchema(gr.String(), o.budgets.of(prefix), indexes...), false)
+func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache.Index) *cache.ResourceSchema {
+	return storage.Identified(cache.NewResourceSchema(gr.String(), o.budgets.of(prefix), indexes...), false)
 }
 
 // records is a builtin.Records.

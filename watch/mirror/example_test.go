@@ -30,7 +30,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	schema := cache.NewSchema("boxes", nil, cache.Index{Field: "color"})
+	schema := cache.NewResourceSchema("boxes", nil, cache.Index{Field: "color"})
 	boxes, err := mirror.New(mirror.Config{Store: store, Prefix: "/boxes/", Schema: schema,
 		Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 			var box struct{ Color string }

@@ -28,7 +28,7 @@ type Config struct {
 	// Copies says that Decode keeps no part of a value, like [cache.Config].Copies.
 	Copies bool
 	// Schema describes the objects; nil is one without indexes. With Decode it is required.
-	Schema *cache.Schema
+	Schema *cache.ResourceSchema
 
 	// Tail follows the store for several Mirrors, and the caller runs it. If it is nil, the Mirror
 	// has its own Tail.
@@ -83,7 +83,7 @@ func New(config Config) (*Mirror, error) {
 // setDefaults fills in a Schema without indexes and a Decode that keeps values as they are.
 func (c *Config) setDefaults() {
 	if c.Schema == nil {
-		c.Schema = cache.NewSchema(c.Prefix, nil)
+		c.Schema = cache.NewResourceSchema(c.Prefix, nil)
 	}
 	if schema := c.Schema; c.Decode == nil {
 		c.Copies = false

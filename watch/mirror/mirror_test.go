@@ -114,7 +114,7 @@ func soon(t *testing.T) context.Context {
 func TestWatchFollowsASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
-		schema := cache.NewSchema("pods", nil, cache.Index{Label: "app"})
+		schema := cache.NewResourceSchema("pods", nil, cache.Index{Label: "app"})
 		var closed []string
 		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix, Schema: schema,
 			Closed: func(history uint64, revision int64) { closed = append(closed, fmt.Sprint(history, revision)) },
@@ -286,7 +286,7 @@ func TestMirrorsShareATail(t *testing.T) {
 func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
-		schema := cache.NewSchema("pods", nil)
+		schema := cache.NewResourceSchema("pods", nil)
 		bad := errors.New("no pod")
 		m := start(t, mirror.Config{Store: store, Prefix: prefix, Schema: schema,
 			Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
@@ -340,7 +340,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"no prefix":        {Store: store},
 		"prefix of a name": {Store: store, Prefix: "/registry/pods"},
 		"no schema":        {Store: store, Prefix: prefix, Decode: decode},
-		"index of nothing": {Store: store, Prefix: prefix, Schema: cache.NewSchema("pods", nil, cache.Index{})},
+		"index of nothing": {Store: store, Prefix: prefix, Schema: cache.NewResourceSchema("pods", nil, cache.Index{})},
 	} {
 		if _, err := mirror.New(config); err == nil {
 			t.Errorf("%s: no error", name)
@@ -366,9 +366,9 @@ func (b *borrowing) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, e
 // borrow the page, whatever Copies says.
 func TestValuesThatAreKeptAreNotBorrowed(t *testing.T) {
 	decode := func(_ context.Context, key string, _ []byte, revision int64) *cache.Object {
-		return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, cache.NewSchema("pods", nil))
+		return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, cache.NewResourceSchema("pods", nil))
 	}
-	for _, config := range []mirror.Config{{}, {Decode: decode, Schema: cache.NewSchema("pods", nil)}} {
+	for _, config := range []mirror.Config{{}, {Decode: decode, Schema: cache.NewResourceSchema("pods", nil)}} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &borrowing{Store: kvtest.NewMemory()}
 			config.Store, config.Prefix, config.Copies = store, prefix, true

@@ -129,7 +129,7 @@ func TestRulesTakeOver(t *testing.T) {
 	}
 }
 
-var pods = cache.NewSchema("pods", nil)
+var pods = cache.NewResourceSchema("pods", nil)
 
 // heldBy returns the bytes that w holds.
 func heldBy(w *Watch) (bytes int) {

@@ -40,7 +40,7 @@ func newBuiltin(t *testing.T, store kv.Store) *Builtin {
 	records := func(config *storagebackend.ConfigForResource, prefix string, newFunc func() runtime.Object) (apistorage.Interface, error) {
 		codec, err := encoding.New(encoding.Config{
 			GroupResource: config.GroupResource, Storage: config.Codec, EncodeVersioner: config.EncodeVersioner,
-			Schema: cache.NewSchema(config.GroupResource.String(), cache.NewBudget(0)), New: newFunc, Attrs: apistorage.DefaultClusterScopedAttr,
+			Schema: cache.NewResourceSchema(config.GroupResource.String(), cache.NewBudget(0)), New: newFunc, Attrs: apistorage.DefaultClusterScopedAttr,
 		})
 		if err != nil {
 			return nil, err

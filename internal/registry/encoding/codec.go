@@ -33,7 +33,7 @@ type Config struct {
 	Transformer value.Transformer
 
 	// Schema is the schema of the objects that the Codec makes for the cache.
-	Schema *cache.Schema
+	Schema *cache.ResourceSchema
 
 	// New and NewList make empty objects of the type that handlers and strategies use.
 	New     func() runtime.Object

@@ -45,7 +45,7 @@ func converted(t *testing.T) (*encoding.Version, *cache.Object, conversions) {
 	var custom *encoding.Custom
 	custom = encoding.NewCustom(encoding.CustomConfig{
 		GroupResource: schema.GroupResource{Group: "example.com", Resource: "shelves"}, Versions: 2, Webhook: true,
-		Schema: cache.NewSchema("shelves", nil),
+		Schema: cache.NewResourceSchema("shelves", nil),
 		Make: sync.OnceValue(func() error {
 			_, err := custom.Add(shelfV2, calls, func(runtime.Object) (labels.Set, fields.Set, error) { return nil, nil, nil })
 			return err
@@ -129,7 +129,7 @@ func TestConversionsAreLimited(t *testing.T) {
 		left, leave := context.WithCancel(t.Context())
 		leave()
 		another := func(i int) *cache.Object {
-			return cache.NewObject(cache.ObjectConfig{Key: fmt.Sprint(i), Revision: 1, Body: o.Body()}, cache.NewSchema("shelves", nil))
+			return cache.NewObject(cache.ObjectConfig{Key: fmt.Sprint(i), Revision: 1, Body: o.Body()}, cache.NewResourceSchema("shelves", nil))
 		}
 		const most = 1000
 		for i := range most {

@@ -64,7 +64,7 @@ type CustomConfig struct {
 	Transformer value.Transformer
 
 	// Schema is the schema of the cached objects.
-	Schema *cache.Schema
+	Schema *cache.ResourceSchema
 }
 
 // NewCustom returns a Custom that has no versions yet.

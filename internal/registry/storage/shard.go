@@ -68,7 +68,7 @@ func shardOf(selector sharding.Selector) (*cache.Shard, error) {
 
 // Identified returns schema with UIDs for shards, if the feature is on. custom says that the canonical
 // encoding is JSON.
-func Identified(schema *cache.Schema, custom bool) *cache.Schema {
+func Identified(schema *cache.ResourceSchema, custom bool) *cache.ResourceSchema {
 	if Sharded() {
 		if custom {
 			schema.IdentifyBy(wire.UIDJSON)

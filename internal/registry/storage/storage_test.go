@@ -156,7 +156,7 @@ type fixtureConfig struct {
 
 func (c fixtureConfig) newResource(t *testing.T) *Resource {
 	t.Helper()
-	c.codec.Schema = Identified(cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"}), false)
+	c.codec.Schema = Identified(cache.NewResourceSchema("pods", nil, cache.Index{Field: "spec.nodeName"}), false)
 	var err error
 	if c.Codec, err = encoding.New(c.codec); err != nil {
 		t.Fatal(err)

@@ -140,7 +140,7 @@ func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
 		return Info{}, fmt.Errorf("checkpoint: waiting for another: %w", err)
 	}
 	defer c.busy.Release(1)
-	room, err := c.room(name)
+	room, err := c.maxSize(name)
 	if err != nil {
 		return Info{}, err
 	}
@@ -161,8 +161,8 @@ func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
 	return taken.info, nil
 }
 
-// room returns the maximum size in bytes of a checkpoint with that name.
-func (c *Checkpoints) room(name string) (int64, error) {
+// maxSize returns the maximum size in bytes of a checkpoint with that name.
+func (c *Checkpoints) maxSize(name string) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	room, others := c.config.MaxBytes, 0

@@ -56,7 +56,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	if err := c.provide(config.Host, config.CAData); err != nil {
+	if err := c.writeFiles(config.Host, config.CAData); err != nil {
 		return err
 	}
 	if err := c.authorizeKwok(ctx, client); err != nil {

@@ -27,8 +27,8 @@ const kwokRole = "larder:kwok"
 
 func (c *Cluster) kubeconfig(program string) string { return c.file(program + ".kubeconfig") }
 
-// provide writes the files that the programs read.
-func (c *Cluster) provide(url string, trust []byte) error {
+// writeFiles writes the files that the programs read.
+func (c *Cluster) writeFiles(url string, trust []byte) error {
 	authority, err := pki.Load(c.file("pki"))
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)

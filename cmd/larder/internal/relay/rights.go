@@ -71,7 +71,7 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 	authorization := options.NewBuiltInAuthorizationOptions()
 	authorization.Modes, authorization.WebhookConfigFile = []string{modes.ModeWebhook}, "none" // AccessReviews replaces the file
 	at := func(path string) *rest.Config {
-		return &rest.Config{Host: base.JoinPath(path).String(), Transport: reviewing{client.Transport}, Timeout: reviewTimeout, QPS: -1}
+		return &rest.Config{Host: base.JoinPath(path).String(), Transport: reviewTransport{client.Transport}, Timeout: reviewTimeout, QPS: -1}
 	}
 	tokens, err := tokenwebhook.New(at(tokenReviews), "v1", nil, retries)
 	if err != nil {
@@ -92,11 +92,11 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 	})
 }
 
-// reviewing sends reviews. It rejects a response that is not a review, such as the page of a proxy in front of the
+// reviewTransport sends reviews. It rejects a response that is not a review, such as the page of a proxy in front of the
 // upstream.
-type reviewing struct{ next http.RoundTripper }
+type reviewTransport struct{ next http.RoundTripper }
 
-func (r reviewing) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r reviewTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := r.next.RoundTrip(req)
 	if err != nil || resp.StatusCode >= 300 {
 		return resp, err

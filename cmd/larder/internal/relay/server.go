@@ -114,7 +114,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, nil) })
 	}
 	for _, of := range s.config.Upstreams {
-		u, err := s.reach(ctx, of)
+		u, err := s.connect(ctx, of)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	for _, u := range s.upstreams {
 		behind[u.Name] = u.http
 		s.layers.Start(ctx, "relay "+u.Name, u.relay.Run)
-		s.layers.Start(ctx, "permissions "+u.Name, u.warn)
+		s.layers.Start(ctx, "permissions "+u.Name, u.warnOfMissingPermissions)
 		s.layers.Start(ctx, "serving "+u.Name, u.http.Run)
 	}
 	if behind[""] == nil {
@@ -222,7 +222,7 @@ func (s *Server) serve(u *upstream, resources *registry.Registry, memoryLimit *r
 	if err != nil {
 		return err
 	}
-	last := newStale(s.config.ServeStale)
+	last := newDecisionFallback(s.config.ServeStale)
 	health, err := path.NewAuthorizer([]string{"/healthz", "/livez", "/readyz"})
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)

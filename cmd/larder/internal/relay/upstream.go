@@ -77,9 +77,9 @@ type upstream struct {
 	http   *httpapi.Server
 }
 
-// reach creates the client, authentication and authorization of an upstream. It sends no request, so an unreachable
+// connect creates the client, authentication and authorization of an upstream. It sends no request, so an unreachable
 // upstream does not delay others.
-func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
+func (s *Server) connect(ctx context.Context, of Upstream) (*upstream, error) {
 	u := &upstream{Upstream: of, logger: s.config.Logger}
 	if u.Name != "" {
 		u.logger = u.logger.With("upstream", u.Name)
@@ -102,13 +102,13 @@ func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
 // clientFor returns a client with the relay's own credentials.
 func clientFor(config *rest.Config) (*http.Client, error) {
 	transport, err := relay.TransportFor(config)
-	return &http.Client{Transport: direct{transport}}, err
+	return &http.Client{Transport: noRedirects{transport}}, err
 }
 
-// direct rejects redirects, because the transport would send the relay's credentials to any server.
-type direct struct{ http.RoundTripper }
+// noRedirects rejects redirects, because the transport would send the relay's credentials to any server.
+type noRedirects struct{ http.RoundTripper }
 
-func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := d.RoundTripper.RoundTrip(req)
 	if err == nil && resp.StatusCode/100 == 3 {
 		resp.Body.Close()
@@ -117,8 +117,8 @@ func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// warn waits until the upstream responds, and logs the permissions that the relay lacks. It returns when ctx ends.
-func (u *upstream) warn(ctx context.Context) error {
+// warnOfMissingPermissions waits until the upstream responds, and logs the permissions that the relay lacks. It returns when ctx ends.
+func (u *upstream) warnOfMissingPermissions(ctx context.Context) error {
 	client, err := kubernetes.NewForConfigAndClient(u.rest, u.client)
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)

@@ -55,7 +55,7 @@ type resets struct {
 func (r resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
-	if warnings, err = r.unstoppable(ctx); err != nil {
+	if warnings, err = r.otherControllers(ctx); err != nil {
 		return nil, nil, err
 	}
 	if r.controllers == nil {
@@ -65,8 +65,8 @@ func (r resets) pauseControllers(ctx context.Context) (resume func(), warnings [
 	return resume, warnings, err
 }
 
-// unstoppable returns warnings about other processes that may delete restored objects.
-func (r resets) unstoppable(ctx context.Context) (warnings []string, err error) {
+// otherControllers returns warnings about other processes that may delete restored objects.
+func (r resets) otherControllers(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
 	namespaces, err := r.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // a list, because informers may be behind
 	if err != nil {

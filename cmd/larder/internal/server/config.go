@@ -217,9 +217,9 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// reach checks that the kubernetes service's endpoints can have the address public, as kubernetes
+// checkAdvertised checks that the kubernetes service's endpoints can have the address public, as kubernetes
 // cmd/kube-apiserver/app/options/validation.go does. public may be nil.
-func (c *Config) reach(public net.IP) error {
+func (c *Config) checkAdvertised(public net.IP) error {
 	services := &c.PrimaryServiceClusterIPRange
 	if len(public) == 0 || c.EndpointReconcilerType == string(reconcilers.NoneEndpointReconcilerType) || netutils.IsIPv4CIDR(services) == netutils.IsIPv4(public) {
 		return nil

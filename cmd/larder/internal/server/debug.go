@@ -63,7 +63,7 @@ func (c *Config) addStatusPages(handlers handlerMap) {
 	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentStatusz) {
 		listed = append(listed, statusz.DefaultStatuszPath)
 		slices.Sort(listed)
-		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{c.effective()}, statusz.WithListedPaths(listed)))
+		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{c.effectiveVersion()}, statusz.WithListedPaths(listed)))
 	}
 }
 

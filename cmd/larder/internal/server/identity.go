@@ -135,7 +135,7 @@ func (id *identity) resolve(c *Config) error {
 	if len(given) > 0 && !given.IsUnspecified() || !bind.IsLoopback() && !id.advertise.IsLoopback() {
 		id.publish = id.advertise
 	}
-	if err := c.reach(id.publish); err != nil {
+	if err := c.checkAdvertised(id.publish); err != nil {
 		return err
 	}
 	host := "127.0.0.1"

@@ -68,7 +68,7 @@ func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 		return 0, err
 	}
 	defer ready.Close()
-	next, err := h.fork(theirs)
+	next, err := h.startProcess(theirs)
 	theirs.Close()
 	if err != nil {
 		return 0, err
@@ -92,9 +92,9 @@ func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	return 0, fmt.Errorf("process %d ended before it was ready: %v", next.Pid, state)
 }
 
-// fork starts the process with the files that it inherits. It gets the listener's descriptor without os.File, which
+// startProcess starts the process with the files that it inherits. It gets the listener's descriptor without os.File, which
 // would make the socket blocking in this process.
-func (h handover) fork(ready *os.File) (next *os.Process, err error) {
+func (h handover) startProcess(ready *os.File) (next *os.Process, err error) {
 	raw, err := h.listener.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return nil, err

@@ -122,7 +122,7 @@ func (c *Config) validateFiles() error {
 // validateMetrics checks --show-hidden-metrics-for-version, which upstream's options compare with
 // a version that only linker flags set.
 func (c *Config) validateMetrics() error {
-	binary := c.effective().BinaryVersion()
+	binary := c.effectiveVersion().BinaryVersion()
 	previous := fmt.Sprintf("%d.%d", binary.Major(), binary.Minor()-1)
 	if shown := c.Metrics.ShowHiddenMetricsForVersion; shown != "" && shown != previous {
 		return fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%v'. Only the previous minor version is allowed", previous)
@@ -130,8 +130,8 @@ func (c *Config) validateMetrics() error {
 	return nil
 }
 
-// effective returns upstream's effective version, which is the emulated version of Kubernetes.
-func (c *Config) effective() basecompatibility.EffectiveVersion {
+// effectiveVersion returns upstream's effective version, which is the emulated version of Kubernetes.
+func (c *Config) effectiveVersion() basecompatibility.EffectiveVersion {
 	o := c.GenericServerRunOptions
 	return o.ComponentGlobalsRegistry.EffectiveVersionFor(o.ComponentName)
 }
@@ -142,7 +142,7 @@ func (c *Config) version() apimachineryversion.Info {
 	if c.GitVersion != "" {
 		info.GitVersion = c.GitVersion
 	}
-	effective := c.effective()
+	effective := c.effectiveVersion()
 	if emulated := effective.EmulationVersion(); emulated != nil {
 		info.EmulationMajor, info.EmulationMinor = number(emulated.Major()), number(emulated.Minor())
 	}
@@ -167,7 +167,7 @@ func (c *Config) resources() (*serverstorage.ResourceConfig, error) {
 		{aggregator.DefaultAPIResourceConfigSource(), aggregatorscheme.Scheme},
 	} {
 		target := &genericapiserver.Config{
-			EffectiveVersion:           c.effective(),
+			EffectiveVersion:           c.effectiveVersion(),
 			EmulationForwardCompatible: c.GenericServerRunOptions.EmulationForwardCompatible,
 		}
 		if err := c.APIEnablement.ApplyTo(target, of.defaults, of.scheme); err != nil {
@@ -202,9 +202,9 @@ func (c *Config) listen() (net.Listener, error) {
 	return info.Listener, nil
 }
 
-// fresh returns a function that reports whether upstream would have no cache for a resource.
+// uncached returns a function that reports whether upstream would have no cache for a resource.
 // Reads of such resources are always consistent with the store.
-func (c *Config) fresh() func(schema.GroupResource) bool {
+func (c *Config) uncached() func(schema.GroupResource) bool {
 	if !c.Etcd.EnableWatchCache {
 		return func(schema.GroupResource) bool { return true }
 	}

@@ -113,11 +113,11 @@ func build(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return gather(filepath.Join(kwok, "kustomize", "stage"), filepath.Join(dir, Stages))
+	return joinStages(filepath.Join(kwok, "kustomize", "stage"), filepath.Join(dir, Stages))
 }
 
-// gather writes the stages in kwok's module to one file.
-func gather(from, file string) error {
+// joinStages writes the stages in kwok's module to one file.
+func joinStages(from, file string) error {
 	var all bytes.Buffer
 	for _, pattern := range stages {
 		names, err := filepath.Glob(filepath.Join(from, filepath.FromSlash(pattern)))

@@ -85,12 +85,12 @@ func TestLastDecisions(t *testing.T) {
 		"repetitions do not renew": {{0, allows, true, false, 1}, {50 * time.Second, down, true, false, 1}, {11 * time.Second, down, false, true, 1}},
 		"refused":                  {{0, allows, true, false, 1}, {time.Second, refuses, false, false, 1}, {time.Second, down, false, true, 1}},
 		"silent":                   {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}},
-		"not asked at once again":  {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}, {pause / 2, down, true, false, 0}, {pause, refuses, false, false, 1}},
+		"not asked at once again":  {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}, {fallbackPause / 2, down, true, false, 0}, {fallbackPause, refuses, false, false, 1}},
 		"back":                     {{0, allows, true, false, 1}, {61 * time.Second, down, false, true, 1}, {time.Second, allows, true, false, 1}},
 	} {
 		t.Run("token/"+name, func(t *testing.T) {
 			o := new(oracle)
-			authenticates := newStale(time.Minute).authenticator(o)
+			authenticates := newDecisionFallback(time.Minute).authenticator(o)
 			follow(t, o, steps, func(t *testing.T) (bool, error) {
 				_, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns"))
 				return ok, err
@@ -98,7 +98,7 @@ func TestLastDecisions(t *testing.T) {
 		})
 		t.Run("request/"+name, func(t *testing.T) {
 			o := new(oracle)
-			authorizes := newStale(time.Minute).authorizer(o)
+			authorizes := newDecisionFallback(time.Minute).authorizer(o)
 			if name == "refused" { // the refusal is repeated
 				steps[2].err = false
 			}
@@ -117,7 +117,7 @@ func follow(t *testing.T, o *oracle, steps []step, ask func(*testing.T) (bool, e
 			time.Sleep(step.after)
 			*o = step.oracle
 			began := time.Now()
-			if ok, err := ask(t); ok != step.ok || (err != nil) != step.err || o.asked != step.asked || time.Since(began) > patience {
+			if ok, err := ask(t); ok != step.ok || (err != nil) != step.err || o.asked != step.asked || time.Since(began) > fallbackTimeout {
 				t.Errorf("step %d: %v, %v, after %d questions and %v", i, ok, err, o.asked, time.Since(began))
 			}
 		}
@@ -127,7 +127,7 @@ func follow(t *testing.T, o *oracle, steps []step, ask func(*testing.T) (bool, e
 // TestReasonsOfRefusals checks that an error that the upstream returned counts as a refusal.
 func TestReasonsOfRefusals(t *testing.T) {
 	o := &oracle{ok: true}
-	a := newStale(time.Minute).authenticator(o)
+	a := newDecisionFallback(time.Minute).authenticator(o)
 	for i, step := range []struct {
 		err error
 		ok  bool
@@ -143,7 +143,7 @@ func TestReasonsOfRefusals(t *testing.T) {
 // else does.
 func TestReviewsAreForbidden(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errors.New("not for relays"))
-	authorizes := newStale(time.Minute).authorizer(&oracle{err: utilerrors.NewAggregate([]error{forbidden})})
+	authorizes := newDecisionFallback(time.Minute).authorizer(&oracle{err: utilerrors.NewAggregate([]error{forbidden})})
 	for through, change := range map[bool]func(*authorizer.AttributesRecord){
 		true: func(*authorizer.AttributesRecord) {}, false: func(a *authorizer.AttributesRecord) { a.Verb = "impersonate" },
 	} {
@@ -158,7 +158,7 @@ func TestReviewsAreForbidden(t *testing.T) {
 
 // TestDecisionsAreOfOneRequest checks that a decision is repeated only for the same credential and request.
 func TestDecisionsAreOfOneRequest(t *testing.T) {
-	s := newStale(time.Minute)
+	s := newDecisionFallback(time.Minute)
 	seen := make(map[digest]int)
 	for i, change := range []func(*http.Request){
 		func(*http.Request) {},
@@ -210,23 +210,23 @@ func TestDecisionsAreOfOneRequest(t *testing.T) {
 
 // TestLaterDecisionsCount checks that a late decision does not replace the decision of a later review.
 func TestLaterDecisionsCount(t *testing.T) {
-	m, now := newStale(time.Hour).users, time.Now()
-	refusal, approval := &remembered{asked: now}, &remembered{asked: now.Add(-time.Minute), response: new(authenticator.Response)}
-	m.remember(digest{}, refusal)
-	m.remember(digest{}, approval)
-	if m.recall(digest{}) != refusal {
+	m, now := newDecisionFallback(time.Hour).users, time.Now()
+	refusal, approval := &pastDecision{asked: now}, &pastDecision{asked: now.Add(-time.Minute), response: new(authenticator.Response)}
+	m.add(digest{}, refusal)
+	m.add(digest{}, approval)
+	if m.get(digest{}) != refusal {
 		t.Error("an older approval replaces a refusal")
 	}
 }
 
 // TestLargeDecisionsAreNotRemembered checks that large users and reasons do not fill the memory.
 func TestLargeDecisionsAreNotRemembered(t *testing.T) {
-	s := newStale(time.Hour)
-	many := &user.DefaultInfo{Name: "ann", Groups: make([]string, 2*maxRemembered)}
-	for name, large := range map[string]*remembered{"user": {response: &authenticator.Response{User: many}}, "reason": {reason: strings.Repeat("x", 2*maxRemembered)}} {
+	s := newDecisionFallback(time.Hour)
+	many := &user.DefaultInfo{Name: "ann", Groups: make([]string, 2*maxDecisionSize)}
+	for name, large := range map[string]*pastDecision{"user": {response: &authenticator.Response{User: many}}, "reason": {reason: strings.Repeat("x", 2*maxDecisionSize)}} {
 		large.asked = time.Now()
-		s.users.remember(digest{}, large)
-		if s.users.recall(digest{}) != nil {
+		s.users.add(digest{}, large)
+		if s.users.get(digest{}) != nil {
 			t.Error(name)
 		}
 	}
@@ -235,7 +235,7 @@ func TestLargeDecisionsAreNotRemembered(t *testing.T) {
 // TestNothingIsRepeatedWithoutABound checks that by default no decision is repeated.
 func TestNothingIsRepeatedWithoutABound(t *testing.T) {
 	o := &oracle{ok: true}
-	a := newStale(0).authenticator(o)
+	a := newDecisionFallback(0).authenticator(o)
 	if _, ok, _ := a.AuthenticateRequest(bearer(t, "anns")); !ok {
 		t.Fatal("refused")
 	}

@@ -24,38 +24,41 @@ import (
 )
 
 const (
-	// rememberedDecisions limits the entries of each memory.
-	rememberedDecisions = 10_000
-	// maxRemembered limits the text of an entry.
-	maxRemembered = 16 << 10
-	// patience limits the wait for the upstream if there is a last decision. After a timeout, last decisions are
-	// repeated for pause without a request to the upstream.
-	patience, pause = 2 * time.Second, time.Second
+	// maxDecisions limits the entries of each decisionCache.
+	maxDecisions = 10_000
+	// maxDecisionSize limits the text of an entry.
+	maxDecisionSize = 16 << 10
+	// fallbackTimeout limits the wait for the upstream if there is a last decision. After a timeout, last decisions are
+	// repeated for fallbackPause without a request to the upstream.
+	fallbackTimeout, fallbackPause = 2 * time.Second, time.Second
 )
 
-// stale repeats the last decisions of authenticators and authorizers while the upstream does not respond. Decisions
-// expire. A refusal replaces an earlier approval.
-type stale struct {
+// decisionFallback repeats the last decisions of authenticators and authorizers while the upstream does not respond.
+// Decisions expire. A refusal replaces an earlier approval.
+type decisionFallback struct {
 	digester         *identity.Digester
-	users, decisions *memory
+	users, decisions *decisionCache
 	failed           atomic.Pointer[time.Time] // time of the last missing response of the upstream, nil without one
 }
 
-// newStale returns an empty stale, whose decisions expire after bound. If bound is 0, it repeats none.
-func newStale(bound time.Duration) *stale {
-	newMemory := func() *memory { return &memory{bound: bound, entries: cache.NewLRUExpireCache(rememberedDecisions)} }
-	return &stale{digester: identity.NewDigester(), users: newMemory(), decisions: newMemory()}
+// newDecisionFallback returns an empty decisionFallback, whose decisions expire after bound. If bound is 0, it
+// repeats none.
+func newDecisionFallback(bound time.Duration) *decisionFallback {
+	newCache := func() *decisionCache {
+		return &decisionCache{bound: bound, entries: cache.NewLRUExpireCache(maxDecisions)}
+	}
+	return &decisionFallback{digester: identity.NewDigester(), users: newCache(), decisions: newCache()}
 }
 
 // authenticator returns an authenticator that falls back on next's last decisions about tokens.
-func (s *stale) authenticator(next authenticator.Request) authenticator.Request {
+func (s *decisionFallback) authenticator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		key, ok := s.credentialKey(req)
 		if !ok {
 			return next.AuthenticateRequest(req)
 		}
-		last := s.users.recall(key)
-		if last != nil && last.response != nil && s.pauses() {
+		last := s.users.get(key)
+		if last != nil && last.response != nil && s.isPaused() {
 			return last.response, true, nil
 		}
 		ctx, cancel := last.limit(req.Context())
@@ -72,24 +75,24 @@ func (s *stale) authenticator(next authenticator.Request) authenticator.Request 
 		if err != nil && errors.Is(err, context.Canceled) {
 			return resp, ok, err // the client has disconnected
 		}
-		now := &remembered{asked: asked}
+		now := &pastDecision{asked: asked}
 		if ok && err == nil {
 			now.response = resp
 		}
-		s.users.remember(key, now)
+		s.users.add(key, now)
 		return resp, ok, err
 	})
 }
 
 // authorizer returns an authorizer that falls back on next's last decisions.
-func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
+func (s *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		key, err := s.attributesKey(a)
 		if err != nil {
 			return next.Authorize(ctx, a)
 		}
-		last := s.decisions.recall(key)
-		if last != nil && s.pauses() {
+		last := s.decisions.get(key)
+		if last != nil && s.isPaused() {
 			return last.decision, last.reason, nil
 		}
 		limited, cancel := last.limit(ctx)
@@ -98,7 +101,7 @@ func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 		decision, reason, err := next.Authorize(limited, a)
 		switch {
 		case err == nil || decision != authorizer.DecisionNoOpinion:
-			s.decisions.remember(key, &remembered{asked: asked, decision: decision, reason: reason})
+			s.decisions.add(key, &pastDecision{asked: asked, decision: decision, reason: reason})
 		case mayNotReview(err) && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
 			return decision, reason, utilerrors.NewAggregate([]error{relay.ErrNoReviews, err})
 		case auth.IsUnreachable(err):
@@ -120,22 +123,22 @@ func mayNotReview(err error) bool {
 }
 
 // fail records that the upstream has not responded, unless the client's own context has ended.
-func (s *stale) fail(ctx context.Context) {
+func (s *decisionFallback) fail(ctx context.Context) {
 	if ctx.Err() == nil {
 		now := time.Now()
 		s.failed.Store(&now)
 	}
 }
 
-// pauses reports whether requests to the upstream are paused.
-func (s *stale) pauses() bool {
+// isPaused reports whether requests to the upstream are paused.
+func (s *decisionFallback) isPaused() bool {
 	failed := s.failed.Load()
-	return failed != nil && time.Since(*failed) < pause
+	return failed != nil && time.Since(*failed) < fallbackPause
 }
 
 // credentialKey returns a digest of the credentials of req. It returns false if req has no token, so that the
 // upstream does not decide.
-func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
+func (s *decisionFallback) credentialKey(req *http.Request) (key digest, ok bool) {
 	b := fmt.Appendf(nil, "%q %q ", req.Header["Authorization"], req.Header["Sec-Websocket-Protocol"])
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		b = append(b, req.TLS.PeerCertificates[0].Raw...)
@@ -144,7 +147,7 @@ func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
 }
 
 // attributesKey returns a digest of all attributes that a SubjectAccessReview contains.
-func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
+func (s *decisionFallback) attributesKey(a authorizer.Attributes) (key digest, err error) {
 	fields, err := a.GetFieldSelector()
 	if err != nil {
 		return key, err
@@ -162,8 +165,8 @@ func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
 
 type digest = [sha256.Size]byte
 
-// remembered is a decision, with the time of its request. It is immutable.
-type remembered struct {
+// pastDecision is a decision, with the time of its request. It is immutable.
+type pastDecision struct {
 	asked time.Time
 
 	response *authenticator.Response // nil is a refusal
@@ -172,36 +175,36 @@ type remembered struct {
 }
 
 // limit returns the context of a request to the upstream. It ends early if there is a last decision.
-func (r *remembered) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+func (r *pastDecision) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r == nil {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, patience)
+	return context.WithTimeout(ctx, fallbackTimeout)
 }
 
-// memory holds the last decisions.
-type memory struct {
+// decisionCache holds the last decisions.
+type decisionCache struct {
 	bound   time.Duration
 	entries *cache.LRUExpireCache
 
-	mu sync.Mutex // orders remember
+	mu sync.Mutex // orders add
 }
 
-// recall returns the decision of a key, nil if there is none or it has expired.
-func (m *memory) recall(key digest) *remembered {
+// get returns the decision of a key, nil if there is none or it has expired.
+func (m *decisionCache) get(key digest) *pastDecision {
 	known, _ := m.entries.Get(key)
-	r, _ := known.(*remembered)
+	r, _ := known.(*pastDecision)
 	return r
 }
 
-// remember stores a decision unless it is too large, or memory has the decision of a later request.
-func (m *memory) remember(key digest, r *remembered) {
+// add stores a decision unless it is too large, or there is the decision of a later request.
+func (m *decisionCache) add(key digest, r *pastDecision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if last := m.recall(key); last != nil && last.asked.After(r.asked) || len(r.reason) > maxRemembered {
+	if last := m.get(key); last != nil && last.asked.After(r.asked) || len(r.reason) > maxDecisionSize {
 		return
 	}
-	if r.response != nil && len(fmt.Sprint(r.response.User)) > maxRemembered {
+	if r.response != nil && len(fmt.Sprint(r.response.User)) > maxDecisionSize {
 		return
 	}
 	m.entries.Add(key, r, m.bound-time.Since(r.asked))
