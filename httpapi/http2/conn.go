@@ -93,7 +93,6 @@ type Conn struct {
 	window        int64                // guarded by mu: bytes that may be sent
 	waiting       int                  // guarded by mu: writers that wait for a window
 	initial       int64                // guarded by mu: the window of a new stream
-	frame         int                  // guarded by mu: the largest frame to be sent
 	memory        memoryUsage          // guarded by mu
 	memoryHolders map[*stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
 	control       []byte               // guarded by mu: frames that wait for writeMu
@@ -122,8 +121,7 @@ var (
 func (s *Server) NewConn(c net.Conn) *Conn {
 	m := &Conn{
 		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*stream),
-		window: initialWindow, initial: initialWindow, frame: initialFrame,
-		memory: newMemoryUsage(&s.config), idleSince: time.Now(),
+		window: initialWindow, initial: initialWindow, memory: newMemoryUsage(&s.config), idleSince: time.Now(),
 		flood: flowcontrol.NewTokenBucketPassiveRateLimiter(floodRate, floodBurst),
 	}
 	if invariants.Enabled {
@@ -185,7 +183,6 @@ func (c *Conn) handshake() error {
 	if err := c.conn.SetReadDeadline(c.headerUntil); err != nil {
 		return err
 	}
-	(*frameReader)(c).open()
 	var preface [len(http2.ClientPreface)]byte
 	if _, err := io.ReadFull((*frameReader)(c), preface[:]); err != nil {
 		return err
@@ -278,8 +275,7 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.Release()
 	}
-	until := time.Now().Add(goAwayWait)
-	if c.conn.SetDeadline(until) != nil {
+	if c.conn.SetDeadline(time.Now().Add(goAwayWait)) != nil {
 		return
 	}
 	c.mu.Lock()
@@ -293,7 +289,7 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 		return
 	}
 	var rest [4 << 10]byte
-	for err == nil && time.Now().Before(until) {
+	for err == nil {
 		_, err = c.conn.Read(rest[:])
 	}
 }

@@ -62,10 +62,7 @@ func (c *Conn) setLocked(s http2.Setting) error {
 	if err := s.Valid(); err != nil {
 		return err
 	}
-	switch s.ID {
-	case http2.SettingMaxFrameSize:
-		c.frame = int(s.Val)
-	case http2.SettingInitialWindowSize:
+	if s.ID == http2.SettingInitialWindowSize {
 		more := int64(s.Val) - c.initial
 		c.initial = int64(s.Val)
 		for _, st := range c.streams {
@@ -89,12 +86,7 @@ func (c *Conn) ping(f *http2.PingFrame) error {
 		return nil
 	}
 	if f.Data == goAwayMark {
-		c.mu.Lock()
-		asked := c.goingAway == goAwaySent
-		c.mu.Unlock()
-		if asked {
-			c.goAway(goAwayDone)
-		}
+		c.goAway(goAwayDone)
 	}
 	return c.checkFlood()
 }

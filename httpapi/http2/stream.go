@@ -37,7 +37,6 @@ type stream struct {
 	over      error         // guarded by c.mu: why nothing can be sent any more
 	sent      bool          // guarded by c.mu: the response is whole
 	waits     bool          // guarded by c.mu: a write waits for a window
-	serving   bool          // guarded by c.mu: the exchange has not ended
 	answering bool          // guarded by c.mu: c.answering counts the stream
 	wake      chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
 	callbacks []func()      // guarded by c.mu: are called when the client leaves
@@ -55,10 +54,10 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
 	config := &c.s.config
-	if config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
+	if rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
 		c.GoAway()
 	}
-	st := &stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), serving: true, answering: true}
+	st := &stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), answering: true}
 	if !whole {
 		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxUnsent}
 	}
@@ -156,7 +155,6 @@ func (st *stream) answered() {
 	defer st.c.unlock()
 	st.c.memory.freeHeader(st.header)
 	st.header = 0
-	st.serving = false
 }
 
 // runCallbacks removes and calls the functions that OnEnd has registered.

@@ -56,17 +56,11 @@ func (c *Conn) unlockWrites() {
 		}
 		c.waiter = nil
 		c.writeMu.Unlock()
-		if !c.pending.Load() || c.closed() || !c.writeMu.TryLock() {
+		if !c.pending.Load() || !c.writeMu.TryLock() {
 			return
 		}
 		c.waiter = waiter
 	}
-}
-
-func (c *Conn) closed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.over != nil
 }
 
 // maxControl limits the queued control frames: a client that causes more of them does not read.
@@ -208,7 +202,6 @@ func (st *stream) send(head, p []byte, end bool) error {
 		c.unlock()
 		return err
 	}
-	frame := min(c.frame, exchange.RecordSize)
 	if end {
 		c.ending++
 		st.endedLocked()
@@ -220,7 +213,7 @@ func (st *stream) send(head, p []byte, end bool) error {
 		buffer = buffers.Get().(*[]byte)
 		*buffer = (*buffer)[:0]
 	}
-	*buffer = st.appendFrames(*buffer, head, p, end, frame)
+	*buffer = st.appendFrames(*buffer, head, p, end)
 	if st.gather && len(*buffer) <= maxUnsent {
 		c.unsent = buffer
 		return nil
@@ -240,7 +233,7 @@ func (st *stream) send(head, p []byte, end bool) error {
 
 // appendFrames appends head, which has frames already, and the frames of p. Each frame ends at the
 // end of a TLS record.
-func (st *stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte {
+func (st *stream) appendFrames(dst, head, p []byte, end bool) []byte {
 	dst = append(dst, head...)
 	if len(p) == 0 {
 		if end && (len(head) == 0 || head[4]&byte(http2.FlagHeadersEndStream) == 0) {
@@ -253,7 +246,7 @@ func (st *stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte 
 		if room < smallPiece {
 			room += exchange.RecordSize
 		}
-		piece := p[:min(len(p), room, frame)]
+		piece := p[:min(len(p), room, initialFrame)]
 		p = p[len(piece):]
 		var flags http2.Flags
 		if end && len(p) == 0 {
