@@ -63,6 +63,9 @@ func TestRequests(t *testing.T) {
 		"te of connections":    {get("te", "gzip"), "", "", http2.ErrCodeProtocol},
 		"credentials":          {get("authorization", "a", "authorization", "b"), "400", "400 Bad Request: repeated Authorization header\n", 0},
 		"a broken host":        {[]string{":method", "GET", ":scheme", "https", ":authority", "a b", ":path", "/"}, "400", "400 Bad Request: malformed Host header\n", 0},
+		"two types":            {get("content-type", "a", "content-type", "b"), "400", "400 Bad Request: repeated Content-Type header\n", 0},
+		"two hosts":            {get("host", "a", "host", "b"), "400", "400 Bad Request: repeated Host header\n", 0},
+		"two lengths":          {get("content-length", "1", "content-length", "2"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
 		"a broken length":      {get("content-length", "1x"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
 		"expectations":         {get("expect", "x"), "417", "", 0},
 		"a large header":       {get("x", strings.Repeat("y", 1<<20)), "431", "431 Request Header Fields Too Large\n", 0},
@@ -77,7 +80,9 @@ func TestRequests(t *testing.T) {
 		"a name of two lines":  {get("a\nb", "x"), "", "", http2.ErrCodeProtocol},
 		"a value of two lines": {get("a", "b\r\nc: d"), "", "", http2.ErrCodeProtocol},
 		"what a server says":   {get(":status", "200"), "", "", http2.ErrCodeProtocol},
-		"CONNECT to a path":    {[]string{":method", "CONNECT", ":authority", "g:1", ":path", "/", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
+		"CONNECT to a path":    {[]string{":method", "CONNECT", ":authority", "g:1", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"CONNECT by a scheme":  {[]string{":method", "CONNECT", ":authority", "g:1", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
+		"CONNECT to no host":   {[]string{":method", "CONNECT"}, "", "", http2.ErrCodeProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -145,6 +150,9 @@ func TestBodies(t *testing.T) {
 			p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode(trailer...), EndStream: true, EndHeaders: true}))
 			expect(id, "", http2.ErrCodeProtocol)
 		}
+		send(post("/", false, "content-length", "9"), 7, false)
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode("trailer", "x"), EndStream: true, EndHeaders: true}))
+		expect(id, "", http2.ErrCodeProtocol)
 		post("/", false, "content-length", "1048577")
 		expect(id, "0 Request entity too large: limit is 1048576 false", 0)
 		send(post("/", false), 200_000, false) // and no more
@@ -163,24 +171,43 @@ func TestBodies(t *testing.T) {
 	})
 }
 
-// TestBodyBeyondItsWindowIsRefused checks that a client that sends more of a body than its window allows is cut
-// off.
-func TestBodyBeyondItsWindowIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			x := new(exchange.Exchange)
-			x.Init(c, received, t.Context())
-			<-x.Base().Done() // without reading
-			return x
+// TestWrongFramesOfBodiesAreRefused checks that a client that sends more of a body than its window allows, or
+// something behind its end, is cut off.
+func TestWrongFramesOfBodiesAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		send func(p *peer)
+		code http2.ErrCode
+	}{
+		"more than the window": {func(p *peer) {
+			for range defaultWindow/16384 + 1 {
+				p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
+			}
+		}, http2.ErrCodeFlowControl},
+		"data behind the end": {func(p *peer) {
+			p.must(p.framer.WriteData(1, true, []byte("a")))
+			p.must(p.framer.WriteData(1, false, []byte("b")))
+		}, http2.ErrCodeStreamClosed},
+		"a trailer behind the end": {func(p *peer) {
+			p.must(p.framer.WriteData(1, true, []byte("a")))
+			p.must(p.ask(1, true, "trailer", "x"))
+		}, http2.ErrCodeStreamClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+					x := new(exchange.Exchange)
+					x.Init(c, received, t.Context())
+					<-x.Base().Done() // without reading
+					return x
+				})
+				p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
+				c.send(p)
+				if _, _, reset := p.ended(1); reset != c.code {
+					t.Errorf("reset: %v", reset)
+				}
+			})
 		})
-		p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
-		for range defaultWindow/16384 + 1 {
-			p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
-		}
-		if _, _, reset := p.ended(1); reset != http2.ErrCodeFlowControl {
-			t.Errorf("reset: %v", reset)
-		}
-	})
+	}
 }
 
 // TestClientsThatLeave checks that the work for a stream ends when the client resets it, closes the connection, or

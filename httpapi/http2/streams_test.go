@@ -85,6 +85,15 @@ func TestWindows(t *testing.T) {
 		if n := got(1) + got(3); n != 2005 {
 			t.Errorf("%d bytes", n)
 		}
+		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 900}))
+		p.must(p.framer.WriteWindowUpdate(1, 99)) // one less than the stream owes
+		if n := got(1) + got(3); n != 2005 {
+			t.Errorf("%d bytes, with a negative window", n)
+		}
+		p.must(p.framer.WriteWindowUpdate(1, 2))
+		if n := got(1) + got(3); n != 2006 {
+			t.Errorf("%d bytes, with a window of one byte", n)
+		}
 		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size}))
 		if n := got(1) + got(3); n != initialWindow {
 			t.Errorf("%d bytes, with a window of the connection of %d", n, initialWindow)
@@ -192,6 +201,9 @@ func TestStolenStreams(t *testing.T) {
 		all[5].Conn.Close()
 		if _, _, reset := p.ended(5); reset != http2.ErrCodeCancel {
 			t.Errorf("a response that was given up ends with %v", reset)
+		}
+		if all[5].End() == nil {
+			t.Error("a response that was given up is ended")
 		}
 
 		gone := make(chan struct{})
@@ -377,7 +389,11 @@ func TestRetire(t *testing.T) {
 		if p.server.Retire() {
 			t.Error("a client is let go of that has not heard it")
 		}
-		time.Sleep(2 * goAwayWait)
+		p.must(p.framer.WritePing(true, goAwayMark))
+		synctest.Wait()
+		if !p.server.Retire() {
+			t.Error("a client that has heard it is not let go of")
+		}
 		<-p.served
 		if p.server.Retire() {
 			t.Error("retired after it has ended")
