@@ -152,11 +152,11 @@ func (r *request) has(which int) bool { return r.pseudo[which] != (span{}) }
 // check checks a complete header.
 func (r *request) check(bodied bool) {
 	path := r.at(r.pseudo[pseudoPath])
-	method := r.at(r.pseudo[pseudoMethod])
+	method, scheme := r.at(r.pseudo[pseudoMethod]), r.at(r.pseudo[pseudoScheme])
 	switch {
 	case string(method) == http.MethodConnect:
 		r.malformed = r.malformed || r.has(pseudoPath) || r.has(pseudoScheme) || !r.has(pseudoAuthority)
-	case len(method) == 0, bytes.ContainsFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }), !r.has(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
+	case len(method) == 0, bytes.ContainsFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }), string(scheme) != "https" && string(scheme) != "http", len(path) == 0, path[0] != '/' && string(path) != "*":
 		r.malformed = true
 	}
 	r.length = -1

@@ -72,6 +72,7 @@ func TestRequests(t *testing.T) {
 		"no method":            {[]string{":scheme", "https", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"a broken method":      {[]string{":method", "G T", ":scheme", "https", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"no scheme":            {[]string{":method", "GET", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"a scheme of no web":   {[]string{":method", "GET", ":scheme", "ftp", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"no path":              {[]string{":method", "GET", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
 		"a path of no place":   {[]string{":method", "GET", ":scheme", "https", ":path", "a"}, "", "", http2.ErrCodeProtocol},
 		"two paths":            {[]string{":method", "GET", ":scheme", "https", ":path", "/", ":path", "/b"}, "", "", http2.ErrCodeProtocol},
