@@ -4,17 +4,13 @@ import (
 	"bytes"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/larder-io/larder/httpapi/routes"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 func TestMain(m *testing.M) {
 	answerOnce()
-	goleak.VerifyTestMain(m,
-		// fasthttp keeps the Date header current for the life of the process.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-	)
+	proctest.Main(m)
 }
 
 // answerOnce makes fasthttp start the goroutine that keeps the Date header current, as the first answer does. A

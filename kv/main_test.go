@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
@@ -27,7 +25,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		log.Fatal(err)
 	}
-	goleak.VerifyTestMain(m)
+	proctest.Main(m)
 }
 
 // startCluster starts a cluster of real members.

@@ -14,15 +14,15 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/watch"
 	"github.com/larder-io/larder/watch/watchtest"
-	"go.uber.org/goleak"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // fixture is a resource with its history: the Cache and the Hub under test, and the expected results.
 type fixture struct {

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	upstreamdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // served are the handlers by path.
 type served map[string]http.Handler

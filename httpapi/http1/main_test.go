@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 func TestMain(m *testing.M) {
@@ -13,8 +13,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, runServer(role))
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m,
-		// fasthttp keeps the Date header current for the life of the process.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-	)
+	proctest.Main(m)
 }

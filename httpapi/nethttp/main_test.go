@@ -3,12 +3,9 @@ package nethttp
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// fasthttp keeps the Date header current for the life of the process.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-	)
+	proctest.Main(m)
 }

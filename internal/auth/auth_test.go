@@ -33,12 +33,13 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // A goroutine of upstream's updater closes replaced issuers half a minute later. Nothing can end it earlier.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/kubernetes/pkg/kubeapiserver/authenticator.(*authenticationConfigUpdater).updateAuthenticationConfig.func2"))
+	proctest.Main(m, goleak.IgnoreAnyFunction("k8s.io/kubernetes/pkg/kubeapiserver/authenticator.(*authenticationConfigUpdater).updateAuthenticationConfig.func2"))
 }
 
 const issuer = "https://issuer.test"

@@ -9,4 +9,6 @@
 // TestMain reads.
 //
 // [Ports] belong to one test until it ends, even among tests of other binaries.
+//
+// [Main] checks that tests leave no goroutines behind.
 package proctest

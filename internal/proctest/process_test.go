@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -51,7 +49,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(child.Start())
 		blockForever()
 	default:
-		goleak.VerifyTestMain(m)
+		proctest.Main(m)
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -29,7 +27,7 @@ func TestMain(m *testing.M) {
 	} else if raw := os.Getenv(fillerVariable); raw != "" {
 		playFiller(raw)
 	} else {
-		goleak.VerifyTestMain(m)
+		proctest.Main(m)
 	}
 }
 

@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/kv"
@@ -36,7 +34,7 @@ func TestMain(m *testing.M) {
 	if raw := os.Getenv(memberVariable); raw != "" {
 		log.Fatal(kvtest.RunMember(raw))
 	}
-	goleak.VerifyTestMain(m)
+	proctest.Main(m)
 }
 
 // open runs the server of a data directory until the test ends.

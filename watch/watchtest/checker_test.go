@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/watch/watchtest"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 const (
 	added      = watchtest.Added

@@ -42,8 +42,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// A connection of SPDY that was closed twice stays for a second.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Connection).shutdown"), goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(proctest.Settling{TestingM: m}, goleak.Cleanup(func(code int) {
 		remove()
 		os.Exit(code)
 	}))

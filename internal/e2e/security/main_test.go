@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/internal/e2e/e2etest"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 var (
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(proctest.Settling{TestingM: m}, goleak.Cleanup(func(code int) {
 		remove()
 		os.Exit(code)
 	}))

@@ -3,10 +3,10 @@ package builtin_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 func TestMain(m *testing.M) {
 	// klog starts its flush daemon when it is imported.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+	proctest.Main(m)
 }

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(proctest.Settling{TestingM: m}, goleak.Cleanup(func(code int) {
 		remove()
 		os.Exit(code)
 	}))

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/larder-io/larder/cmd/larder/internal/relay/relaytest"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
 	"github.com/larder-io/larder/internal/proctest"
@@ -41,7 +39,7 @@ func TestMain(m *testing.M) {
 	} else if flag.Parse(); testing.Short() {
 		fmt.Fprintln(os.Stderr, "skipped with -short: runs servers against faults for minutes")
 	} else {
-		goleak.VerifyTestMain(m)
+		proctest.Main(m)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

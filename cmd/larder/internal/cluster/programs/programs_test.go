@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // TestProgramsHaveLardersVersions checks that modules linked into both Larder and the programs have one version, so
 // that they are compiled once. If it fails after a change of go.mod, set the versions in programs.mod. Then run `go

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
 
 // TestCertificatesNearTheirEndAreReplaced checks that a start replaces a certificate near its end.
 func TestCertificatesNearTheirEndAreReplaced(t *testing.T) {

@@ -3,7 +3,7 @@ package servingcert
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { proctest.Main(m) }
