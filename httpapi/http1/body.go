@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 const (
@@ -170,7 +171,7 @@ func (b *incoming) readAll(limit int64) ([]byte, error) {
 
 // ReadBody implements exchange.Carrier.
 func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
-	if err := ss.writeBy(time.Now().Add(ss.s.config.WriteTimeout)); err != nil {
+	if err := ss.writeBy(time.Now().Add(socket.WriteTimeout)); err != nil {
 		return nil, err
 	}
 	if err := ss.body.SendContinue(ss.conn); err != nil {

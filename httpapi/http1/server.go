@@ -18,7 +18,7 @@ const (
 )
 
 // Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept connections from the
-// network. All other fields are required, except WriteTimeout, HTTP2, and Limits whose zero value has a meaning.
+// network. All other fields are required, except HTTP2, and Limits whose zero value has a meaning.
 type Config struct {
 	// Listener accepts TCP connections, on which the server speaks TLS. The server owns it
 	// once [Server.ServeNetwork] is called.
@@ -31,8 +31,7 @@ type Config struct {
 	Draining <-chan struct{}
 
 	Limits
-	BodyTimeout  time.Duration // from the end of the header to the end of the body
-	WriteTimeout time.Duration // of one response; 0 means socket.WriteTimeout
+	BodyTimeout time.Duration // from the end of the header to the end of the body
 
 	HTTP2 bool // offer HTTP/2 to clients from the network
 }
@@ -70,9 +69,6 @@ type Server struct {
 
 // New returns a server that accepts no network connections yet.
 func New(config Config) *Server {
-	if config.WriteTimeout == 0 {
-		config.WriteTimeout = socket.WriteTimeout
-	}
 	s := &Server{config: config, stop: sync.OnceFunc(func() { config.Listener.Close() })}
 	s.Network = s.newListener(connLimits{limitAll: config.MaxConns, limitAddress: config.MaxConnsPerIP})
 	s.Network.network = true
@@ -81,7 +77,7 @@ func New(config Config) *Server {
 	s.http2 = http2.New(http2.Config{
 		Handler: config.Handler, MaxStreams: config.MaxStreams, GoAwayChance: config.GoAwayChance,
 		MaxHeaderBytes: config.MaxHeaderBytes, MaxBodyBytes: config.MaxBodyBytes,
-		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, WriteTimeout: config.WriteTimeout,
+		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, WriteTimeout: socket.WriteTimeout,
 		Leaving: s.Network.isLeaving,
 	})
 	return s

@@ -102,9 +102,7 @@ func (ss *Session) await() bool {
 	if ss.connection.state.Load() == stateNew {
 		timeout = headerTimeout
 	}
-	if ss.readBy(time.Now().Add(timeout)) != nil {
-		return false
-	}
+	_ = ss.readBy(time.Now().Add(timeout)) // closed: the read fails
 	if len(ss.ahead) == 0 {
 		read := ss.conn.Read
 		if c, ok := ss.conn.(*tlsConn); ok {
@@ -361,7 +359,7 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 		resp.Header.Set("Connection", "keep-alive")
 	}
 	resp.SkipBody = ss.header.IsHead()
-	if ss.writeBy(time.Now().Add(ss.s.config.WriteTimeout)) != nil || ss.write(x) != nil {
+	if ss.writeBy(time.Now().Add(socket.WriteTimeout)) != nil || ss.write(x) != nil {
 		return false
 	}
 	if closing && !ss.body.over {
