@@ -66,6 +66,10 @@ func TestConnectionLimits(t *testing.T) {
 			}
 			first.Close()
 			proctest.Eventually(t, "there is room again", connect)
+			f.Network.abort()
+			if n := len(f.Network.addresses); n != 0 {
+				t.Errorf("%d addresses are counted without connections", n)
+			}
 		})
 	}
 }

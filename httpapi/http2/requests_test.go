@@ -309,12 +309,15 @@ func (panicking) WriteTo(io.Writer) (int64, error) { panic("so it is") }
 func TestBrokenHeaderBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, id := range []uint32{1, 3} { // of a stream that is over, and of a new one
-			p := newPeer(t, Config{}, answering)
-			p.must(p.get(1, "/"))
-			p.ended(1)
-			p.must(p.framer.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, id, []byte{9, 0x82}))
-			p.away(http2.ErrCodeProtocol)
-			<-p.served
+			for flag, want := range map[http2.Flags]http2.ErrCode{http2.FlagHeadersPadded: http2.ErrCodeProtocol, 0: http2.ErrCodeCompression} {
+				p := newPeer(t, Config{}, answering)
+				p.must(p.get(1, "/"))
+				p.ended(1)
+				// Nine bytes of padding are announced, or a value of two bytes, and do not follow.
+				p.must(p.framer.WriteRawFrame(http2.FrameHeaders, flag|http2.FlagHeadersEndHeaders, id, []byte{9, 0x82}))
+				p.away(want)
+				<-p.served
+			}
 		}
 	})
 }

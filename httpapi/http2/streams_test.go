@@ -85,15 +85,6 @@ func TestWindows(t *testing.T) {
 		if n := got(1) + got(3); n != 2005 {
 			t.Errorf("%d bytes", n)
 		}
-		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 900}))
-		p.must(p.framer.WriteWindowUpdate(1, 99)) // one less than the stream owes
-		if n := got(1) + got(3); n != 2005 {
-			t.Errorf("%d bytes, with a negative window", n)
-		}
-		p.must(p.framer.WriteWindowUpdate(1, 2))
-		if n := got(1) + got(3); n != 2006 {
-			t.Errorf("%d bytes, with a window of one byte", n)
-		}
 		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size}))
 		if n := got(1) + got(3); n != initialWindow {
 			t.Errorf("%d bytes, with a window of the connection of %d", n, initialWindow)
@@ -206,6 +197,35 @@ func TestStolenStreams(t *testing.T) {
 			t.Error("a response that was given up is ended")
 		}
 
+		st := all[9].Conn.(*stream)
+		reserved, err := st.reserve(10, time.Time{}, false)
+		p.must(err)
+		p.must(p.framer.WriteRSTStream(9, http2.ErrCodeCancel))
+		synctest.Wait()
+		window := p.server.window
+		if st.send(nil, make([]byte, reserved), false) == nil || p.server.window != window+int64(reserved) {
+			t.Errorf("a reset stream keeps a part of the window: %d, then %d", window, p.server.window)
+		}
+
+		_, err = all[11].Conn.Write(make([]byte, 10))
+		p.must(err)
+		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 5}))
+		synctest.Wait()
+		go func() {
+			_, err := all[11].Conn.Write([]byte("x"))
+			wrote <- err
+		}()
+		synctest.Wait()
+		p.must(p.framer.WriteWindowUpdate(11, 5))
+		synctest.Wait()
+		select {
+		case err := <-wrote:
+			t.Errorf("a byte is written when the window is no longer negative: %v", err)
+		default:
+		}
+		p.must(p.framer.WriteWindowUpdate(11, 1))
+		p.must(<-wrote)
+
 		gone := make(chan struct{})
 		all[7].Left(func() { close(gone) })
 		p.conn.Close()
@@ -220,17 +240,22 @@ func TestStreamsAtOnce(t *testing.T) {
 		const most = 3
 		release := make(chan struct{})
 		p := newPeer(t, Config{MaxStreams: most}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			<-release
+			if string(c.Target()) != "/first" {
+				<-release
+			}
 			return answering(c, received)
 		})
+		p.must(p.get(1, "/first"))
+		p.ended(1)
+		synctest.Wait()
 		for i := range uint32(most + 1) {
-			p.must(p.get(2*i+1, "/"))
+			p.must(p.get(2*i+3, "/"))
 		}
-		if _, _, reset := p.ended(2*most + 1); reset != http2.ErrCodeRefusedStream {
+		if _, _, reset := p.ended(2*most + 3); reset != http2.ErrCodeRefusedStream {
 			t.Errorf("one more: %v", reset)
 		}
 		for i := range uint32(most) {
-			p.must(p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+			p.must(p.framer.WriteRSTStream(2*i+3, http2.ErrCodeCancel))
 		}
 		p.must(p.get(101, "/"))
 		if _, _, reset := p.ended(101); reset != http2.ErrCodeRefusedStream {
@@ -377,19 +402,19 @@ func TestRetire(t *testing.T) {
 			<-release
 			return answering(c, received)
 		})
+		synctest.Wait()
+		p.server.GoAway()
+		if p.server.Retire() {
+			t.Error("a client is let go of that has not heard it")
+		}
 		p.must(p.get(1, "/"))
+		p.must(p.framer.WritePing(true, goAwayMark))
 		synctest.Wait()
 		if p.server.Retire() {
 			t.Error("the connection is retired while a request is served")
 		}
 		close(release)
 		p.ended(1)
-		synctest.Wait()
-		p.server.GoAway()
-		if p.server.Retire() {
-			t.Error("a client is let go of that has not heard it")
-		}
-		p.must(p.framer.WritePing(true, goAwayMark))
 		synctest.Wait()
 		if !p.server.Retire() {
 			t.Error("a client that has heard it is not let go of")

@@ -105,6 +105,29 @@ func TestAnswersOfHandlers(t *testing.T) {
 	}
 }
 
+// TestBodilessAnswersHaveNoBody checks that what a handler writes behind a status without a body is not sent, where the
+// client would take it for the next answer.
+func TestBodilessAnswersHaveNoBody(t *testing.T) {
+	by := make(map[string]http.HandlerFunc)
+	for path, code := range map[string]int{"/204": http.StatusNoContent, "/304": http.StatusNotModified} {
+		by[path] = func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			io.WriteString(w, "body")
+		}
+	}
+	s := serve(t, by)
+	conn := s.dial(t)
+	in := bufio.NewReader(conn)
+	for path := range by {
+		for range 2 {
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path)
+			if resp := read(t, in); "/"+fmt.Sprint(resp.StatusCode) != path {
+				t.Errorf("%s: %v", path, resp)
+			}
+		}
+	}
+}
+
 // TestForwardedRequestsKeepTheirAuditID checks that upstream's proxies send the audit ID of a request that is not
 // audited.
 func TestForwardedRequestsKeepTheirAuditID(t *testing.T) {
