@@ -71,14 +71,14 @@ func TestDeadlineOfPreparation(t *testing.T) {
 	}
 }
 
-// patient is an admission plugin that warns, and then waits for the deadline of the request.
-type patient struct{ waits *atomic.Bool }
+// waitingPlugin is an admission plugin that warns, and then waits for the deadline of the request.
+type waitingPlugin struct{ waits *atomic.Bool }
 
 // Handles implements admission.Interface.
-func (patient) Handles(admission.Operation) bool { return true }
+func (waitingPlugin) Handles(admission.Operation) bool { return true }
 
 // Validate implements admission.ValidationInterface.
-func (p patient) Validate(ctx context.Context, _ admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p waitingPlugin) Validate(ctx context.Context, _ admission.Attributes, _ admission.ObjectInterfaces) error {
 	if !p.waits.Load() {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (p patient) Validate(ctx context.Context, _ admission.Attributes, _ admissi
 // TestDeadlineOfWrites checks that a write whose admission lasts until the deadline gets the response of
 // kube-apiserver's timeout filter, without warnings, and stores nothing.
 func TestDeadlineOfWrites(t *testing.T) {
-	plugin := patient{new(atomic.Bool)}
+	plugin := waitingPlugin{new(atomic.Bool)}
 	p := newPairWith(t, func(c *Config) { c.Admission = plugin })
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	stored := p.ours.must(t, post(configmaps, configmap("one", "", "v")))

@@ -60,8 +60,8 @@ var mistakes = []string{
 	"--service-cluster-ip-range=10.0.0.0", "--service-cluster-ip-range=010.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24,x", "--service-cluster-ip-range=,", "--service-cluster-ip-range=10.0.0.0/24, fd00::/112",
 }
 
-// upstreamsJudgement returns upstream's errors about flags, from parsing and validation.
-func upstreamsJudgement(t *testing.T, args []string) []string {
+// upstreamErrors returns upstream's errors about flags, from parsing and validation.
+func upstreamErrors(t *testing.T, args []string) []string {
 	t.Helper()
 	o, fs := upstream.NewServerRunOptions(), pflag.NewFlagSet(upstreamName, pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -79,8 +79,8 @@ func upstreamsJudgement(t *testing.T, args []string) []string {
 	return lines(errors.Join(completed.Validate()...))
 }
 
-// ourJudgement is upstreamsJudgement of ours.
-func ourJudgement(args []string) []string {
+// larderErrors is upstreamErrors for Larder.
+func larderErrors(args []string) []string {
 	o, fs := newOptions(server.DefaultUpstream()), pflag.NewFlagSet(upstreamName, pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	o.addTo(fs)
@@ -138,7 +138,7 @@ func TestFlagsAtTheirEdges(t *testing.T) {
 		if skipped(args) {
 			continue
 		}
-		theirs, ours := upstreamsJudgement(t, append(slices.Clone(base), args...)), ourJudgement(append(slices.Clone(base), args...))
+		theirs, ours := upstreamErrors(t, append(slices.Clone(base), args...)), larderErrors(append(slices.Clone(base), args...))
 		if refused := len(theirs) == 0 && len(ours) > 0 && named(args, refusedAtOnce); !slices.Equal(theirs, ours) && !refused {
 			t.Errorf("%s:\n  kube-apiserver: %q\n  Larder:         %q", args, theirs, ours)
 		}

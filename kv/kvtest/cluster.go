@@ -129,8 +129,8 @@ func (c *Client) IDs(ctx context.Context) (map[string]uint64, error) {
 	return ids, nil
 }
 
-// MoveLeader makes the leader, at its client URL, transfer the leadership to the member named heir.
-func (c *Client) MoveLeader(ctx context.Context, leader, heir string) error {
+// MoveLeader makes the leader, at its client URL, transfer the leadership to the member named successor.
+func (c *Client) MoveLeader(ctx context.Context, leader, successor string) error {
 	ids, err := c.IDs(ctx)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (c *Client) MoveLeader(ctx context.Context, leader, heir string) error {
 		return fmt.Errorf("kvtest: move leader: %w", err)
 	}
 	defer client.Close()
-	if _, err := client.MoveLeader(ctx, ids[heir]); err != nil {
+	if _, err := client.MoveLeader(ctx, ids[successor]); err != nil {
 		return fmt.Errorf("kvtest: move leader: %w", err)
 	}
 	return nil

@@ -48,7 +48,7 @@ func intermediateBugs() []*bug {
 
 // resizing keeps the size of a claim, and the size in a template for claims, equal to the parent's. The bug: it
 // compares only the template, which it updates first.
-func resizing(m *manager, mended bool) func(string) error {
+func resizing(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent, claim, template := cached[corev1.ConfigMap](m, name), cached[corev1.PersistentVolumeClaim](m, name), cached[corev1.ConfigMap](m, name+"-template")
 		if parent == nil {
@@ -66,7 +66,7 @@ func resizing(m *manager, mended bool) func(string) error {
 			_, err := m.maps().Create(m, template, metav1.CreateOptions{})
 			return err
 		}
-		if template.Data["size"] == size && (!mended || claim.Annotations["size"] == size) {
+		if template.Data["size"] == size && (!fixed || claim.Annotations["size"] == size) {
 			return nil
 		}
 		template.Data["size"], claim.Annotations["size"] = size, size
@@ -79,10 +79,10 @@ func resizing(m *manager, mended bool) func(string) error {
 }
 
 // twoClaims creates two claims. The bug: if there is the first, it does not look for the second.
-func twoClaims(m *manager, mended bool) func(string) error {
+func twoClaims(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
-		if parent == nil || !mended && cached[corev1.PersistentVolumeClaim](m, name+"-data") != nil {
+		if parent == nil || !fixed && cached[corev1.PersistentVolumeClaim](m, name+"-data") != nil {
 			return nil
 		}
 		for _, claim := range []string{name + "-data", name + "-log"} {
@@ -99,18 +99,18 @@ func twoClaims(m *manager, mended bool) func(string) error {
 
 // generatedName creates a pod with a generated name and records the name in the parent. The bug: nothing else records
 // that the pod exists. Mended, it derives the name from the parent's UID.
-func generatedName(m *manager, mended bool) func(string) error {
+func generatedName(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
 		if parent == nil || parent.Annotations["child"] != "" {
 			return nil
 		}
 		pod := newPod(owned("", name, parent.UID))
-		if pod.GenerateName = name + "-"; mended {
+		if pod.GenerateName = name + "-"; fixed {
 			pod.Name = name + "-" + string(parent.UID)
 		}
 		created, err := m.pods().Create(m, pod, metav1.CreateOptions{})
-		if mended && exists(err) {
+		if fixed && exists(err) {
 			created, err = pod, nil
 		}
 		if err != nil {
@@ -123,7 +123,7 @@ func generatedName(m *manager, mended bool) func(string) error {
 }
 
 // finalizing deletes the claim of a deleted parent, whose finalizer it removes. The bug is the order.
-func finalizing(m *manager, mended bool) func(string) error {
+func finalizing(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent, claim := cached[corev1.ConfigMap](m, name), cached[corev1.PersistentVolumeClaim](m, name)
 		switch {
@@ -142,7 +142,7 @@ func finalizing(m *manager, mended bool) func(string) error {
 			return err
 		}
 		order := []func() error{removeFinalizer, cleanUp}
-		if mended {
+		if fixed {
 			order = []func() error{cleanUp, removeFinalizer}
 		}
 		for _, do := range order {

@@ -40,13 +40,13 @@ func staleBugs() []*bug {
 
 // oneChild creates a pod with a generated name if there is none. The bug: it asks the cache. Mended, it asks
 // the server before it creates one.
-func oneChild(m *manager, mended bool) func(string) error {
+func oneChild(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
 		if parent == nil || len(children[corev1.Pod](m, name)) > 0 {
 			return nil
 		}
-		if mended {
+		if fixed {
 			if list, err := m.pods().List(m, metav1.ListOptions{LabelSelector: "of=" + name}); err != nil || len(list.Items) > 0 {
 				return err
 			}
@@ -60,7 +60,7 @@ func oneChild(m *manager, mended bool) func(string) error {
 
 // scaling has a claim for each replica and deletes the others. The bug: the number of replicas may be an old
 // one. Mended, it asks the server before it deletes a claim.
-func scaling(m *manager, mended bool) func(string) error {
+func scaling(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
 		if parent == nil {
@@ -76,7 +76,7 @@ func scaling(m *manager, mended bool) func(string) error {
 			}
 		}
 		for i := wanted; cached[corev1.PersistentVolumeClaim](m, claim(i)) != nil && err == nil; i++ {
-			if mended {
+			if fixed {
 				now, err := m.maps().Get(m, name, metav1.GetOptions{})
 				if err != nil {
 					return err
@@ -94,7 +94,7 @@ func scaling(m *manager, mended bool) func(string) error {
 // deleting deletes the claim of a deleted parent and then removes its finalizer. The bug: it knows the claim by
 // its name, which the claim of the next parent has, too. Mended, it asks the server for the claim and compares
 // UIDs.
-func deleting(m *manager, mended bool) func(string) error {
+func deleting(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
 		if parent == nil {
@@ -108,7 +108,7 @@ func deleting(m *manager, mended bool) func(string) error {
 			return err
 		}
 		options, theirs := metav1.DeleteOptions{}, true
-		if mended {
+		if fixed {
 			claim, err := m.claims().Get(m, name, metav1.GetOptions{})
 			if unless(gone, err) != nil {
 				return err
@@ -156,13 +156,13 @@ func reportQuorum(u *trial) {
 
 // rolling deletes pods of old versions, one after the other. The bug: the cache may still show pods that it has
 // deleted. Mended, it asks the server before it deletes one.
-func rolling(m *manager, mended bool) func(string) error {
+func rolling(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent, pods := cached[corev1.ConfigMap](m, name), children[corev1.Pod](m, name)
 		if parent == nil || len(pods) <= quorum {
 			return nil
 		}
-		if mended {
+		if fixed {
 			if list, err := m.pods().List(m, metav1.ListOptions{LabelSelector: "of=" + name}); err != nil || len(list.Items) <= quorum {
 				return err
 			}

@@ -52,15 +52,15 @@ func unobservedBugs() []*bug {
 
 // remembering has a claim for a parent and deletes it with the parent. The bug: it remembers the names of
 // parents whose claims it has made. Mended, it compares the UID in the claim with the parent's.
-func remembering(m *manager, mended bool) func(string) error {
+func remembering(m *manager, fixed bool) func(string) error {
 	done := make(map[string]bool)
 	return func(name string) error {
 		parent, claim := cached[corev1.ConfigMap](m, name), cached[corev1.PersistentVolumeClaim](m, name)
-		if claim != nil && (parent == nil || mended && claim.Labels["uid"] != string(parent.UID)) {
+		if claim != nil && (parent == nil || fixed && claim.Labels["uid"] != string(parent.UID)) {
 			delete(done, name)
 			return unless(gone, m.claims().Delete(m, name, this(claim)))
 		}
-		if parent == nil || claim != nil && mended || done[name] && !mended {
+		if parent == nil || claim != nil && fixed || done[name] && !fixed {
 			return nil
 		}
 		_, err := m.claims().Create(m, newClaim(owned(name, name, parent.UID)), metav1.CreateOptions{})
@@ -71,7 +71,7 @@ func remembering(m *manager, mended bool) func(string) error {
 
 // releasing has a claim for each pod and deletes it with the pod. The bug: it does so when it sees a terminating pod.
 // Mended, it deletes claims that have no pod.
-func releasing(m *manager, mended bool) func(string) error {
+func releasing(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		living := make(map[string]bool)
 		for _, pod := range children[corev1.Pod](m, name) {
@@ -90,7 +90,7 @@ func releasing(m *manager, mended bool) func(string) error {
 			}
 		}
 		for _, claim := range children[corev1.PersistentVolumeClaim](m, name) {
-			if mended && !living[claim.Name] {
+			if fixed && !living[claim.Name] {
 				if err := unless(gone, m.claims().Delete(m, claim.Name, this(claim))); err != nil {
 					return err
 				}
@@ -120,7 +120,7 @@ func endPod(u *trial) {
 
 // counting runs a pod until it has succeeded and counts failed pods. The bug: it relies on failed pods to exist until
 // it counts them. Mended, it gives pods a finalizer.
-func counting(m *manager, mended bool) func(string) error {
+func counting(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
 		if parent == nil {
@@ -153,7 +153,7 @@ func counting(m *manager, mended bool) func(string) error {
 			return nil
 		}
 		pod := newPod(owned(fmt.Sprintf("%s-%d", name, len(counted)), name, parent.UID))
-		if mended {
+		if fixed {
 			pod.Finalizers = []string{finalizer}
 		}
 		_, err := m.pods().Create(m, pod, metav1.CreateOptions{})
@@ -191,7 +191,7 @@ func createReloaded(u *trial) {
 
 // reloading has a pod take over a change of its parent's configuration. The bug: it remembers the last
 // configuration and compares. Mended, it compares with the pod's.
-func reloading(m *manager, mended bool) func(string) error {
+func reloading(m *manager, fixed bool) func(string) error {
 	last := make(map[string]string)
 	return func(name string) error {
 		parent, pod := cached[corev1.ConfigMap](m, name), cached[corev1.Pod](m, name)
@@ -200,7 +200,7 @@ func reloading(m *manager, mended bool) func(string) error {
 		}
 		config := parent.Data["config"]
 		before, known := last[name]
-		if mended {
+		if fixed {
 			before, known = pod.Annotations["config"], true
 		}
 		if known && before != config {

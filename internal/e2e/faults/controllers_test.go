@@ -28,7 +28,7 @@ type bug struct {
 	// watched are the resources in the controller's caches.
 	watched []string
 	// controller returns a function that reconciles a parent. Its state in memory lives as long as m.
-	controller func(m *manager, mended bool) func(parent string) error
+	controller func(m *manager, fixed bool) func(parent string) error
 	// steps are the users' actions. The controller finishes its work after each.
 	steps []func(u *trial)
 	// report complains about the state at the end.
@@ -102,7 +102,7 @@ type trial struct {
 	s       *server
 	objects metadata.Interface
 	bug     *bug
-	mended  bool
+	fixed   bool
 	manager *manager
 	held    []string          // resources whose watches are held
 	lost    bool              // the answer of a write is still to be lost
@@ -132,7 +132,7 @@ func (u *trial) start() {
 	u.t.Helper()
 	config := u.s.as(agent, 2)
 	u.manager = newManager(u.t, cluster{u.Context, kubernetes.NewForConfigOrDie(config), u.namespace}, u.bug.watched)
-	u.manager.reconcile = u.bug.controller(u.manager, u.mended)
+	u.manager.reconcile = u.bug.controller(u.manager, u.fixed)
 	u.manager.awaitSynced(u.t)
 }
 
@@ -259,7 +259,7 @@ func (u *trial) run(s schedule) []string {
 }
 
 // TestBugsAreFound searches the schedules for one that shows the bug of each controller. Such a schedule must exist,
-// and no schedule may fail with the mended controller.
+// and no schedule may fail with the fixed controller.
 func TestBugsAreFound(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--disable-admission-plugins", "ServiceAccount,StorageObjectInUseProtection")
 	objects, err := metadata.NewForConfig(s.config)
@@ -273,8 +273,8 @@ func TestBugsAreFound(t *testing.T) {
 	}
 	for _, b := range slices.Concat(intermediateBugs(), staleBugs(), unobservedBugs()) {
 		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
-			try := func(sched schedule, mended bool) []string {
-				u := &trial{cluster: cluster{t.Context(), admin, namespaceFor(t, admin)}, t: t, s: s, objects: objects, bug: b, mended: mended, data: make(map[string]string)}
+			try := func(sched schedule, fixed bool) []string {
+				u := &trial{cluster: cluster{t.Context(), admin, namespaceFor(t, admin)}, t: t, s: s, objects: objects, bug: b, fixed: fixed, data: make(map[string]string)}
 				return u.run(sched)
 			}
 			began := time.Now()
@@ -295,7 +295,7 @@ func TestBugsAreFound(t *testing.T) {
 			}
 			for _, sched := range all {
 				if found := try(sched, true); len(found) > 0 {
-					t.Errorf("the mended form, %v: %v", sched, found)
+					t.Errorf("the fixed form, %v: %v", sched, found)
 				}
 			}
 		})

@@ -177,14 +177,14 @@ func TestBusyCallerIsAnswered(t *testing.T) {
 	})
 }
 
-// mute is a connection whose writes fail while muted is set. Reads still succeed.
-type mute struct {
+// failingWrites is a connection whose writes fail while muted is set. Reads still succeed.
+type failingWrites struct {
 	net.Conn
 	muted atomic.Bool
 }
 
 // Write may fail.
-func (m *mute) Write(b []byte) (int, error) {
+func (m *failingWrites) Write(b []byte) (int, error) {
 	if m.muted.Load() {
 		return 0, io.ErrShortWrite
 	}
@@ -196,7 +196,7 @@ func (m *mute) Write(b []byte) (int, error) {
 func TestFailedWriteEndsTheConnection(t *testing.T) {
 	address, _ := start(t, &server{})
 	conn, err := net.Dial("tcp", address)
-	m := &mute{Conn: conn}
+	m := &failingWrites{Conn: conn}
 	c := open(t, m, Tick, err)
 	if _, err := put(t.Context(), c, &etcdserverpb.PutRequest{}); err != nil {
 		t.Fatal(err)

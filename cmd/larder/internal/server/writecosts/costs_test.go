@@ -71,7 +71,7 @@ func TestWriteCosts(t *testing.T) {
 	bounds := readCosts(t, file)
 	var rows strings.Builder
 	fmt.Fprintf(&rows, "%-44s%12s%8s%8s%8s%12s\n", "# per object", "goroutines", "encodes", "decodes", "copies", "conversions")
-	for _, l := range lives() {
+	for _, l := range lifecycles() {
 		s.live(t, l, func(kind string, c costs, again int64, sites map[string]int64) {
 			fmt.Fprintf(&rows, "%-44s%12v%8v%8v%8v%12v\n", kind, c[0], c[1], c[2], c[3], c[4])
 			bound, ok := bounds[kind]
@@ -235,7 +235,7 @@ const (
 )
 
 // live sends all writes of l to objects, and reports the costs of each kind of write.
-func (s *counted) live(t *testing.T, l life, told func(kind string, c costs, again int64, sites map[string]int64)) {
+func (s *counted) live(t *testing.T, l lifecycle, told func(kind string, c costs, again int64, sites map[string]int64)) {
 	t.Helper()
 	for _, r := range l.before {
 		s.must(t, r, nil)
@@ -312,7 +312,7 @@ func middle(before uint64, totals []uint64) int64 {
 }
 
 // requests returns the requests of one batch.
-func (s *counted) requests(t *testing.T, l life, w write, b int) []request {
+func (s *counted) requests(t *testing.T, l lifecycle, w write, b int) []request {
 	t.Helper()
 	if w.collection != nil {
 		return []request{w.collection(b)}
@@ -331,7 +331,7 @@ func (s *counted) requests(t *testing.T, l life, w write, b int) []request {
 }
 
 // encode encodes obj as l's clients do.
-func (l *life) encode(obj any) []byte {
+func (l *lifecycle) encode(obj any) []byte {
 	if l.media == bench.Protobuf {
 		return bench.EncodeProtobuf(obj.(runtime.Object))
 	}

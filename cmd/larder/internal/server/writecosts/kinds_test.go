@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// life is the writes of one kind of object, one after the other.
-type life struct {
+// lifecycle has the writes of one kind of object, one after the other.
+type lifecycle struct {
 	name, collection, media string
 	// object makes the object of that name in a batch.
 	object func(name string, batch int) metav1.Object
@@ -38,11 +38,11 @@ type write struct {
 	collection func(batch int) request // in the place of request, for all objects of a batch
 }
 
-func (l *life) objectName(b, i int) string {
+func (l *lifecycle) objectName(b, i int) string {
 	return fmt.Sprintf("%s-%d-%02d", path.Base(l.collection), b, i) + map[string]string{bench.JSON: "-json", bench.Protobuf: "-protobuf"}[l.media]
 }
 
-func (l *life) path(b, i int) string { return l.collection + "/" + l.objectName(b, i) }
+func (l *lifecycle) path(b, i int) string { return l.collection + "/" + l.objectName(b, i) }
 
 // meta is the metadata of an object of a batch. Only where decodes and encodes are counted it has
 // so many labels.
@@ -54,8 +54,8 @@ func meta(name string, batch int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: labels}
 }
 
-func lives() []life {
-	var all []life
+func lifecycles() []lifecycle {
+	var all []lifecycle
 	for _, media := range []string{bench.JSON, bench.Protobuf} {
 		all = append(all, configMaps(media), pods(media), leases(media), deployments(media))
 	}
@@ -64,13 +64,13 @@ func lives() []life {
 
 // Writes of any object.
 
-func (l *life) create() write {
+func (l *lifecycle) create() write {
 	return write{name: "create", request: func(path_ string, obj metav1.Object) request {
 		return request{method: http.MethodPost, path: path.Dir(path_), content: l.media, body: l.encode(obj)}
 	}}
 }
 
-func (l *life) update(sub string, change func(obj metav1.Object)) write {
+func (l *lifecycle) update(sub string, change func(obj metav1.Object)) write {
 	return write{name: "update" + sub, reads: true, request: func(path string, obj metav1.Object) request {
 		change(obj)
 		return request{method: http.MethodPut, path: path + sub, content: l.media, body: l.encode(obj)}
@@ -126,8 +126,8 @@ func configMap(name string, batch int) metav1.Object {
 	}
 }
 
-func configMaps(media string) life {
-	l := life{name: "ConfigMap " + short(media), collection: "/api/v1/namespaces/default/configmaps", media: media, object: configMap}
+func configMaps(media string) lifecycle {
+	l := lifecycle{name: "ConfigMap " + short(media), collection: "/api/v1/namespaces/default/configmaps", media: media, object: configMap}
 	l.writes = []write{
 		l.create(), l.update("", annotated), jsonPatch(), mergePatch(), strategicPatch("", fmt.Sprintf(annotate, "strategic")),
 		apply("v1", "ConfigMap", `,"data":{"applied":"x"}`), remove(""),
@@ -135,7 +135,7 @@ func configMaps(media string) life {
 	return l
 }
 
-func manyConfigMaps() life {
+func manyConfigMaps() lifecycle {
 	l := configMaps(bench.JSON)
 	created := l.create()
 	created.quiet = true
@@ -145,8 +145,8 @@ func manyConfigMaps() life {
 	return l
 }
 
-func pods(media string) life {
-	l := life{name: "Pod " + short(media), collection: "/api/v1/namespaces/default/pods", media: media}
+func pods(media string) lifecycle {
+	l := lifecycle{name: "Pod " + short(media), collection: "/api/v1/namespaces/default/pods", media: media}
 	l.object = func(name string, batch int) metav1.Object {
 		pod := bench.WebPod(0)
 		pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
@@ -176,8 +176,8 @@ func pods(media string) life {
 	return l
 }
 
-func leases(media string) life {
-	l := life{name: "Lease " + short(media), collection: "/apis/coordination.k8s.io/v1/namespaces/default/leases", media: media}
+func leases(media string) lifecycle {
+	l := lifecycle{name: "Lease " + short(media), collection: "/apis/coordination.k8s.io/v1/namespaces/default/leases", media: media}
 	l.object = func(name string, batch int) metav1.Object {
 		return &coordinationv1.Lease{
 			TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}, ObjectMeta: meta(name, batch),
@@ -192,8 +192,8 @@ func leases(media string) life {
 	return l
 }
 
-func deployments(media string) life {
-	l := life{name: "Deployment " + short(media), collection: "/apis/apps/v1/namespaces/default/deployments", media: media}
+func deployments(media string) lifecycle {
+	l := lifecycle{name: "Deployment " + short(media), collection: "/apis/apps/v1/namespaces/default/deployments", media: media}
 	l.object = func(name string, batch int) metav1.Object {
 		labels := map[string]string{"app": name}
 		return &appsv1.Deployment{
@@ -211,8 +211,8 @@ func deployments(media string) life {
 	return l
 }
 
-func workers() life {
-	l := life{name: "custom resource", collection: "/apis/example.com/v1/namespaces/default/workers", media: bench.JSON}
+func workers() lifecycle {
+	l := lifecycle{name: "custom resource", collection: "/apis/example.com/v1/namespaces/default/workers", media: bench.JSON}
 	l.object = func(name string, batch int) metav1.Object {
 		m := meta(name, batch)
 		worker := &unstructured.Unstructured{Object: map[string]any{

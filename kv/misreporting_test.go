@@ -20,24 +20,24 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// liar is a proxy of a member that reports progress before it delivers the events, as etcd may before 3.4.31 and
-// 3.5.13.
-type liar struct {
+// misreportingProxy is a proxy of a member that reports progress before it delivers the events, as etcd may before
+// 3.4.31 and 3.5.13.
+type misreportingProxy struct {
 	etcdserverpb.UnimplementedKVServer
 	etcdserverpb.UnimplementedMaintenanceServer
 	etcdserverpb.UnimplementedWatchServer
 
-	member *grpc.ClientConn
-	url    string
-	lies   atomic.Int64
+	member       *grpc.ClientConn
+	url          string
+	earlyReports atomic.Int64
 
 	mu      sync.Mutex
 	version string        // that it claims to be; "" is the member's
-	held    chan struct{} // closed when it is honest
+	held    chan struct{} // closed when it reports correctly
 	broken  chan struct{} // closed to end the streams
 }
 
-func newLiar(t *testing.T, member *kvtest.Member) *liar {
+func newMisreportingProxy(t *testing.T, member *kvtest.Member) *misreportingProxy {
 	t.Helper()
 	conn, err := grpc.NewClient(member.Config.Client[len("http://"):], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -47,12 +47,12 @@ func newLiar(t *testing.T, member *kvtest.Member) *liar {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &liar{member: conn, url: "http://" + listener.Addr().String(), held: make(chan struct{}), broken: make(chan struct{})}
-	close(l.held)
+	p := &misreportingProxy{member: conn, url: "http://" + listener.Addr().String(), held: make(chan struct{}), broken: make(chan struct{})}
+	close(p.held)
 	server := grpc.NewServer()
-	etcdserverpb.RegisterKVServer(server, l)
-	etcdserverpb.RegisterMaintenanceServer(server, l)
-	etcdserverpb.RegisterWatchServer(server, l)
+	etcdserverpb.RegisterKVServer(server, p)
+	etcdserverpb.RegisterMaintenanceServer(server, p)
+	etcdserverpb.RegisterWatchServer(server, p)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
 	t.Cleanup(func() {
@@ -60,58 +60,58 @@ func newLiar(t *testing.T, member *kvtest.Member) *liar {
 		serving.Wait()
 		conn.Close()
 	})
-	return l
+	return p
 }
 
-func (l *liar) claim(version string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.version = version
+func (p *misreportingProxy) claim(version string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.version = version
 }
 
 // hold holds events back until release is called.
-func (l *liar) hold() (release func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (p *misreportingProxy) hold() (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	held := make(chan struct{})
-	l.held = held
+	p.held = held
 	return sync.OnceFunc(func() { close(held) })
 }
 
 // breakStreams ends the open watches without an error message.
-func (l *liar) breakStreams() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.broken)
-	l.broken = make(chan struct{})
+func (p *misreportingProxy) breakStreams() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.broken)
+	p.broken = make(chan struct{})
 }
 
-func (l *liar) state() (version string, held, broken chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.version, l.held, l.broken
+func (p *misreportingProxy) state() (version string, held, broken chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.version, p.held, p.broken
 }
 
-func (l *liar) Range(ctx context.Context, in *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-	return etcdserverpb.NewKVClient(l.member).Range(ctx, in)
+func (p *misreportingProxy) Range(ctx context.Context, in *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	return etcdserverpb.NewKVClient(p.member).Range(ctx, in)
 }
 
-func (l *liar) Txn(ctx context.Context, in *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
-	return etcdserverpb.NewKVClient(l.member).Txn(ctx, in)
+func (p *misreportingProxy) Txn(ctx context.Context, in *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
+	return etcdserverpb.NewKVClient(p.member).Txn(ctx, in)
 }
 
-func (l *liar) Status(ctx context.Context, in *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
-	out, err := etcdserverpb.NewMaintenanceClient(l.member).Status(ctx, in)
-	if version, _, _ := l.state(); err == nil && version != "" {
+func (p *misreportingProxy) Status(ctx context.Context, in *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+	out, err := etcdserverpb.NewMaintenanceClient(p.member).Status(ctx, in)
+	if version, _, _ := p.state(); err == nil && version != "" {
 		out.Version = version
 	}
 	return out, err
 }
 
-func (l *liar) Watch(down etcdserverpb.Watch_WatchServer) error {
-	_, _, broken := l.state()
+func (p *misreportingProxy) Watch(down etcdserverpb.Watch_WatchServer) error {
+	_, _, broken := p.state()
 	group, ctx := errgroup.WithContext(down.Context())
-	up, err := etcdserverpb.NewWatchClient(l.member).Watch(ctx)
+	up, err := etcdserverpb.NewWatchClient(p.member).Watch(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (l *liar) Watch(down etcdserverpb.Watch_WatchServer) error {
 				if !ok {
 					return context.Canceled
 				}
-				if err := l.pass(ctx, request, up, send); err != nil {
+				if err := p.pass(ctx, request, up, send); err != nil {
 					return err
 				}
 			case <-broken:
@@ -159,7 +159,7 @@ func (l *liar) Watch(down etcdserverpb.Watch_WatchServer) error {
 			if err != nil {
 				return err
 			}
-			if _, held, _ := l.state(); len(response.Events) > 0 {
+			if _, held, _ := p.state(); len(response.Events) > 0 {
 				select {
 				case <-held:
 				case <-ctx.Done():
@@ -176,8 +176,8 @@ func (l *liar) Watch(down etcdserverpb.Watch_WatchServer) error {
 }
 
 // pass forwards a request for progress, or answers it too early.
-func (l *liar) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up etcdserverpb.Watch_WatchClient, send func(*etcdserverpb.WatchResponse) error) error {
-	_, held, _ := l.state()
+func (p *misreportingProxy) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up etcdserverpb.Watch_WatchClient, send func(*etcdserverpb.WatchResponse) error) error {
+	_, held, _ := p.state()
 	select {
 	case <-held:
 		return up.Send(request)
@@ -186,11 +186,11 @@ func (l *liar) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up 
 	if request.GetProgressRequest() == nil {
 		return up.Send(request)
 	}
-	now, err := l.Range(ctx, &etcdserverpb.RangeRequest{Key: []byte("a"), CountOnly: true})
+	now, err := p.Range(ctx, &etcdserverpb.RangeRequest{Key: []byte("a"), CountOnly: true})
 	if err != nil {
 		return err
 	}
-	l.lies.Add(1)
+	p.earlyReports.Add(1)
 	return send(&etcdserverpb.WatchResponse{Header: now.Header, WatchId: -1})
 }
 
@@ -202,19 +202,19 @@ func TestProgressAheadOfEvents(t *testing.T) {
 	for _, versions := range [][2]string{{"3.5.12", "3.5.12"}, {"3.4.30", "3.4.30"}, {"", "3.5.12"}, {"not a version", "not a version"}} {
 		t.Run(fmt.Sprintf("%q then %q", versions[0], versions[1]), func(t *testing.T) {
 			member := startCluster(t, 1, nil)[0]
-			liar := newLiar(t, member)
-			liar.claim(versions[0])
-			store := openExternal(t, kv.ExternalConfig{Endpoints: []string{liar.url}})
+			proxy := newMisreportingProxy(t, member)
+			proxy.claim(versions[0])
+			store := openExternal(t, kv.ExternalConfig{Endpoints: []string{proxy.url}})
 			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 			defer cancel()
 			_, sub := followPods(t, store)
 			kvtest.Put(t, store, "/registry/pods/before", "1")
 			next(t, sub)
 			sub.Applied(1)
-			liar.claim(versions[1])
-			liar.breakStreams()
+			proxy.claim(versions[1])
+			proxy.breakStreams()
 
-			release := liar.hold()
+			release := proxy.hold()
 			defer release()
 			written := kvtest.Put(t, store, "/registry/pods/held", "1")
 			var group errgroup.Group
@@ -224,7 +224,7 @@ func TestProgressAheadOfEvents(t *testing.T) {
 				defer close(fresh)
 				err := sub.Wait(ctx, written)
 				if err == nil && !told.Load() {
-					err = fmt.Errorf("fresh at %d before the event came, after %d lies", written, liar.lies.Load())
+					err = fmt.Errorf("fresh at %d before the event came, after %d early reports", written, proxy.earlyReports.Load())
 				}
 				return err
 			})
@@ -234,17 +234,17 @@ func TestProgressAheadOfEvents(t *testing.T) {
 					return nil
 				default:
 				}
-				if liar.lies.Load() < 3 {
-					return fmt.Errorf("%d lies", liar.lies.Load())
+				if proxy.earlyReports.Load() < 3 {
+					return fmt.Errorf("%d early reports", proxy.earlyReports.Load())
 				}
 				return nil
 			})
-			liar.breakStreams()
+			proxy.breakStreams()
 			release()
 			told.Store(true)
 			keys, _ := next(t, sub)
 			if len(keys) != 1 || keys[0] != fmt.Sprintf("%d:/registry/pods/held", written) {
-				t.Errorf("after the lies came %q", keys)
+				t.Errorf("after the early reports came %q", keys)
 			}
 			sub.Applied(1)
 			if err := group.Wait(); err != nil {
