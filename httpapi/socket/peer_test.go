@@ -60,6 +60,35 @@ func TestReadinessEnds(t *testing.T) {
 	}
 }
 
+// TestFailedWritesAreErrors checks that a write returns the error of the kernel, and a passed deadline.
+func TestFailedWritesAreErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail func(*net.TCPConn) error
+		want error
+	}{
+		"end":      {(*net.TCPConn).CloseWrite, unix.EPIPE},
+		"deadline": {func(c *net.TCPConn) error { return c.SetWriteDeadline(time.Now()) }, os.ErrDeadlineExceeded},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := NewTCP(conn.(*net.TCPConn))
+		if err := c.fail(s.TCPConn); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.Write([]byte("a")); n != 0 || !errors.Is(err, c.want) {
+			t.Errorf("%s: wrote %d bytes, %v", name, n, err)
+		}
+		conn.Close()
+		l.Close()
+	}
+}
+
 // TestAliveReadsAheadWithinItsBudget checks that a client that keeps sending blocks Alive no longer than any other,
 // and that Alive keeps its bytes up to the budget.
 func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
