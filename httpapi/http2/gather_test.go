@@ -82,12 +82,13 @@ func TestGatheredFrames(t *testing.T) {
 			g.more(3, "e")
 			g.want("anew")
 		},
-		"so does any write of another stream": func(t *testing.T, g *gathering) {
+		"so does any other write": func(t *testing.T, g *gathering) {
 			g.more(1, "a")
+			g.more(3, "b")
 			if err := g.taken[3].End(); err != nil {
 				t.Error(err)
 			}
-			g.want("after", "1:a", "3:")
+			g.want("after", "1:a", "3:b", "3:")
 		},
 		"flushing": func(t *testing.T, g *gathering) {
 			g.more(1, "a")

@@ -252,6 +252,24 @@ func TestBodiesEndTheirStreams(t *testing.T) {
 	}
 }
 
+// TestBodilessStatuses checks that bytes behind a status without a body are not sent.
+func TestBodilessStatuses(t *testing.T) {
+	for _, code := range []int{http.StatusNoContent, http.StatusNotModified} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+				x := answering(c, received)
+				x.Code = code
+				return x
+			})
+			p.must(p.get(1, "/"))
+			synctest.Wait()
+			if got, want := p.said(1), fmt.Sprintf(":status=%d,content-type=text/plain.", code); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		})
+	}
+}
+
 // letters is a body that writes itself.
 type letters string
 
