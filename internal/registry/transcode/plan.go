@@ -170,7 +170,6 @@ func (p *Planner) messageLocked(t reflect.Type) (*message, error) {
 type builder struct {
 	planner *Planner
 	m       *message
-	names   []string
 }
 
 // structLocked adds the fields of t and returns their table.
@@ -191,9 +190,6 @@ func (b *builder) structLocked(t reflect.Type) ([]entry, error) {
 		}
 		for len(table) <= number {
 			table = append(table, entry{slot: none})
-		}
-		if table[number].slot != none {
-			return nil, fmt.Errorf("%w: %s has field %d twice", ErrUnsupported, t, number)
 		}
 		table[number] = e
 	}
@@ -238,10 +234,6 @@ func (b *builder) fieldLocked(owner reflect.Type, f reflect.StructField) (entry,
 	if name == "" || name == "-" {
 		return entry{}, fmt.Errorf("%w: no name in JSON", ErrUnsupported)
 	}
-	if slices.Contains(b.names, name) {
-		return entry{}, fmt.Errorf("%w: name %s is there twice", ErrUnsupported, name)
-	}
-	b.names = append(b.names, name)
 	return b.addLocked(owner, f, name, omitEmpty, omitZero)
 }
 

@@ -278,7 +278,7 @@ func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 	}
 	for last := uint64(0); at < to; {
 		tag, body := varint(w.src[:to], at)
-		if body < 0 || tag>>3 <= last || tag>>3 > 2 {
+		if body < 0 || tag>>3 <= last {
 			return 0, 0, false
 		}
 		last = tag >> 3
