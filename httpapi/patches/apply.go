@@ -370,9 +370,6 @@ func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 	if err != nil || *kind != scope.Kind || reflect.TypeOf(patched) != reflect.TypeOf(whole) {
 		return nil
 	}
-	if _, nested := patched.(runtime.NestedObjectDecoder); nested {
-		return nil
-	}
 	restore(reflect.ValueOf(patched).Elem(), reflect.ValueOf(whole.DeepCopyObject()).Elem(), p.parsed)
 	scope.Defaulter.Default(patched)
 	merged, err := scope.UnsafeConvertor.ConvertToVersion(patched, scope.HubGroupVersion)
