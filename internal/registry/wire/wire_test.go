@@ -314,7 +314,7 @@ func TestMalformedObjectsAreRefused(t *testing.T) {
 	for _, text := range []string{`["metadata",{}]`, `{1:2,"metadata":{}}`, `{"a" 1,"metadata":{}}`, `{"a":}`, `{"a":,"metadata":{}}`, `{"a":]}`, "null"} {
 		refused(text, wire.ErrMalformed, true)
 	}
-	for _, text := range []string{"{}", `{"a":{"metadata":{}}}`, `{"a":1,"b":"metadata"}`} {
+	for _, text := range []string{"{}", `{"uid":"u"}`, `{"a":{"metadata":{}}}`, `{"a":1,"b":"metadata"}`} {
 		refused(text, wire.ErrNoMetadata, true)
 	}
 	message := string(must((&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}).Marshal()))
