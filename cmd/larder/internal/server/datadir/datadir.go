@@ -51,10 +51,7 @@ func Scratch() (*Dir, error) {
 // sweepScratch removes this user's temporary directories whose processes have ended, because they have
 // private keys. It ignores errors.
 func sweepScratch(dir string) {
-	paths, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
-	if err != nil {
-		return // the path of dir is not a valid pattern
-	}
+	paths, _ := filepath.Glob(filepath.Join(dir, scratchPrefix+"*")) // none if the path of dir is not a valid pattern
 	for _, path := range paths {
 		// Only this user can write to the directory, so no other can replace it before it is removed.
 		info, err := os.Lstat(path)

@@ -54,9 +54,9 @@ func inspect(dir string, owner int) error {
 	}
 	// Trust a group of this process on a directory that root owns. A kubelet sets the group of a volume to a pod's
 	// fsGroup, and otherwise the process could not use it.
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid == 0 && owner != 0 {
-		if groups, err := os.Getgroups(); err == nil && (slices.Contains(groups, int(stat.Gid)) || os.Getegid() == int(stat.Gid)) {
-			t.groups = append(t.groups, int(stat.Gid))
+	if group := groupOf(info); ownerOf(info) == 0 && owner != 0 {
+		if groups, err := os.Getgroups(); err == nil && (slices.Contains(groups, group) || os.Getegid() == group) {
+			t.groups = append(t.groups, group)
 		}
 	}
 	return t.all(resolved)
@@ -179,16 +179,6 @@ func (t *trust) unshared(name string, info os.FileInfo) error {
 	return nil
 }
 
-func ownerOf(info os.FileInfo) int {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(stat.Uid)
-	}
-	return -1
-}
+func ownerOf(info os.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }
 
-func groupOf(info os.FileInfo) int {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(stat.Gid)
-	}
-	return -1
-}
+func groupOf(info os.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Gid) }
