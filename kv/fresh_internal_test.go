@@ -13,13 +13,22 @@ type lasting struct{ Store }
 
 func (lasting) Replacements() uint64 { return 0 }
 
+// changing is a store that counts its replacements. It has no other methods.
+type changing struct {
+	Store
+	replacements atomic.Uint64
+}
+
+func (c *changing) Replacements() uint64 { return c.replacements.Load() }
+
 // TestFreshOfOneHistory loses the history again and again while readers call Fresh. The owner never applies the last
 // event of a history, so Fresh must never return its revision. Other histories apply as many events as this one has
 // queued. Builds with the tag invariants yield where such a race is most likely.
 func TestFreshOfOneHistory(t *testing.T) {
 	const before, last, small = 90, 100, 2
 	ctx := context.Background()
-	tail := NewTail(TailConfig{Store: lasting{}, Prefix: "/registry"})
+	store := new(changing)
+	tail := NewTail(TailConfig{Store: store, Prefix: "/registry"})
 	sub := tail.Subscribe("/registry/pods/")
 	var over atomic.Bool
 	var readers sync.WaitGroup
@@ -34,7 +43,9 @@ func TestFreshOfOneHistory(t *testing.T) {
 		})
 	}
 	begin := func(revision int64) {
-		tail.restart(revision, 0, position{present: revision, foreign: true})
+		replacements := store.replacements.Add(1)
+		tail.lose()
+		tail.restart(revision, 0, position{present: revision, replacements: replacements, foreign: true})
 		if _, err := sub.Next(ctx); !errors.Is(err, ErrLost) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}
@@ -42,9 +53,7 @@ func TestFreshOfOneHistory(t *testing.T) {
 	}
 	event := Event{Kind: Create, Key: "/registry/pods/a", Revision: last}
 	for range 3000 {
-		tail.lose(true)
 		begin(small)
-		tail.lose(true)
 		begin(before)
 		tail.dispatch(WatchResponse{Batches: []Batch{{Revision: last, Events: []Event{event}}}, Progress: last})
 	}

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // answerTimeout limits one attempt of a request that is repeated until the store answers. The next
@@ -77,24 +75,16 @@ func (t *Tail) reachBack(ctx context.Context, from position) (int64, error) {
 // read. It returns present if nothing older can be read.
 //
 // The key of the compaction protocol holds the last compacted revision, unless a process
-// compacted without the protocol. So a binary search follows, which usually ends at once.
+// compacted without the protocol. So a binary search follows, which usually ends at once. Without the key it takes longer.
 func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, error) {
 	if low >= present {
 		return present, nil
 	}
-	err := t.retry(ctx, func(ctx context.Context) error {
-		item, _, _, err := t.config.Store.Get(ctx, compactionKey)
-		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); bad == nil {
-			low = min(max(low, compacted), present)
-		}
-		if errors.Is(err, rpctypes.ErrPermissionDenied) { // an etcd user with rights to the prefix alone
-			return nil
-		}
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
+	asking, cancel := context.WithTimeout(ctx, answerTimeout)
+	item, _, _, _ := t.config.Store.Get(asking, compactionKey) // an etcd user with rights to the prefix alone cannot read it
+	cancel()
+	compacted, _ := strconv.ParseInt(string(item.Value), 10, 64) // 0 without an item
+	low = min(max(low, compacted), present)
 	// Invariant: revisions below low are unreadable or too old; high is readable.
 	for try, high := low, present; low < high; try = low + (high-low)/2 {
 		// The keys do not exist, so the cost does not depend on the size of the store.
@@ -153,46 +143,29 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 // higher least. With a Tail without [TailConfig.Replay], Begin does not wait.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
 	if s.tail.config.Replay <= 0 {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.history = s.tail.config.Store.Replacements()
 		return 0, 0, nil
 	}
-	for {
-		at, err := s.awaitBeginning(ctx)
-		if err != nil || at.past == 0 || least <= at.past && !at.late {
-			return at.past, at.present, err
-		}
-		past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present)
-		if err == nil && at.late && !at.quiet {
-			past, err = s.tail.replayStart(ctx, past, at.present)
-		}
-		if err != nil {
-			return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
-		}
-		if past == at.present {
-			return 0, 0, nil
-		}
-		if at.late {
-			err := s.fill(ctx, past, at)
-			switch {
-			case errors.Is(err, ErrCompacted):
-				least = past + 1
-				continue
-			case ctx.Err() != nil:
-				return 0, 0, fmt.Errorf("kv: read the past of %s: %w", s.prefix, ctx.Err())
-			case err != nil:
-				s.tail.config.Logger.Warn("cannot replay past revisions", "prefix", s.prefix, "error", err)
-				return 0, 0, nil
-			}
-		}
-		s.mu.Lock()
-		lost := s.lost // meanwhile
-		s.mu.Unlock()
-		if !lost {
-			return past, at.present, nil
+	at, err := s.awaitBeginning(ctx)
+	if err != nil || at.past == 0 || least <= at.past && !at.late {
+		return at.past, at.present, err
+	}
+	past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present)
+	if err == nil && at.late && !at.quiet {
+		past, err = s.tail.replayStart(ctx, past, at.present)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
+	}
+	if past == at.present {
+		return 0, 0, nil
+	}
+	if at.late {
+		if err := s.fill(ctx, past, at); err != nil {
+			s.tail.config.Logger.Warn("cannot replay past revisions", "prefix", s.prefix, "error", err)
+			return 0, 0, ctx.Err()
 		}
 	}
+	return past, at.present, nil
 }
 
 // beginning is where an owner can load: the state at past, and then the events up to present. Both are
@@ -239,7 +212,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
 	}
-	if low := max(t.start, s.since-t.reach); s.loaded.Load() == 0 && low < s.since {
+	if low := max(t.start, s.since-t.reach); s.loaded.Load() == 0 {
 		return beginning{past: low, present: s.since, late: true, quiet: t.unchangedLocked(s, low)}, true
 	}
 	return beginning{}, true
@@ -252,7 +225,7 @@ const fillTimeout = 10 * time.Second
 var errTooLong = errors.New("kv: too much has happened")
 
 // fill reads the events after past up to at.present and puts them in front of the queue, which has all
-// later ones. If the subscription loses its position meanwhile, fill leaves the queue unchanged.
+// later ones. It fails if the subscription loses its position meanwhile.
 func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -273,10 +246,8 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.lost || s.closed:
-		return nil
 	case s.since != at.present || s.tail.config.Store.Replacements() != replacements:
-		return ErrReplaced
+		return ErrLost
 	case s.bytes+bytes > s.tail.config.QueueBytes:
 		return errTooLong
 	}
@@ -287,10 +258,8 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 }
 
 // read returns the batches of a prefix after one revision up to another, which the
-// store has reached.
+// store has reached. Its watch ends with ctx.
 func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]Batch, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	responses := t.config.Store.Watch(ctx, prefix, after)
 	silent := time.Tick(progressMax) // nothing may have happened since until
 	var batches []Batch
@@ -298,10 +267,8 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 		select {
 		case response, ok := <-responses:
 			switch {
-			case !ok && ctx.Err() != nil:
-				return nil, context.Cause(ctx)
 			case !ok:
-				return nil, errWatchEnded
+				return nil, cmp.Or(ctx.Err(), errWatchEnded)
 			case response.Err != nil:
 				return nil, response.Err
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -209,8 +210,13 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 			}
 			return nil
 		})
+		begin(t, sub, 12)
+		sub.Loaded(15)
+		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+			t.Errorf("lost meanwhile: %v", err)
+		}
 		if past, present := begin(t, sub, 12); past != 15 || present != 22 {
-			t.Errorf("lost meanwhile: %d to %d", past, present)
+			t.Errorf("after the loss: %d to %d", past, present)
 		}
 		sub.Loaded(15)
 		for want := int64(16); want <= 22; {
@@ -493,6 +499,7 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 				}
 				sub := tail.Subscribe("/registry/pods/")
 				kvtest.Put(t, store, "/registry/pods/a", "new") // revision 42
+				synctest.Wait()                                 // it is in the queue
 				past, present := begin(t, sub, c.least)
 				if past != c.past || past > 0 && present != 41 {
 					t.Fatalf("from %d to %d, want from %d", past, present, c.past)
@@ -522,6 +529,10 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 				}
 				if err := sub.Wait(t.Context(), 42); err != nil || !slices.Equal(got, want) {
 					t.Errorf("got %d, want %d, %v", got, want, err)
+				}
+				synctest.Wait()
+				if n := store.Watches(); n != 1 {
+					t.Errorf("%d watches are open", n)
 				}
 			})
 		})
@@ -605,28 +616,145 @@ func TestQuietPrefixesBeginAtOnce(t *testing.T) {
 	})
 }
 
-// TestPastOfNestedPrefixes checks that a subscription gets the past that only a closed subscription to a shorter or
-// longer prefix has received.
-func TestPastOfNestedPrefixes(t *testing.T) {
+// TestPastThatOthersReceived checks that a subscription gets the past that only another one has received, or none, and
+// that it does not take the prefix for a quiet one.
+func TestPastThatOthersReceived(t *testing.T) {
 	const long, short = "/registry/example.com/kinds/", "/registry/example.com/"
-	for closed, later := range map[string]string{long: short, short: long} {
-		synctest.Test(t, func(t *testing.T) {
-			store := kvtest.NewMemory()
-			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
-			kvtest.RunUntilEnd(t, tail.Run)
-			synctest.Wait()
-			first := tail.Subscribe(closed)
-			revision := kvtest.Put(t, store, long+"a", "1")
-			if err := tail.Wait(t.Context(), revision); err != nil {
-				t.Fatal(err)
-			}
-			first.Close()
-			sub := tail.Subscribe(later)
-			past, _ := begin(t, sub, 0)
-			sub.Loaded(past)
-			if fresh := sub.Fresh(); past >= revision || fresh >= revision {
-				t.Errorf("%s after %s: begins at %d and is fresh at %d without the change at %d", later, closed, past, fresh, revision)
-			}
+	for name, c := range map[string]struct {
+		first  string
+		closed bool // before the later subscription
+		fill   int  // changes of other prefixes
+		later  string
+	}{
+		"longer":             {first: long, closed: true, later: short},
+		"shorter":            {first: short, closed: true, later: long},
+		"open":               {first: long, later: long},
+		"the whole prefix":   {first: "/registry/other/", later: "/registry/"},
+		"too many to record": {first: "/registry/other/", fill: 20_000, later: long},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
+				kvtest.RunUntilEnd(t, tail.Run)
+				synctest.Wait()
+				first := tail.Subscribe(c.first)
+				revision := kvtest.Put(t, store, long+"a", "1")
+				values := map[string][]byte{"/registry/other/a": nil}
+				for i := range c.fill {
+					values[fmt.Sprintf("/registry/filler/%d/a", i)] = []byte("1")
+				}
+				if err := tail.Wait(t.Context(), store.PutAll(values)); err != nil {
+					t.Fatal(err)
+				}
+				if c.closed || c.later == "/registry/" {
+					first.Close()
+				}
+				sub := tail.Subscribe(c.later)
+				past, _ := begin(t, sub, 0)
+				sub.Loaded(past)
+				if fresh := sub.Fresh(); past != 1 || fresh >= revision {
+					t.Errorf("it begins at %d and is fresh at %d without the change at %d", past, fresh, revision)
+				}
+			})
 		})
 	}
+}
+
+// TestPastThatWasDropped checks that a subscription whose queue became too long before its owner loaded does not take
+// what was dropped for nothing.
+func TestPastThatWasDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000, QueueBytes: 300})
+		kvtest.RunUntilEnd(t, tail.Run)
+		synctest.Wait()
+		sub := tail.Subscribe("/registry/pods/")
+		for range 3 {
+			kvtest.Put(t, store, "/registry/pods/a", strings.Repeat("x", 100))
+		}
+		synctest.Wait()
+		if past, _ := begin(t, sub, 0); past != 0 {
+			t.Errorf("it begins at %d without the later changes", past)
+		}
+	})
+}
+
+// TestPositionIsLostWhileThePastIsRead checks that a late subscription misses nothing, and gets nothing twice, if the
+// Tail loses its position while the past is read.
+func TestPositionIsLostWhileThePastIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
+		kvtest.RunUntilEnd(t, tail.Run)
+		synctest.Wait()
+		for range 20 { // revisions 2 to 21
+			kvtest.Put(t, store, "/registry/pods/a", "1")
+		}
+		if err := tail.Wait(t.Context(), 21); err != nil {
+			t.Fatal(err)
+		}
+		sub := tail.Subscribe("/registry/pods/")
+		store.SetHook(func(op, key string) error {
+			if op == "watch" && key == "/registry/pods/" {
+				store.SetHook(nil)
+				kvtest.Put(t, store, "/registry/pods/a", "22")
+				store.EndWatches(kv.ErrCompacted)
+				time.Sleep(time.Second)
+			}
+			return nil
+		})
+		var reached int64
+		loadAgain := func() {
+			if reached, _ = begin(t, sub, reached); reached == 0 {
+				reached = load(t, store, sub, "/registry/pods/")
+			} else {
+				sub.Loaded(reached)
+			}
+		}
+		loadAgain()
+		kvtest.Put(t, store, "/registry/pods/a", "23")
+		for reached < 23 {
+			batches, err := sub.Next(t.Context())
+			if errors.Is(err, kv.ErrLost) {
+				loadAgain()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			for _, batch := range batches {
+				if reached++; batch.Revision != reached {
+					t.Fatalf("revision %d, want %d", batch.Revision, reached)
+				}
+			}
+			sub.Applied(len(batches))
+		}
+		synctest.Wait()
+		if fresh := sub.Fresh(); fresh != 23 {
+			t.Errorf("fresh at %d", fresh)
+		}
+	})
+}
+
+// TestRestoredWhileTheTailBegins checks that a Tail follows a store that is restored to an older state before the Tail has
+// found its first position.
+func TestRestoredWhileTheTailBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for range 20 {
+			kvtest.Put(t, store, "/registry/pods/a", "1")
+		}
+		store.SetHook(func(op, key string) error {
+			if key == "/registry/health/" {
+				store.SetHook(nil)
+				store.Restore(5, false)
+			}
+			return nil
+		})
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
+		kvtest.RunUntilEnd(t, tail.Run)
+		time.Sleep(time.Minute)
+		if seen := tail.Seen(); seen != 5 {
+			t.Errorf("it has seen %d", seen)
+		}
+	})
 }

@@ -80,8 +80,9 @@ func TestWaitEndsWithItsHistory(t *testing.T) {
 				if loads {
 					load(t, store, sub, "/registry/pods/")
 				}
-				waited := make(chan error, 1)
+				waited, tailWaited := make(chan error, 1), make(chan error, 1)
 				go func() { waited <- sub.Wait(t.Context(), last+100) }()
+				go func() { tailWaited <- tail.Wait(t.Context(), last+100) }()
 				synctest.Wait()
 				store.Restore(1, true)
 				synctest.Wait()
@@ -93,6 +94,9 @@ func TestWaitEndsWithItsHistory(t *testing.T) {
 				load(t, store, sub, "/registry/pods/")
 				if err := <-waited; !errors.Is(err, kv.ErrReplaced) {
 					t.Errorf("Wait: %v, want ErrReplaced", err)
+				}
+				if err := <-tailWaited; !errors.Is(err, kv.ErrReplaced) {
+					t.Errorf("the Tail's Wait: %v, want ErrReplaced", err)
 				}
 			})
 		})

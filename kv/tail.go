@@ -104,7 +104,7 @@ type Tail struct {
 	began   atomic.Int64 // the store's revision then
 	subs    map[string][]*Subscription
 	waiters []*waiter               // in the order of their revisions
-	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
+	cancel  context.CancelCauseFunc // ends the last watch; nil before the first
 	touched []*Subscription         // scratch of routeLocked
 	// noted has, for prefixes without a subscription at that time, the revision of the last change below
 	// them. Changes before notedFrom are not recorded.
@@ -194,14 +194,14 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 // it is lost. Then runWatch starts over: after a compaction possibly in the past, but in a replaced store never
 // before its current revision (floor).
 func (t *Tail) runWatch(ctx context.Context) error {
-	var floor, known int64
+	var floor int64
 	history := t.config.Store.Replacements()
-	for replaced := false; ; {
+	for {
 		present, replacements, err := t.currentRevision(ctx)
 		if err != nil {
 			return err
 		}
-		foreign := replaced || replacements != history || present < known
+		foreign := replacements != history
 		if foreign {
 			floor = present
 		}
@@ -211,8 +211,7 @@ func (t *Tail) runWatch(ctx context.Context) error {
 			return err
 		}
 		t.config.Logger.Warn("watch lost its position, reloading", "revision", t.seen.Load(), "error", err)
-		known, replaced = t.known(), errors.Is(err, ErrReplaced)
-		t.lose(replaced)
+		t.lose()
 	}
 }
 
@@ -268,7 +267,6 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.setCancel(cancel)
-	defer t.setCancel(nil)
 	responses := t.config.Store.Watch(ctx, t.config.Prefix, after)
 	if t.config.Store.Replacements() != replacements {
 		return ErrReplaced // before the watch was open, so the watch does not end
@@ -279,10 +277,7 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 		}
 		t.dispatch(response)
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return errWatchEnded
+	return cmp.Or(context.Cause(ctx), errWatchEnded)
 }
 
 func (t *Tail) setCancel(cancel context.CancelCauseFunc) {
@@ -319,26 +314,26 @@ func (t *Tail) restart(revision, reach int64, from position) {
 	t.raiseLocked(revision)
 }
 
-// lose drops the history; foreign says that the store now has another one. The subscriptions lose it first: none may
-// combine seen of one history with another.
-func (t *Tail) lose(foreign bool) {
+// lose drops the history. The subscriptions lose it first: none may combine seen of one history with another.
+func (t *Tail) lose() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.loseLocked(foreign || !t.follows())
+	t.loseLocked()
 }
 
-func (t *Tail) loseLocked(foreign bool) {
+func (t *Tail) loseLocked() {
 	if t.started { // otherwise notice has dropped the history
 		t.losses.Add(1)
 	}
 	t.started, t.past, t.present = false, 0, 0
+	foreign := !t.follows()
 	for _, subs := range t.subs {
 		for _, s := range subs {
 			s.lose(foreign)
 		}
 	}
 	t.seen.Store(0)
-	if !t.follows() {
+	if foreign {
 		t.wakeWaitersLocked(len(t.waiters), ErrReplaced)
 	}
 }
@@ -355,7 +350,7 @@ func (t *Tail) notice() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.started && !t.follows() {
-		t.loseLocked(true)
+		t.loseLocked()
 	}
 }
 
@@ -478,8 +473,8 @@ func (t *Tail) requestProgress(ctx context.Context) {
 	}
 }
 
-// runHeartbeat compares a watch that does not advance with the store. A store that
-// has gone back was replaced; a watch that stays behind is stalled.
+// runHeartbeat compares a watch that does not advance with the store. A watch that stays behind is stalled. The read also
+// shows the store whether it was replaced; then the store ends the watch.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
 	ticks := time.Tick(t.config.Heartbeat)
 	timeout := heartbeatTimeout
@@ -507,42 +502,16 @@ func (t *Tail) runHeartbeat(ctx context.Context) error {
 
 // isBehind compares the watch with the store, and waits a moment for it to catch up.
 func (t *Tail) isBehind(ctx context.Context) bool {
-	known := t.known() // before the read, which must not return less
-	if known == 0 {
+	if t.seen.Load() == 0 {
 		return false
 	}
 	asking, cancel := context.WithTimeout(ctx, slowTimeout)
 	defer cancel()
 	revision, err := t.config.Store.Revision(asking)
-	switch {
-	case err != nil:
-		return false
-	case revision < known:
-		t.endWatch(ErrReplaced)
+	if err != nil {
 		return false
 	}
 	waiting, cancel := context.WithTimeout(ctx, min(t.config.Heartbeat, heartbeatCatchUp))
 	defer cancel()
 	return t.Wait(waiting, revision) != nil
-}
-
-// known returns the highest revision that the store has shown, 0 while the
-// history is lost.
-func (t *Tail) known() int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.started {
-		return 0
-	}
-	known := t.seen.Load()
-	for _, subs := range t.subs {
-		for _, s := range subs {
-			if s.isLoaded() {
-				known = max(known, s.loaded.Load())
-			} else {
-				known = max(known, s.kept.Load())
-			}
-		}
-	}
-	return known
 }

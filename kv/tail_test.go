@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -145,6 +146,13 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 		if err := <-future; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Wait for the future: %v", err)
 		}
+		store.SetHook(func(op, _ string) error {
+			if op == "progress" {
+				t.Error("progress is requested, though nobody waits")
+			}
+			return nil
+		})
+		time.Sleep(time.Minute)
 	})
 }
 
@@ -204,6 +212,10 @@ func TestWaitReturnsOnceApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, _, sub := startLoaded(t)
 		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
+		future, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go sub.Wait(future, revision+100)
+		synctest.Wait()
 		done := make(chan error, 1)
 		go func() { done <- sub.Wait(t.Context(), revision) }()
 		_, n := next(t, sub)
@@ -230,6 +242,9 @@ func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 		synctest.Wait()
 		done := make(chan error, 1)
 		go func() { done <- sub.Wait(t.Context(), revision) }()
+		next(t, sub)
+		lost := make(chan error, 1)
+		go func() { _, err := sub.Next(t.Context()); lost <- err }()
 		synctest.Wait()
 		sub.Reload()
 		synctest.Wait()
@@ -238,7 +253,7 @@ func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 			t.Fatalf("Wait returned %v before the reload", err)
 		default:
 		}
-		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+		if err := <-lost; !errors.Is(err, kv.ErrLost) {
 			t.Fatalf("Next: %v, want ErrLost", err)
 		}
 		load(t, store, sub, "/registry/pods/")
@@ -432,6 +447,13 @@ func TestFullQueuesLoseTheirPlace(t *testing.T) {
 		}
 		if got, want := load(t, store, slow, "/registry/pods/"), int64(21); got != want || slow.Fresh() != want {
 			t.Errorf("loaded at %d, Fresh = %d, want %d", got, slow.Fresh(), want)
+		}
+		lost := make(chan error, 1)
+		go func() { _, err := other.Next(t.Context()); lost <- err }()
+		synctest.Wait()
+		kvtest.Put(t, store, "/registry/nodes/n", strings.Repeat("x", 2000))
+		if err := <-lost; !errors.Is(err, kv.ErrLost) {
+			t.Errorf("Next, which waited: %v, want ErrLost", err)
 		}
 	})
 }
