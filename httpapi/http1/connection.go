@@ -111,9 +111,9 @@ type tlsConn struct {
 	of *connection
 }
 
-// handshake completes the handshake within handshakeTimeout.
+// handshake completes the handshake within headerTimeout, as net/http does.
 func (c *tlsConn) handshake() error {
-	if err := c.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return err
 	}
 	if err := c.Handshake(); err != nil {

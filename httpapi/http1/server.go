@@ -12,10 +12,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-const (
-	handshakeTimeout = 10 * time.Second
-	keepalivePeriod  = 15 * time.Second
-)
+const keepalivePeriod = 15 * time.Second
 
 // Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept connections from the
 // network. All other fields are required, except HTTP2, and Limits whose zero value has a meaning.

@@ -6,11 +6,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -104,36 +105,17 @@ func TestOwnClientsGiveUp(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsEnd checks that the handshake has a deadline.
+// TestSilentConnectionsEnd checks that a client has as much time for the handshake as for a header, as in net/http.
 func TestSilentConnectionsEnd(t *testing.T) {
-	var c tlsConn
-	client, server := net.Pipe()
-	defer client.Close()
 	config, _ := testcert.Loopback(t)
-	c.Conn = tls.Server(&hastyConn{Conn: server}, config)
-	if err := c.handshake(); !errors.Is(err, errHasty) {
-		t.Errorf("handshake: %v", err)
-	}
-}
-
-var errHasty = errors.New("deadline set")
-
-// hastyConn fails its reads if they have the handshake's deadline.
-type hastyConn struct {
-	net.Conn
-	bounded bool
-}
-
-func (c *hastyConn) SetDeadline(d time.Time) error {
-	c.bounded = time.Until(d) <= handshakeTimeout
-	return nil
-}
-
-func (c *hastyConn) Read([]byte) (int, error) {
-	if c.bounded {
-		return 0, errHasty
-	}
-	return 0, io.EOF
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		c, began := tlsConn{Conn: tls.Server(server, config)}, time.Now()
+		if err := c.handshake(); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 32*time.Second {
+			t.Errorf("handshake: %v after %v", err, time.Since(began))
+		}
+	})
 }
 
 // TestIdleConnectionsHoldNoBuffers checks that an idle connection holds no buffer after a long header.

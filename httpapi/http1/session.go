@@ -20,7 +20,7 @@ import (
 
 // How long a client may take (apiserver pkg/server/secure_serving.go).
 const (
-	headerTimeout = 32 * time.Second // from the first byte to the end of the header
+	headerTimeout = 32 * time.Second // of a TLS handshake; of a header, from its first byte
 	idleTimeout   = 90 * time.Second // between requests
 
 	// slack is how much later than asked a deadline may end. Setting deadlines for each request
