@@ -28,6 +28,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/http1"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/flow"
@@ -367,9 +368,9 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 }
 
 // TestSmallAnswersFreeTheirSeatFirst checks that a seat is free before a client can have read a small answer, and that
-// a large answer keeps its seat while it is sent.
+// a large answer keeps its seat while it is sent, and a handler that its client no longer waits for until it ends.
 func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
-	counts, held := make(chan *flow.Gauge, 1), make(chan int64, 1)
+	counts, held, release := make(chan *flow.Gauge, 1), make(chan int64, 1), make(chan struct{})
 	f := newTestServerWith(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1}}, func(c *http1.Config) {
 		handle := c.Handler
 		c.Handler = func(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
@@ -378,19 +379,25 @@ func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
 			return x
 		}
 	}, func(routes *routes.Table) {
-		routes.Handle("/large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 2*exchange.RecordSize)) }))
+		for path, size := range map[string]int{"/large": 2 * exchange.RecordSize, "/piecemeal": nethttp.MaxBuffered + 1} {
+			routes.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, size)) }))
+		}
+		routes.Handle("/late", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	})
-	for large, path := range []string{"/nowhere", "/large"} {
+	for path, want := range map[string]int64{"/nowhere": 0, "/large": 1, "/piecemeal": 1, "/late?timeout=10ms": 1} {
 		counts <- &f.inflight.ReadOnly
 		f.get(t, path, "u")
-		if n := <-held; n != int64(large) {
-			t.Errorf("%s: %d places are held when the answer is about to be sent", path, n)
+		if n := <-held; n != want {
+			t.Errorf("%s: %d places are held when the answer is about to be sent, want %d", path, n, want)
 		}
+		if strings.HasPrefix(path, "/late") {
+			close(release)
+		}
+		proctest.Eventually(t, "the seat is free", func() error {
+			if n := f.inflight.ReadOnly.Add(0); n != 0 {
+				return fmt.Errorf("%s: %d places are held", path, n)
+			}
+			return nil
+		})
 	}
-	proctest.Eventually(t, "the seat is free after the large answer", func() error {
-		if n := f.inflight.ReadOnly.Add(0); n != 0 {
-			return fmt.Errorf("%d places are held", n)
-		}
-		return nil
-	})
 }
