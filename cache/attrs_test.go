@@ -70,7 +70,7 @@ func TestBodiesAreWhatWasStored(t *testing.T) {
 func TestLabelsAreShared(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	make1 := func(i, workload int) *Object {
-		return NewObject(ObjectConfig{Key: fmt.Sprint(i), Labels: labels.Set{"app": strings.Repeat("x", workload)}}, schema)
+		return NewObject(ObjectConfig{Key: fmt.Sprint(i), Labels: labels.Set{"app": strings.Repeat("x", workload), "tier": "web", "track": "stable"}}, schema)
 	}
 	for i := range 1000 {
 		if a, b := make1(i, i), make1(i, i); a.labels != b.labels {

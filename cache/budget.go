@@ -205,9 +205,6 @@ func (b *Budget) refuseLocked(cost int64) {
 // limits are exceeded.
 func (b *Budget) addLogBytes(bytes int64) {
 	b.count(&b.logBytes, bytes)
-	if bytes <= 0 {
-		return
-	}
 	b.evictExcess()
 	if b.whole != nil {
 		b.whole.evictExcess()
@@ -292,7 +289,7 @@ func (b *Budget) largestLog(own *Log, adding int, cost int64) (largest *Log) {
 	}
 	for other := range b.logs.Range {
 		l := other.(*Log)
-		if bytes := l.Bytes(); l != own && bytes > most && l.spare(0) {
+		if bytes := l.Bytes(); bytes > most && l.spare(0) {
 			largest, most = l, bytes
 		}
 	}

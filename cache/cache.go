@@ -184,7 +184,7 @@ func (c *Cache) reset(objects []*Object, revision, exactTo int64, history uint64
 // beginEpochLocked publishes next as the first state of an epoch, and retires the objects of old.
 func (c *Cache) beginEpochLocked(next, old *state) {
 	c.log.restart(next.revision)
-	c.checkpoints.reset()
+	c.checkpoints.trim(c.log)
 	c.offers.clear()
 	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)

@@ -86,13 +86,6 @@ func (c *checkpoints) list() []*state {
 	return nil
 }
 
-func (c *checkpoints) reset() {
-	c.kept.Store(nil)
-	for i := range c.recent {
-		c.recent[i].Store(nil)
-	}
-}
-
 // find returns a state that is connected to current at exactly the position, or nil.
 func (c *checkpoints) find(current *state, at Position) *state {
 	for i := range c.recent {
@@ -179,11 +172,8 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 		}
 	}
 	end := base.position - Position(len(events))
-	if at > end { // found in the next epoch
-		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
-	}
-	before, _, lapped := c.log.ring.Read(at, nil, int(end-at))
-	if lapped || uint64(at) < c.log.epoch.Load() {
+	before, _, lapped := c.log.ring.Read(at, nil, int(end)-int(at))
+	if lapped || at > end { // found in the next epoch
 		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
 	}
 	s := base.withoutIndexes().clone()

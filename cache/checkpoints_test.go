@@ -65,19 +65,19 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 	}
 }
 
-// TestRebuiltStatesKeepNoDiscardedObjects checks that a reconstructed state keeps discarded objects no longer than
-// the Log does.
+// TestRebuiltStatesKeepNoDiscardedObjects checks that a checkpoint and a reconstructed state keep discarded objects no
+// longer than the Log does.
 func TestRebuiltStatesKeepNoDiscardedObjects(t *testing.T) {
 	for name, forget := range map[string]func(*Cache){
 		"with age":       func(c *Cache) { c.discardOld(time.Unix(1000, 0)) },
-		"in a new epoch": func(c *Cache) { c.Reset(nil, 100); c.discardOld(time.Unix(1000, 0)) },
+		"in a new epoch": func(c *Cache) { c.Reset(nil, 100) },
 		"with more of it": func(c *Cache) {
 			c.Apply(Batch{Revision: 100, Time: time.Unix(1000, 0)})
 			c.discardOld(time.Unix(1000, 0))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newTestCache(t, Config{Log: LogConfig{MinEvents: 1}})
+			c := newTestCache(t, Config{Log: LogConfig{MinEvents: 1, CheckpointEvery: 1}})
 			first := NewObject(ObjectConfig{Key: "a", Revision: 1}, c.schema)
 			gone := weak.Make(first)
 			c.Reset([]*Object{first}, 1)

@@ -129,7 +129,7 @@ func (l *learner) halveScores() {
 func (c *Cache) learn() {
 	for _, key := range c.learner.take(c.current.Load()) {
 		base := c.current.Load()
-		if base.epoch == 0 || base.labelIndex(key) >= 0 {
+		if base.labelIndex(key) >= 0 {
 			continue
 		}
 		ix, ok := base.buildIndex(key)
@@ -168,23 +168,19 @@ func (c *Cache) adopt(base *state, ix index) bool {
 		return false
 	}
 	corrupt := base.corruptFrom("", base.corruptCount())
-	if missed := int(now.position - base.position); missed > 0 {
-		events, next, err := c.log.Read(base.position, make([]*Event, 0, missed))
-		if err != nil || next != now.position {
-			return false
-		}
-		for _, e := range events {
-			ix.replace(e.Prev, e.Object)
-			if e.Object != nil && e.Object.Err() != nil {
-				corrupt = append(corrupt, e.Object)
-			}
+	missed, _, err := c.log.Read(base.position, make([]*Event, 0, now.position-base.position))
+	if err != nil {
+		return false
+	}
+	for _, e := range missed {
+		ix.replace(e.Prev, e.Object)
+		if e.Object != nil && e.Object.Err() != nil {
+			corrupt = append(corrupt, e.Object)
 		}
 	}
 	// showRepaired replaces a corrupt object without an event.
 	for _, o := range corrupt {
-		if present := now.get(o.Key()); present != nil {
-			ix.replace(nil, present)
-		}
+		ix.replace(nil, now.get(o.Key()))
 	}
 	indexes, ok := c.makeRoom(now.indexes, ix)
 	if !ok {

@@ -309,6 +309,18 @@ func TestLearntIndexesAreBounded(t *testing.T) {
 	if got, want := cache.learntIndexes(), []string{"a", "b", "d"}; !slices.Equal(got, want) {
 		t.Errorf("indexes %q, want %q", got, want)
 	}
+	refused := cache.learner.candidates["app"]
+	ask(t, cache, "app=1", 50)
+	cache.review()
+	if score := cache.learner.candidates["app"]; refused >= 0 || score != refused/2 {
+		t.Errorf("score %d of a label without room for its index, later %d", refused, score)
+	}
+	for i := range 2 * maxCandidates {
+		ask(t, cache, fmt.Sprintf("other%d=1", i), 1)
+	}
+	if n := len(cache.learner.candidates); n != maxCandidates {
+		t.Errorf("%d labels are observed, want %d", n, maxCandidates)
+	}
 	for range 2 * maxIdle {
 		ask(t, cache, "b=1", 1)
 		cache.review()

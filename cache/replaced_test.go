@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -130,4 +131,36 @@ func TestReplayOfAReplacedStore(t *testing.T) {
 		}
 		m.checkPast(t, kept, kept+5)
 	})
+}
+
+// TestPastOfALostHistory checks that a slow reader of a state before a reload does not take revisions of the
+// reloaded history for its own past.
+func TestPastOfALostHistory(t *testing.T) {
+	schema := NewResourceSchema("things", nil)
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	grow := func(first, last int64) {
+		c.Reset(nil, first)
+		for revision := first + 1; revision <= last; revision++ {
+			o := NewObject(ObjectConfig{Key: fmt.Sprint(revision), Revision: revision}, schema)
+			c.Apply(Batch{Revision: revision, Changes: []Change{{Key: o.Key(), Object: o}}})
+		}
+	}
+	grow(10, 20)
+	before := c.current.Load()
+	grow(5, 15)
+	for revision := int64(5); revision < 15; revision++ {
+		if _, err := c.past(before, revision); !errors.As(err, new(ErrTooOld)) {
+			t.Errorf("revision %d of the state before the reload: %v, want ErrTooOld", revision, err)
+		}
+		s, err := c.At(revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Len() != int(revision)-5 {
+			t.Errorf("revision %d has %d objects", revision, s.Len())
+		}
+	}
 }

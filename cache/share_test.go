@@ -167,14 +167,14 @@ func TestScansCostAShareNothing(t *testing.T) {
 		t.Errorf("%d of 100 were made again while the share was not used", made)
 	}
 	scan(t, pods[:40], 1)
+	if share := pods[0].schema.Budget(); whole.Used()+share.Used() > 100*cost {
+		t.Errorf("%d and %d are more than %d", whole.Used(), share.Used(), 100*cost)
+	}
 	for range 2 * idleRounds {
 		scan(t, others, 1)
 		if made := scan(t, pods[:40], 1); made != 0 {
 			t.Fatalf("others took %d of 40 encodings from the share", made)
 		}
-	}
-	if share := pods[0].schema.Budget(); whole.Used()+share.Used() > 100*cost {
-		t.Errorf("%d and %d are more than %d", whole.Used(), share.Used(), 100*cost)
 	}
 }
 

@@ -72,7 +72,7 @@ func (f *filter) selects(o *cache.Object) bool {
 	case o.Err() != nil:
 		return false
 	}
-	return (f.shard == nil || f.shard.Matches(o)) && (f.label.Empty() || f.label.Matches(o.Labels())) && (f.field.Empty() || f.field.Matches(o.Fields()))
+	return (f.shard == nil || f.shard.Matches(o)) && f.label.Matches(o.Labels()) && f.field.Matches(o.Fields())
 }
 
 // outside counts the states in e, before it and now, that are in the scope but not in the shard.

@@ -236,5 +236,3 @@ func (f *fixture) must(t testing.TB, o watch.Options) *watch.Watcher {
 	t.Cleanup(watcher.Close)
 	return watcher
 }
-
-func nothingLabel() labels.Selector { return labels.Nothing() }

@@ -283,7 +283,7 @@ func (h *Hub) skip(from cache.Position) {
 	defer h.mu.Unlock()
 	oldest := h.log.Oldest()
 	next, err := h.log.After(oldest)
-	if err != nil || h.next != from || next <= from {
+	if err != nil || h.next != from {
 		return // the Log or the Hub has moved on meanwhile; the next step looks again
 	}
 	for _, g := range h.groups {
@@ -348,7 +348,7 @@ func (h *Hub) checkLocked() {
 // called.
 func (h *Hub) Watch(options Options) (*Watcher, error) {
 	f, id := newFilter(options)
-	w := newWatcher(h, options)
+	w := newWatcher(h, options, &f)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -19,6 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/watch"
 	"github.com/larder-io/larder/watch/watchtest"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // running returns a fixture whose Hub runs until the test ends, or until stop.
@@ -335,18 +337,18 @@ func TestStaleSnapshotsEndWatchers(t *testing.T) {
 func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	f := newFixture(t, config{events: 100})
 	f.reset()
-	nothing := filter{label: "app=x,app=y"}.options()
-	nothing.Label = nothingLabel()
-	nothing.After = f.last
 	all := f.must(t, watch.Options{After: f.last})
-	none := f.must(t, nothing)
+	noLabel := f.must(t, watch.Options{After: f.last, Label: labels.Nothing()})
+	noField := f.must(t, watch.Options{After: f.last, Field: fields.Nothing()})
 	f.apply(change{key: "a/p"})
 	f.publishAll()
 	if ds, err := all.Poll(nil); len(ds) != 1 || err != nil {
 		t.Errorf("everything: %v, %v", ds, err)
 	}
-	if ds, err := none.Poll(nil); len(ds) != 0 || err != nil {
-		t.Errorf("nothing: %v, %v", ds, err)
+	for _, none := range []*watch.Watcher{noLabel, noField} {
+		if ds, err := none.Poll(nil); len(ds) != 0 || err != nil {
+			t.Errorf("nothing: %v, %v", ds, err)
+		}
 	}
 }
 

@@ -18,10 +18,9 @@ type replay struct {
 	outside  uint64 // objects met that are not in the shard
 }
 
-// newReplay returns a cursor at the first object in the options' scope.
-func newReplay(options Options) *replay {
-	f, _ := newFilter(options)
-	r := &replay{snapshot: *options.Initial}
+// newReplay returns a cursor at the first object in the scope of f.
+func newReplay(snapshot cache.Snapshot, f *filter) *replay {
+	r := &replay{snapshot: snapshot}
 	r.query = cache.Query{Label: f.label, Field: f.field, Shard: f.shard, Uncounted: true}
 	if f.namespace != "" {
 		r.query.Prefix = f.namespace + "/"

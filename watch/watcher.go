@@ -47,7 +47,7 @@ type Watcher struct {
 	joined cache.Position
 	// after is the revision up to which nothing is delivered.
 	after int64
-	// delivered is the revision up to which everything selected was delivered.
+	// delivered is the revision up to which everything selected was delivered, or will be once the initial objects are.
 	//
 	// Invariant: it never decreases.
 	delivered int64
@@ -67,7 +67,7 @@ type Watcher struct {
 }
 
 // newWatcher makes a watcher that has no group yet.
-func newWatcher(h *Hub, options Options) *Watcher {
+func newWatcher(h *Hub, options Options, f *filter) *Watcher {
 	w := &Watcher{hub: h, wake: options.Wake, bookmarks: options.Bookmarks}
 	if w.wake == nil {
 		w.ready = make(chan struct{}, 1)
@@ -75,8 +75,8 @@ func newWatcher(h *Hub, options Options) *Watcher {
 	}
 	if options.Initial != nil {
 		w.state = replaying
-		w.next = options.Initial.Position()
-		w.replay = newReplay(options)
+		w.next, w.delivered = options.Initial.Position(), options.Initial.Revision()
+		w.replay = newReplay(*options.Initial, f)
 	} else {
 		w.state = catchingUp
 		w.after, w.delivered = options.After, options.After
@@ -212,7 +212,7 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	for !r.done && len(dst) < full {
 		// If the Log has dropped events after the Snapshot, the watch could not continue after the initial objects:
 		// it ends now, before more of them are sent.
-		if w.hub.log.Oldest() > r.snapshot.Revision() && w.group.open.Load().start > w.next {
+		if w.hub.log.Oldest() > w.delivered && w.group.open.Load().start > w.next {
 			w.end(w.lapped())
 			return dst
 		}
@@ -228,7 +228,6 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	if len(dst) >= full {
 		return dst
 	}
-	w.delivered = r.snapshot.Revision()
 	w.hub.counts.outside.Add(r.outside)
 	if w.bookmarks {
 		dst = append(dst, Delivery{Type: InitialEnd, Revision: w.delivered})
@@ -274,11 +273,7 @@ func (w *Watcher) over() error {
 // lapped returns the error for a watcher that the Log has overtaken.
 func (w *Watcher) lapped() error {
 	w.hub.counts.lapped.Add(1)
-	requested := w.delivered
-	if w.replay != nil {
-		requested = w.replay.snapshot.Revision()
-	}
-	return cache.ErrTooOld{Requested: requested, Oldest: w.hub.log.Oldest()}
+	return cache.ErrTooOld{Requested: w.delivered, Oldest: w.hub.log.Oldest()}
 }
 
 // takeEvents delivers the selected ones of events, whole revisions, until dst is full or the position limit is
