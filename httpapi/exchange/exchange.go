@@ -260,7 +260,7 @@ func (x *Exchange) EndAudit() {
 // has read the answer and sends the next request, as in upstream. For a longer answer the seat is kept
 // until it has been sent.
 func (x *Exchange) ReleaseSeat() {
-	if x.Reader == nil && x.small() && len(x.Bytes) <= RecordSize {
+	if !x.Large() {
 		x.Seat.Release()
 	}
 }

@@ -193,6 +193,9 @@ func (r *Response) small() bool {
 	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
 }
 
+// Large reports whether the response is more than a small answer, which takes one write.
+func (r *Response) Large() bool { return r.Reader != nil || !r.small() || len(r.Bytes) > RecordSize }
+
 // objectBody writes an object that fits into the buffer of a ChunkWriter, and is not compressed.
 type objectBody struct {
 	encoder *encoding.Encoder

@@ -195,8 +195,8 @@ func (ss *Session) bodyBy(until time.Time) error {
 
 // discardBody discards the rest of the body, and reports whether another request can follow: not after an
 // error, if the rest is large, or if the client waits for 100 Continue. It runs before the answer is
-// written, because some clients read only after they have sent everything. The request holds no seat
-// meanwhile.
+// written, because some clients read only after they have sent everything. A large answer, which holds a seat, does
+// not wait for the client.
 func (ss *Session) discardBody(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {
@@ -204,11 +204,8 @@ func (ss *Session) discardBody(x *exchange.Exchange) bool {
 		return true
 	case b.err != nil || b.expects || b.left >= maxDiscard:
 		return false
-	case x.Body != nil && !b.buffered():
+	case x.Large() && !b.buffered():
 		return false
-	}
-	if x.Body == nil {
-		x.Seat.Release()
 	}
 	if ss.bodyBy(x.Received.Add(ss.s.config.BodyTimeout)) != nil {
 		return false
