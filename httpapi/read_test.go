@@ -131,24 +131,33 @@ func (p *pair) same(t *testing.T, c call) (ours answer) {
 // compareAll fails t if the answers to c differ in content or form.
 func compareAll(t *testing.T, c call, ours, theirs answer) {
 	t.Helper()
+	if d := difference(t, c, ours, theirs); d != "" {
+		t.Error(d)
+	}
+}
+
+// difference says where the answers to c differ in content or form.
+func difference(t *testing.T, c call, ours, theirs answer) string {
+	t.Helper()
 	if ours.code != theirs.code || ours.header.Get("Content-Type") != theirs.header.Get("Content-Type") ||
 		ours.header.Get("Retry-After") != theirs.header.Get("Retry-After") || ours.header.Get("Vary") != theirs.header.Get("Vary") ||
 		ours.header.Get("Content-Encoding") != theirs.header.Get("Content-Encoding") ||
 		!slices.Equal(ours.header["Warning"], theirs.header["Warning"]) {
-		t.Errorf("%s %s %v:\ngot  %d %v\nwant %d %v\n%.300s", c.method, c.path, c.header, ours.code, ours.header, theirs.code, theirs.header, theirs.body)
+		return fmt.Sprintf("%s %s %v:\ngot  %d %v %.300s\nwant %d %v %.300s", c.method, c.path, c.header, ours.code, ours.header, ours.body, theirs.code, theirs.header, theirs.body)
 	}
 	got, want := plain(t, ours), plain(t, theirs)
 	if strings.Contains(c.header["Accept"], "Table") {
 		got, want = ages.ReplaceAll(got, nil), ages.ReplaceAll(want, nil)
 	}
-	if !bytes.Equal(got, want) {
-		at := 0
-		for at < min(len(got), len(want)) && got[at] == want[at] {
-			at++
-		}
-		at = max(0, at-50)
-		t.Errorf("%s %s %v: from byte %d on\ngot  %.300q\nwant %.300q", c.method, c.path, c.header, at, got[min(at, len(got)):], want[min(at, len(want)):])
+	if bytes.Equal(got, want) {
+		return ""
 	}
+	at := 0
+	for at < min(len(got), len(want)) && got[at] == want[at] {
+		at++
+	}
+	at = max(0, at-50)
+	return fmt.Sprintf("%s %s %v: from byte %d on\ngot  %.300q\nwant %.300q", c.method, c.path, c.header, at, got[min(at, len(got)):], want[min(at, len(want)):])
 }
 
 // ages matches the table cells that show an age, which on a slow machine can be minutes.
