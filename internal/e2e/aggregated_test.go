@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -263,11 +264,14 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 		}
 		return nil
 	})
-	_, metrics := p.fetch("GET", "/metrics", nil, nil)
-	if !strings.Contains(metrics, `aggregator_unavailable_apiservice{name="v1.things.example.com"} 1`) ||
-		!strings.Contains(metrics, `aggregator_unavailable_apiservice_total{name="v1.things.example.com",reason="FailedDiscoveryCheck"} `) {
-		t.Error("metrics do not tell that the APIService is not available")
-	}
+	proctest.Eventually(t, "the APIService is counted", func() error { // after its status is written
+		_, metrics := p.fetch("GET", "/metrics", nil, nil)
+		if !strings.Contains(metrics, `aggregator_unavailable_apiservice{name="v1.things.example.com"} 1`) ||
+			!strings.Contains(metrics, `aggregator_unavailable_apiservice_total{name="v1.things.example.com",reason="FailedDiscoveryCheck"} `) {
+			return errors.New("metrics do not tell that the APIService is not available")
+		}
+		return nil
+	})
 	a.setDown(false)
 	p.awaitAvailable(apiregistrationv1.ConditionTrue, "Passed")
 
@@ -340,22 +344,11 @@ func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 	if want := fmt.Sprintf(`{"bytes":%d,"error":"<nil>"}`, size); resp.StatusCode != http.StatusOK || body != want {
 		t.Errorf("upload: %d %s, want %s", resp.StatusCode, body, want)
 	}
-	config, err := rest.TLSConfigFor(p.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn := proctest.DialTLS(t, strings.TrimPrefix(p.url(), "https://"), config)
-	defer conn.Close()
-	fmt.Fprintf(conn, "GET %s/console?timeout=3s HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: twice\r\n\r\nearly\n", things)
-	in := bufio.NewReader(conn)
-	upgraded, err := http.ReadResponse(in, nil)
-	if err != nil || upgraded.StatusCode != http.StatusSwitchingProtocols || upgraded.Header.Get("X-Caller") == "" {
-		t.Fatalf("upgrade: %v, %v", upgraded, err)
-	}
+	conn, in, timeout := openConsole(t, p)
 	for _, line := range []string{"early\n", "late\n"} {
 		if line != "early\n" { // after the deadline of the upgrade request
 			for _, body := range []io.Reader{nil, io.LimitReader(zeros{}, 100<<10)} {
-				if resp, text := p.fetch("POST", things+"/slow?timeout=2s", body, nil); resp.StatusCode != http.StatusGatewayTimeout || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" ||
+				if resp, text := p.fetch("POST", fmt.Sprintf("%s/slow?timeout=%v", things, timeout*2/3), body, nil); resp.StatusCode != http.StatusGatewayTimeout || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" ||
 					resp.Header.Get("Strict-Transport-Security") != "max-age=1" {
 					t.Errorf("slow: %d %v %s", resp.StatusCode, resp.Header, text)
 				}
@@ -366,6 +359,28 @@ func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 			if got, err := in.ReadString('\n'); got != line {
 				t.Fatalf("console says %q, %v", got, err)
 			}
+		}
+	}
+}
+
+// openConsole upgrades a connection, and returns the deadline that the upgrade request had. It tries again with a later
+// deadline where the machine was too slow.
+func openConsole(t *testing.T, p *process) (conn io.Writer, in *bufio.Reader, timeout time.Duration) {
+	t.Helper()
+	config, err := rest.TLSConfigFor(p.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for timeout = 3 * time.Second; ; timeout *= 2 {
+		conn := proctest.DialTLS(t, strings.TrimPrefix(p.url(), "https://"), config)
+		fmt.Fprintf(conn, "GET %s/console?timeout=%v HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: twice\r\n\r\nearly\n", things, timeout)
+		in = bufio.NewReader(conn)
+		resp, err := http.ReadResponse(in, nil)
+		switch {
+		case err == nil && resp.StatusCode == http.StatusSwitchingProtocols && resp.Header.Get("X-Caller") != "":
+			return conn, in, timeout
+		case err != nil || resp.StatusCode != http.StatusGatewayTimeout:
+			t.Fatalf("upgrade: %v, %v", resp, err)
 		}
 	}
 }

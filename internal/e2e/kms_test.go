@@ -200,10 +200,12 @@ func TestKeyServiceRotatesKeys(t *testing.T) {
 	encryptBy(t, file, second, first)
 	p.awaitKey(t, "second", "second-1")
 	p.expectKeysHealthy(t, true)
-	_, metrics := p.fetch("GET", "/metrics", nil, nil)
-	if !strings.Contains(metrics, `apiserver_encryption_config_controller_automatic_reloads_total{`) {
-		t.Error("metrics do not tell of the reload")
-	}
+	proctest.Eventually(t, "the reload is counted", func() error { // after the new keys are used
+		if _, metrics := p.fetch("GET", "/metrics", nil, nil); !strings.Contains(metrics, `apiserver_encryption_config_controller_automatic_reloads_total{`) {
+			return errors.New("metrics do not tell of the reload")
+		}
+		return nil
+	})
 }
 
 // rewrite reads the secret and writes it unchanged, which encrypts it again if its encryption is outdated. It returns
