@@ -233,7 +233,7 @@ func (c *Cache) apply(batch Batch) bool {
 	next := prev.apply(batch, c.log.clock(batch.Time))
 	c.checkpoints.keep(prev, next, c.log)
 	c.publish(next)
-	c.offers.applied(batch.Revision) // after publish, so that Ahead or the state always shows a written object
+	c.offers.applied(batch.Revision) // after publish, so that Unapplied or the state always shows a written object
 	return true
 }
 

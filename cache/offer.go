@@ -118,7 +118,7 @@ func (f *offers) unapplied(key string) (newest *Offer, revision int64) {
 }
 
 // take returns the offer of value for key, or nil. The event at revision takes it: no other
-// event can, but Ahead still returns it until applied is called.
+// event can, but Unapplied still returns it until applied is called.
 func (f *offers) take(key string, value []byte, revision int64) *Offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -524,9 +524,9 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 	m.awaitStore(t)
 }
 
-// TestAheadReturnsTheNewestWrite checks that Ahead returns the newest successful write whose event has not
+// TestUnappliedReturnsTheNewestWrite checks that Unapplied returns the newest successful write whose event has not
 // arrived, and that the event uses the same object.
-func TestAheadReturnsTheNewestWrite(t *testing.T) {
+func TestUnappliedReturnsTheNewestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)

@@ -21,7 +21,7 @@ import (
 
 const (
 	// freshTimeout is how long a watch waits until its cache has provably reached the upstream's current revision, and
-	// listProvenIn how long a list does.
+	// listFreshTimeout how long a list does.
 	freshTimeout     = 20 * time.Second
 	listFreshTimeout = 5 * time.Second
 	// notFreshFor is how long requests that need such a proof go through after there was none in time.

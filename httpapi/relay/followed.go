@@ -50,7 +50,7 @@ type followed struct {
 	lastUsed   atomic.Int64 // in nanoseconds since the epoch
 	ended      atomic.Int64 // when alive ended; 0 before
 	loaded     atomic.Int64 // bytes of the objects in the last load, as far as it has come
-	rejected   atomic.Bool  // the budget had no room for it, or it may not be watched
+	rejected   atomic.Bool  // MemoryLimit had no room for it, or it may not be watched
 	notFreshAt atomic.Int64 // when the cache last could not be proven current; 0 if never
 	minor      atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
 

@@ -27,7 +27,7 @@ func NewMemoryLimit(limit int64) *MemoryLimit { return &MemoryLimit{limit: limit
 
 // The order in which resources have to make room.
 const (
-	tooLarge = iota // for the budget, even without other resources
+	tooLarge = iota // for the limit, even without other resources
 	unread
 	loading
 	inUse

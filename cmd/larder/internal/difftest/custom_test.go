@@ -44,7 +44,7 @@ var defined = []string{
 	"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
 }
 
-// customs are the custom resources that define creates: the collection and the body of each POST.
+// customs are the custom resources that createCRDs creates: the collection and the body of each POST.
 var customs = [][2]string{
 	{widgets, `{"metadata":{"name":"a","labels":{"x":"1"}},"spec":{"size":3,"unknown":1,"when":"2026-01-01T00:00:00Z","parts":[{"id":"<p>&"},{"id":"q","n":2}],"free":{"b":[1,2.5,1e30,null,true],"a":{"Z":"\u2028"}},"port":80,"none":null}}`},
 	{widgets, `{"metadata":{"name":"b","labels":{"x":"2"},"annotations":{"k":"v"}},"spec":{"size":5,"color":"blue","port":"http"}}`},
