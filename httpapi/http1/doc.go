@@ -7,7 +7,7 @@
 //
 // A [Server] serves TLS connections from the network, and connections from this process through
 // memory. The number of connections can be limited, in all and from one address. The TLS
-// handshake must end within ten seconds.
+// handshake must end within the time of a header.
 //
 // A [Session] serves the requests of one HTTP/1.1 connection, one after the other. A header is
 // limited in size and time, and fasthttp parses it once it is complete. Buffers grow with the
@@ -17,7 +17,8 @@
 // fasthttp's loop. The session rejects a header that two parsers could read differently.
 //
 // A body is read when the handler asks for it. Before it writes the answer, the session reads and
-// discards the rest of a small body. After a large one the connection ends.
+// discards the rest of a small body. After a large one the connection ends, and after a large answer to a
+// request whose body has not come.
 //
 // The session ends when a handler takes over its connection. When a streamed response is complete, its
 // owner returns the connection, with the bytes that it has read meanwhile, and another session serves

@@ -20,12 +20,12 @@ type body struct {
 	length  int64 // as announced; -1 if it was not
 	expects bool  // the client waits for 100 Continue; belongs to the goroutine that reads the body
 
-	data   []byte // arrived and not read
-	got    int64  // bytes that have arrived
-	left   int64  // bytes that the client may send
-	unsent int64  // bytes that were read, but not yet returned by a WINDOW_UPDATE
-	ended  bool   // all of it has arrived
-	err    error  // after an error nothing is read, and further bytes are discarded
+	data       []byte // arrived and not read
+	got        int64  // bytes that have arrived
+	left       int64  // bytes that the client may send
+	unreturned int64  // bytes that were read, but not yet returned by a WINDOW_UPDATE
+	ended      bool   // all of it has arrived
+	err        error  // after an error nothing is read, and further bytes are discarded
 
 	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
 	whole   bool
@@ -104,8 +104,8 @@ func (st *stream) consumedLocked(n int64) {
 	if b.ended || b.err != nil {
 		return
 	}
-	if b.unsent += n; b.unsent >= st.c.memory.maxUnsent/4 || b.unsent > 0 && b.left == 0 {
-		n, b.unsent = b.unsent, 0
+	if b.unreturned += n; b.unreturned >= st.c.memory.maxUnreturned/4 || b.unreturned > 0 && b.left == 0 {
+		n, b.unreturned = b.unreturned, 0
 		st.increaseLocked(n)
 	}
 }
@@ -118,10 +118,10 @@ func (st *stream) requestGrantLocked() {
 		return
 	}
 	need := b.length
-	if need < 0 && b.got >= l.maxUnsent/2 {
+	if need < 0 && b.got >= l.maxUnreturned/2 {
 		need = st.c.s.config.MaxBodyBytes + 1
 	}
-	if b.wants = max(0, need-l.maxUnsent); b.wants > 0 {
+	if b.wants = max(0, need-l.maxUnreturned); b.wants > 0 {
 		l.waiting = append(l.waiting, st)
 		l.grant()
 	}

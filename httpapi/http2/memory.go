@@ -15,20 +15,20 @@ import (
 // Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
 // twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that
 // window is in one of three states: the client may send it (room), a stream keeps it (held), or it
-// was freed but no WINDOW_UPDATE was sent for it (unsent). Answers are bounded only by the pool of the
+// was freed but no WINDOW_UPDATE was sent for it (unreturned). Answers are bounded only by the pool of the
 // server.
 //
-// Invariant: room + held + unsent == capacity, and headers <= maxHeaders.
+// Invariant: room + held + unreturned == capacity, and headers <= maxHeaders.
 //
 // The capacity is the sum of the windows of all streams that may be open, of what is granted to
-// large bodies beyond that, and of what may be unsent. So a client can always send as much as the
+// large bodies beyond that, and of what may be unreturned. So a client can always send as much as the
 // window of any stream allows, and streams never wait for each other.
 type memoryUsage struct {
-	capacity  int64
-	room      int64
-	held      int64
-	unsent    int64
-	maxUnsent int64
+	capacity      int64
+	room          int64
+	held          int64
+	unreturned    int64
+	maxUnreturned int64
 
 	headers    int64
 	maxHeaders int64
@@ -62,7 +62,7 @@ func newMemoryUsage(config *Config) memoryUsage {
 	window := streamWindow(config)
 	capacity := int64(config.MaxStreams+1)*window + large
 	return memoryUsage{
-		capacity: capacity, room: capacity, maxUnsent: window, large: large,
+		capacity: capacity, room: capacity, maxUnreturned: window, large: large,
 		maxHeaders: largeHeaders * int64(config.MaxHeaderBytes),
 	}
 }
@@ -90,10 +90,10 @@ func (l *memoryUsage) receive(n int64) bool {
 // free releases n bytes. It returns the increase that the client's window must get.
 func (l *memoryUsage) free(n int64) (more int64) {
 	l.held -= n
-	if l.unsent += n; l.unsent < l.maxUnsent {
+	if l.unreturned += n; l.unreturned < l.maxUnreturned {
 		return 0
 	}
-	more, l.unsent = l.unsent, 0
+	more, l.unreturned = l.unreturned, 0
 	l.room += more
 	return more
 }
@@ -187,8 +187,8 @@ func (c *Conn) checkLocked() {
 			delete(c.memoryHolders, st)
 		}
 	}
-	invariants.Assertf(l.room+l.held+l.unsent == l.capacity && l.room >= 0 && l.unsent >= 0 && l.held == held,
-		"httpapi: room %d + held %d (by streams %d) + unsent %d is not %d", l.room, l.held, held, l.unsent, l.capacity)
+	invariants.Assertf(l.room+l.held+l.unreturned == l.capacity && l.room >= 0 && l.unreturned >= 0 && l.held == held,
+		"httpapi: room %d + held %d (by streams %d) + unreturned %d is not %d", l.room, l.held, held, l.unreturned, l.capacity)
 	invariants.Assertf(l.headers == headers && headers <= l.maxHeaders, "httpapi: headers %d (of streams %d) of at most %d", l.headers, headers, l.maxHeaders)
 	invariants.Assertf(l.large >= 0 && l.large+granted == largeBodies*c.s.config.MaxBodyBytes, "httpapi: large %d, granted %d", l.large, granted)
 	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)

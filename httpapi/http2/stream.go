@@ -59,7 +59,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	}
 	st := &stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), answering: true}
 	if !whole {
-		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxUnsent}
+		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxUnreturned}
 	}
 	r.stream = st
 	c.mu.Lock()
