@@ -154,6 +154,7 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	_ = c.framer.WriteWindowUpdate(0, connectionWindow-defaultWindow)
 	c.reader = http2.NewFramer(nil, bufio.NewReaderSize(conn, 32<<10))
 	c.reader.SetReuseFrames()
+	c.reader.SetMaxReadFrameSize(frameSize)
 	c.decoder = hpack.NewDecoder(4<<10, c.fieldLocked)
 	c.decoder.SetMaxStringLength(maxHeaders)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()

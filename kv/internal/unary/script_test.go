@@ -309,6 +309,9 @@ func TestPeerThatSpeaksSomethingElse(t *testing.T) {
 			if _, err := Open(ctx, here, "http", "server:1", "test"); err == nil {
 				t.Errorf("%q is taken for HTTP/2", says)
 			}
+			if says != "" && ctx.Err() != nil {
+				t.Errorf("after %q, Open waits for more", says)
+			}
 			if _, err := here.Read(nil); !errors.Is(err, io.ErrClosedPipe) {
 				t.Errorf("after %q, the connection is open: %v", says, err)
 			}
