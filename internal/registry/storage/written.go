@@ -81,7 +81,7 @@ func (w *Written) of(result runtime.Object) written {
 //   - the cache must decode the stored value;
 //   - a Decorator changes the objects of the resource after the storage has returned them.
 //
-// Invariant: the canonical encoding of result, settled, is the body of the object.
+// Invariant: the canonical encoding of result, after ReplaceWithStored, is the body of the object.
 func (w *Written) For(result runtime.Object) *cache.Object {
 	done := w.of(result)
 	if done.result == nil {
