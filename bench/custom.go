@@ -327,25 +327,25 @@ type textGenerator struct {
 	vocabulary []string
 }
 
-func (p *textGenerator) finding(short bool) map[string]any {
+func (t *textGenerator) finding(short bool) map[string]any {
 	severities := severities()
 	f := map[string]any{
-		"id": fmt.Sprintf("CVE-20%02d-%05d", p.IntN(26), p.IntN(99999)), "resource": "lib" + p.words(1),
-		"installedVersion": fmt.Sprintf("%d.%d.%d-r%d", p.IntN(9), p.IntN(30), p.IntN(90), p.IntN(9)),
-		"severity":         severities[p.IntN(len(severities))], "score": float64(p.IntN(100)) / 10, "title": p.words(6),
+		"id": fmt.Sprintf("CVE-20%02d-%05d", t.IntN(26), t.IntN(99999)), "resource": "lib" + t.words(1),
+		"installedVersion": fmt.Sprintf("%d.%d.%d-r%d", t.IntN(9), t.IntN(30), t.IntN(90), t.IntN(9)),
+		"severity":         severities[t.IntN(len(severities))], "score": float64(t.IntN(100)) / 10, "title": t.words(6),
 	}
 	if short {
 		return f
 	}
-	f["description"] = p.words(20+p.IntN(60)) + []string{".", " <b>\"quoted\"</b> & more\n", " – größer als erwartet, 漏洞\t"}[p.IntN(3)]
-	f["line"] = p.IntN(100000)
-	links := make([]any, p.IntN(8))
+	f["description"] = t.words(20+t.IntN(60)) + []string{".", " <b>\"quoted\"</b> & more\n", " – größer als erwartet, 漏洞\t"}[t.IntN(3)]
+	f["line"] = t.IntN(100000)
+	links := make([]any, t.IntN(8))
 	for i := range links {
-		links[i] = "https://example.com/advisories/" + p.words(1) + "/" + p.hex(8) + "?a=1&b=2"
+		links[i] = "https://example.com/advisories/" + t.words(1) + "/" + t.hex(8) + "?a=1&b=2"
 	}
 	f["links"] = links
-	f["cvss"] = map[string]any{"nvd": map[string]any{"score": float64(p.IntN(100)) / 10, "vector": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H"}}
-	f["raw"] = map[string]any{"hash": p.hex(40), "nested": map[string]any{p.words(1): []any{p.IntN(10), p.words(3), true, nil}}}
+	f["cvss"] = map[string]any{"nvd": map[string]any{"score": float64(t.IntN(100)) / 10, "vector": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:H/I:H/A:H"}}
+	f["raw"] = map[string]any{"hash": t.hex(40), "nested": map[string]any{t.words(1): []any{t.IntN(10), t.words(3), true, nil}}}
 	return f
 }
 
@@ -357,22 +357,22 @@ const vocabulary = "a the of in an to and is was by for with that remote attacke
 
 func severities() []string { return []string{"CRITICAL", "HIGH", "MEDIUM", "LOW", "UNKNOWN"} }
 
-func (p *textGenerator) words(n int) string {
+func (t *textGenerator) words(n int) string {
 	var b strings.Builder
 	for i := range n {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		b.WriteString(p.vocabulary[p.IntN(len(p.vocabulary))])
+		b.WriteString(t.vocabulary[t.IntN(len(t.vocabulary))])
 	}
 	return b.String()
 }
 
-func (p *textGenerator) hex(n int) string {
+func (t *textGenerator) hex(n int) string {
 	const digits = "0123456789abcdef"
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = digits[p.IntN(16)]
+		b[i] = digits[t.IntN(16)]
 	}
 	return string(b)
 }

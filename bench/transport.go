@@ -102,11 +102,11 @@ type singleTransport struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l *singleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if err := errors.Join(req.Write(l.w), l.w.Flush()); err != nil {
+func (s *singleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := errors.Join(req.Write(s.w), s.w.Flush()); err != nil {
 		return nil, err
 	}
-	return http.ReadResponse(l.r, req)
+	return http.ReadResponse(s.r, req)
 }
 
 // underTLS returns the TCP connection below conn.

@@ -29,14 +29,14 @@ type modelObject struct {
 	corrupt  bool
 }
 
-func (x modelObject) object(s *ResourceSchema, key string) *Object {
-	config := ObjectConfig{Key: key, Revision: x.revision}
-	if x.corrupt {
+func (m modelObject) object(s *ResourceSchema, key string) *Object {
+	config := ObjectConfig{Key: key, Revision: m.revision}
+	if m.corrupt {
 		config.Err = errCorrupt
 	} else {
-		config.Body = fmt.Appendf(nil, "%s@%d", key, x.revision)
-		config.Labels = x.labels
-		config.Fields = fields.Set{"spec.nodeName": x.node, "metadata.name": key[strings.LastIndex(key, "/")+1:]}
+		config.Body = fmt.Appendf(nil, "%s@%d", key, m.revision)
+		config.Labels = m.labels
+		config.Fields = fields.Set{"spec.nodeName": m.node, "metadata.name": key[strings.LastIndex(key, "/")+1:]}
 	}
 	return NewObject(config, s)
 }
@@ -81,15 +81,15 @@ func (m *model) eventsAfter(revision int64) (n int) {
 
 // list is a simple implementation of Snapshot.List. next is the key of the object that filled the page, or "" on
 // the last page.
-func (w modelObjects) list(q Query) (found []string, next string, remaining int64, corrupt bool) {
+func (m modelObjects) list(q Query) (found []string, next string, remaining int64, corrupt bool) {
 	var keys []string
-	for _, key := range slices.Sorted(maps.Keys(w)) {
+	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if strings.HasPrefix(key, q.Prefix) && key >= q.From {
 			keys = append(keys, key)
 		}
 	}
 	for i, key := range keys {
-		x := w[key]
+		x := m[key]
 		if x.corrupt {
 			return nil, "", 0, true
 		}

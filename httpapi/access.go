@@ -36,19 +36,19 @@ type authentication struct {
 }
 
 // authenticate sets the request's user. If that fails, it answers the request and returns false.
-func (i *authentication) authenticate(x *apiCall) bool {
-	switch err := i.identity.Authenticate(&x.Call, x.foreign); {
+func (a *authentication) authenticate(x *apiCall) bool {
+	switch err := a.identity.Authenticate(&x.Call, x.foreign); {
 	case err == nil:
 		closeAnonymous(x)
 		return true
 	case err == identity.ErrTimeout:
-		i.auditor.timedOut(x)
-	case i.relayed && auth.IsUnreachable(err):
+		a.auditor.timedOut(x)
+	case a.relayed && auth.IsUnreachable(err):
 		x.Fail(unavailable())
 	case errors.Is(err, auth.ErrLookup): // the credential may be valid; clients do not retry a 401
-		i.unauthorized(x, unsynced())
+		a.unauthorized(x, unsynced())
 	default:
-		i.unauthorized(x, apierrors.NewUnauthorized("Unauthorized"))
+		a.unauthorized(x, apierrors.NewUnauthorized("Unauthorized"))
 	}
 	return false
 }
@@ -64,9 +64,9 @@ func closeAnonymous(x *apiCall) {
 }
 
 // unauthorized answers a client that was not authenticated with err.
-func (i *authentication) unauthorized(x *apiCall, err error) {
+func (a *authentication) unauthorized(x *apiCall, err error) {
 	if x.Audit != nil {
-		i.auditor.refuse(x, attempted(x))
+		a.auditor.refuse(x, attempted(x))
 	}
 	closeAnonymous(x)
 	x.Fail(err)
@@ -74,11 +74,11 @@ func (i *authentication) unauthorized(x *apiCall, err error) {
 
 // impersonate replaces the user with the impersonated one if the sender may do so. Otherwise it answers the
 // request.
-func (i *authentication) impersonate(x *apiCall) bool {
+func (a *authentication) impersonate(x *apiCall) bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true
 	}
-	if i.impersonation == nil {
+	if a.impersonation == nil {
 		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("the server has no authorizer for impersonation")))
 		return false
 	}
@@ -88,7 +88,7 @@ func (i *authentication) impersonate(x *apiCall) bool {
 	defer cancel()
 	ctx := exchange.Context(x.Audit.Context(bound), x.RequestInfo(), x.User, x.Received)
 	asked := time.Now()
-	as, err := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
+	as, err := a.impersonation.Admit(w, x.HTTP().WithContext(ctx))
 	x.Decided(time.Since(asked))
 	switch {
 	case as != nil:
@@ -103,8 +103,8 @@ func (i *authentication) impersonate(x *apiCall) bool {
 	case errors.Is(err, auth.ErrNotSynced):
 		x.Fail(unsynced())
 	case bound.Err() != nil:
-		i.auditor.timedOut(x)
-	case i.relayed && auth.IsUnreachable(err):
+		a.auditor.timedOut(x)
+	case a.relayed && auth.IsUnreachable(err):
 		x.Fail(unavailable())
 	default:
 		w.SendTo(&x.Response)
@@ -133,23 +133,23 @@ type authorization struct {
 
 // authorize reports whether the user may send the request; if not, it answers the request. Routing reads the same
 // Request value.
-func (g *authorization) authorize(x *apiCall) bool {
-	if g.authorizer == nil || x.Carrier.Internal() || g.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
+func (a *authorization) authorize(x *apiCall) bool {
+	if a.authorizer == nil || x.Carrier.Internal() || a.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
 		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
 	}
 	attributes := x.attributes()
 	ctx, cancel := x.Prepared()
 	defer cancel()
-	decision, reason, err := g.ask(ctx, x, attributes)
+	decision, reason, err := a.ask(ctx, x, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return true
 	case errors.Is(err, auth.ErrNotSynced):
 		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
-		g.auditor.timedOut(x)
-	case err != nil && g.relayed && auth.IsUnreachable(err):
+		a.auditor.timedOut(x)
+	case err != nil && a.relayed && auth.IsUnreachable(err):
 		x.Fail(unavailable())
 	case err != nil:
 		x.InternalError(err)
@@ -167,16 +167,16 @@ func unsynced() error {
 }
 
 // ask asks the authorizer, and records and counts its answer.
-func (g *authorization) ask(ctx context.Context, x *apiCall, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+func (a *authorization) ask(ctx context.Context, x *apiCall, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	asked := time.Now()
-	decision, reason, err := g.authorizer.Authorize(x.Audit.Context(ctx), attributes)
+	decision, reason, err := a.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)
-	if g.relayed && x.IsResourceRequest && errors.Is(err, relay.ErrNoReviews) {
+	if a.relayed && x.IsResourceRequest && errors.Is(err, relay.ErrNoReviews) {
 		x.uncached, decision, reason, err = true, authorizer.DecisionAllow, "", nil // the upstream decides
 	}
 	x.Decided(took)
-	g.access.Authorized(decision, err, took)
-	g.access.Filtered(x.audited, x.impersonated, x.InQueue)
+	a.access.Authorized(decision, err, took)
+	a.access.Filtered(x.audited, x.impersonated, x.InQueue)
 	x.Audit.Decided(decision, reason, err, took)
 	return decision, reason, err
 }

@@ -29,10 +29,10 @@ type apiCall struct {
 	audited, impersonated time.Duration // how long these filters took, if they did anything
 }
 
-// attributes returns the request's attributes, for flow control and the authorizer. They are valid as long as x.
-func (x *apiCall) attributes() *authorizer.AttributesRecord {
-	x.attrs = x.Attributes(x.User)
-	return &x.attrs
+// attributes returns the request's attributes, for flow control and the authorizer. They are valid as long as a.
+func (a *apiCall) attributes() *authorizer.AttributesRecord {
+	a.attrs = a.Attributes(a.User)
+	return &a.attrs
 }
 
 // findAccount sets the account that is charged for x, unless it is set.

@@ -23,22 +23,22 @@ type concurrency struct {
 
 // gaugeOf returns the gauge for requests of x's kind, and the limit that applies to them without flow control; 0 means
 // no limit.
-func (s *concurrency) gaugeOf(x *apiCall) (*flow.Gauge, int) {
+func (c *concurrency) gaugeOf(x *apiCall) (*flow.Gauge, int) {
 	if x.IsReadOnly() {
-		return &s.inflight.ReadOnly, s.maxReading
+		return &c.inflight.ReadOnly, c.maxReading
 	}
-	return &s.inflight.Mutating, s.maxMutating
+	return &c.inflight.Mutating, c.maxMutating
 }
 
 // acquire waits until the request may be served, or refuses it: apiserver
 // pkg/server/filters, priority-and-fairness.go and maxinflight.go. A free request takes no seat of flow control.
-func (s *concurrency) acquire(x *apiCall, free bool) bool {
+func (c *concurrency) acquire(x *apiCall, free bool) bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
-	case s.flow != nil && (watch || !long):
-		return s.acquireFromFlow(x, free)
-	case s.flow == nil && !long:
-		return s.acquireByCount(x)
+	case c.flow != nil && (watch || !long):
+		return c.acquireFromFlow(x, free)
+	case c.flow == nil && !long:
+		return c.acquireByCount(x)
 	}
 	return true
 }
@@ -51,32 +51,32 @@ const (
 )
 
 // acquireFromFlow lets priority and fairness decide.
-func (s *concurrency) acquireFromFlow(x *apiCall, free bool) bool {
-	class, ok := s.flow.Acquire(x.Audit.Context(x.Base()), x.attributes(), &x.Request, free, s.queueDeadline(x), &x.Seat.Flow)
+func (c *concurrency) acquireFromFlow(x *apiCall, free bool) bool {
+	class, ok := c.flow.Acquire(x.Audit.Context(x.Base()), x.attributes(), &x.Request, free, c.queueDeadline(x), &x.Seat.Flow)
 	if !ok || x.Seat.Flow.Queued() {
 		x.Waited = time.Since(x.Received) // the time before is negligible
 	}
 	x.Set(levelHeader, class.LevelUID)
 	x.Set(schemaHeader, class.SchemaUID)
 	if !ok {
-		tooMany(x, strconv.FormatInt(s.flow.RetryAfter(class), 10))
+		tooMany(x, strconv.FormatInt(c.flow.RetryAfter(class), 10))
 		return false
 	}
 	if x.Seat.Flow.Waited >= noWait {
 		x.InQueue = x.Seat.Flow.Waited
 	}
 	if exchange.Lines() {
-		s.logClass(x, class)
+		c.logClass(x, class)
 	}
-	counts, _ := s.gaugeOf(x)
+	counts, _ := c.gaugeOf(x)
 	counts.Add(1)
 	x.Seat.Gauge = counts
 	return true
 }
 
 // logClass adds flow control's classification of a request to its log line, with upstream's estimate of its seats.
-func (s *concurrency) logClass(x *apiCall, class *flow.Class) {
-	work := s.flow.Estimate(x.attributes(), &x.Request, false, class)
+func (c *concurrency) logClass(x *apiCall, class *flow.Class) {
+	work := c.flow.Estimate(x.attributes(), &x.Request, false, class)
 	x.LogValues = append(x.LogValues, "apf_pl", class.Level, "apf_fs", class.Schema,
 		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)
 	x.Seated = time.Now()
@@ -87,8 +87,8 @@ const noWait = 100 * time.Microsecond
 
 // acquireByCount refuses the request if the limit of its kind is reached. It never refuses the
 // super-user.
-func (s *concurrency) acquireByCount(x *apiCall) bool {
-	counts, most := s.gaugeOf(x)
+func (c *concurrency) acquireByCount(x *apiCall) bool {
+	counts, most := c.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
 		x.Seat.Gauge = counts
 		return true
@@ -102,8 +102,8 @@ func (s *concurrency) acquireByCount(x *apiCall) bool {
 }
 
 // queueDeadline returns the time until which the request may wait for a seat: a quarter of its timeout, at most a minute.
-func (s *concurrency) queueDeadline(x *apiCall) time.Time {
-	limit := s.timeout
+func (c *concurrency) queueDeadline(x *apiCall) time.Time {
+	limit := c.timeout
 	if !x.Deadline.IsZero() {
 		limit = x.Deadline.Sub(x.Received)
 	}

@@ -30,15 +30,15 @@ func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 
 // check sets the header fields that tell a browser whether a page may read the answer. If it returns false, it has
 // answered the request: a preflight request, or one that it refuses.
-func (o *corsFilter) check(x *apiCall) bool {
+func (c *corsFilter) check(x *apiCall) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {
 		return true
 	}
 	req := &http.Request{Method: x.Method, Host: string(x.Carrier.Host()), Header: http.Header{"Origin": {origin}, "Sec-Fetch-Site": {site}}}
-	if o.filter != nil && origin != "" {
+	if c.filter != nil && origin != "" {
 		w := nethttp.NewRecorder()
-		if o.filter.Run(w, req.WithContext(x.Base())) == nil {
+		if c.filter.Run(w, req.WithContext(x.Base())) == nil {
 			w.SendTo(&x.Response)
 			return false
 		}
@@ -50,8 +50,8 @@ func (o *corsFilter) check(x *apiCall) bool {
 	if x.IsResourceRequest {
 		return true
 	}
-	if err := o.sites.Check(req); err != nil {
-		return o.auditor.reject(x, apierrors.NewForbidden(schema.GroupResource{}, "", err))
+	if err := c.sites.Check(req); err != nil {
+		return c.auditor.reject(x, apierrors.NewForbidden(schema.GroupResource{}, "", err))
 	}
 	return true
 }

@@ -22,12 +22,12 @@ import (
 type faultFilter struct{ faults *inject.Faults } // nil injects none
 
 // route lets next serve the request, unless a fault refuses it. A fault may also discard the answer.
-func (g *faultFilter) route(x *apiCall, next *router) {
-	if g.faults == nil || g.faults.Idle() && x.Verb != "watch" || !x.IsResourceRequest || x.Carrier.Internal() {
+func (f *faultFilter) route(x *apiCall, next *router) {
+	if f.faults == nil || f.faults.Idle() && x.Verb != "watch" || !x.IsResourceRequest || x.Carrier.Internal() {
 		next.route(x)
 		return
 	}
-	plan := g.faults.Plan(inject.RequestOf(string(x.Peek("User-Agent")), x.User.GetName(), x.Verb, x.Group, x.Resource, x.Subresource, x.Namespace, x.Name))
+	plan := f.faults.Plan(inject.RequestOf(string(x.Peek("User-Agent")), x.User.GetName(), x.Verb, x.Group, x.Resource, x.Subresource, x.Namespace, x.Name))
 	if status, retryAfter := plan.Refusal(); status != 0 {
 		refuseAs(x, next, status, retryAfter)
 		return

@@ -23,17 +23,17 @@ type timeoutFilter struct {
 
 // set limits the request to the server's timeout, or to the client's ?timeout= if that is
 // shorter.
-func (b *timeoutFilter) set(x *apiCall) bool {
-	x.PrepareBy = x.Received.Add(b.timeout)
+func (t *timeoutFilter) set(x *apiCall) bool {
+	x.PrepareBy = x.Received.Add(t.timeout)
 	if x.LongRunning() {
 		return true
 	}
 	if asked := x.Query.Get("timeout"); asked != "" {
 		d, err := time.ParseDuration(asked)
 		if err != nil {
-			return b.auditor.reject(x, apierrors.NewBadRequest("invalid timeout specified in the request URL - "+err.Error()))
+			return t.auditor.reject(x, apierrors.NewBadRequest("invalid timeout specified in the request URL - "+err.Error()))
 		}
-		if d > 0 && d < b.timeout {
+		if d > 0 && d < t.timeout {
 			x.PrepareBy = x.Received.Add(d)
 		}
 	}
@@ -49,19 +49,19 @@ type shutdownFilter struct {
 
 // enter rejects the request while the server shuts down, except health probes and scrapes of /metrics. The shutdown
 // waits until leave is called for all other requests that are not long-running and not of this process.
-func (l *shutdownFilter) enter(x *apiCall) bool {
+func (s *shutdownFilter) enter(x *apiCall) bool {
 	if x.Carrier.Internal() {
 		return true
 	}
 	if x.counted = !x.LongRunning(); x.counted {
-		l.serving.Add(1) // before refused is read, because the shutdown sets refused first
+		s.serving.Add(1) // before refused is read, because the shutdown sets refused first
 	}
-	if !l.refused.Load() {
+	if !s.refused.Load() {
 		return true
 	}
 	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
 		if strings.HasPrefix(x.Path, prefix) {
-			l.leave(x)
+			s.leave(x)
 			return true
 		}
 	}
@@ -74,9 +74,9 @@ func (l *shutdownFilter) enter(x *apiCall) bool {
 }
 
 // leave ends what enter began. Further calls do nothing.
-func (l *shutdownFilter) leave(x *apiCall) {
+func (s *shutdownFilter) leave(x *apiCall) {
 	if x.counted {
-		l.serving.Add(-1)
+		s.serving.Add(-1)
 		x.counted = false
 	}
 }
@@ -95,13 +95,13 @@ func newStorageVersionFilter(versions storageversion.Manager) storageVersionFilt
 }
 
 // check refuses a write that must wait for its storage version.
-func (b *storageVersionFilter) check(x *apiCall) bool {
-	if b.versions == nil || b.versions.Completed() {
+func (s *storageVersionFilter) check(x *apiCall) bool {
+	if s.versions == nil || s.versions.Completed() {
 		return true
 	}
 	w := nethttp.NewRecorder()
 	ctx := exchange.Context(x.Audit.Context(x.Base()), x.RequestInfo(), x.User, x.Received)
-	if b.filter.Run(w, x.HTTP().WithContext(ctx)) != nil {
+	if s.filter.Run(w, x.HTTP().WithContext(ctx)) != nil {
 		return true
 	}
 	w.SendTo(&x.Response)

@@ -115,4 +115,4 @@ type strippedRequest struct {
 }
 
 // Target implements exchange.Carrier.
-func (b strippedRequest) Target() []byte { return b.target }
+func (s strippedRequest) Target() []byte { return s.target }

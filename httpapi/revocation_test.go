@@ -58,9 +58,9 @@ func newFakeAccess() *fakeAccess {
 	}
 }
 
-func (p *fakeAccess) change(counter *atomic.Uint64, change func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (f *fakeAccess) change(counter *atomic.Uint64, change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	change()
 	counter.Add(1)
 }
@@ -68,109 +68,109 @@ func (p *fakeAccess) change(counter *atomic.Uint64, change func()) {
 var errMute = errors.New("nobody answers")
 
 // AuthenticateRequest implements authenticator.Request.
-func (p *fakeAccess) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (f *fakeAccess) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	resp, ok, err := named(req)
-	if p.mute {
+	if f.mute {
 		return nil, false, errMute
 	}
-	return resp, ok && !p.unknown[resp.User.GetName()], err
+	return resp, ok && !f.unknown[resp.User.GetName()], err
 }
 
 // Authorize implements authorizer.Authorizer.
-func (p *fakeAccess) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked.Add(1)
-	p.about[a.GetUser().GetName()]++
-	p.authorized[a.GetUser().GetName()] = p.changes.Load()
+func (f *fakeAccess) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked.Add(1)
+	f.about[a.GetUser().GetName()]++
+	f.authorized[a.GetUser().GetName()] = f.changes.Load()
 	switch {
-	case p.subject[a.GetUser().GetName()] && strings.HasPrefix(a.GetVerb(), "impersonate"):
+	case f.subject[a.GetUser().GetName()] && strings.HasPrefix(a.GetVerb(), "impersonate"):
 		return authorizer.DecisionNoOpinion, "", nil
-	case p.mute:
+	case f.mute:
 		return authorizer.DecisionNoOpinion, "", errMute
-	case p.denied[a.GetUser().GetName()]:
+	case f.denied[a.GetUser().GetName()]:
 		return authorizer.DecisionNoOpinion, "", nil
 	}
 	return authorizer.DecisionAllow, "", nil
 }
 
 // again authenticates req again.
-func (p *fakeAccess) again(req *http.Request) (*authenticator.Response, bool, error) {
-	p.known.Add(1)
-	p.mu.Lock()
-	silent := p.silent[req.Header.Get("Authorization")]
-	p.identified[req.Header.Get("Authorization")] = p.generation.Load()
-	p.mu.Unlock()
+func (f *fakeAccess) again(req *http.Request) (*authenticator.Response, bool, error) {
+	f.known.Add(1)
+	f.mu.Lock()
+	silent := f.silent[req.Header.Get("Authorization")]
+	f.identified[req.Header.Get("Authorization")] = f.generation.Load()
+	f.mu.Unlock()
 	if silent {
 		return nil, false, errMute
 	}
-	return p.AuthenticateRequest(req)
+	return f.AuthenticateRequest(req)
 }
 
 // elsewhere reports whether remote services decide about a user.
 func elsewhere(who string) bool { return strings.HasPrefix(who, "far") }
 
 // wait blocks while the remote services that decide about a user are blocked.
-func (p *fakeAccess) wait(who string) {
-	p.mu.Lock()
-	stuck := p.stuck
-	p.mu.Unlock()
+func (f *fakeAccess) wait(who string) {
+	f.mu.Lock()
+	stuck := f.stuck
+	f.mu.Unlock()
 	if stuck != nil && elsewhere(who) {
 		<-stuck
 	}
 }
 
 // blockRemoteLocked makes remote services not answer.
-func (p *fakeAccess) blockRemoteLocked() { p.stuck = make(chan struct{}) }
+func (f *fakeAccess) blockRemoteLocked() { f.stuck = make(chan struct{}) }
 
 // unblockRemote ends blockRemoteLocked.
-func (p *fakeAccess) unblockRemote() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stuck != nil {
-		close(p.stuck)
-		p.stuck = nil
+func (f *fakeAccess) unblockRemote() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stuck != nil {
+		close(f.stuck)
+		f.stuck = nil
 	}
 }
 
 // withRemote makes remote services decide about some users.
-func (p *fakeAccess) withRemote(r *auth.Revocation) (*auth.Revocation, authorizer.Authorizer) {
+func (f *fakeAccess) withRemote(r *auth.Revocation) (*auth.Revocation, authorizer.Authorizer) {
 	gate := authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		p.wait(a.GetUser().GetName())
-		return p.Authorize(ctx, a)
+		f.wait(a.GetUser().GetName())
+		return f.Authorize(ctx, a)
 	})
 	r.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-		p.wait(req.Header.Get("Authorization"))
-		return p.again(req)
+		f.wait(req.Header.Get("Authorization"))
+		return f.again(req)
 	})
 	r.LocalAuthenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		if elsewhere(req.Header.Get("Authorization")) {
 			return nil, false, auth.ErrRemote
 		}
-		return p.again(req)
+		return f.again(req)
 	})
 	r.LocalAuthorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if elsewhere(a.GetUser().GetName()) {
 			return authorizer.DecisionNoOpinion, "", auth.ErrRemote
 		}
-		return p.Authorize(ctx, a)
+		return f.Authorize(ctx, a)
 	})
 	return r, gate
 }
 
-func (p *fakeAccess) revocation() *auth.Revocation {
+func (f *fakeAccess) revocation() *auth.Revocation {
 	return &auth.Revocation{
-		Authenticator: authenticator.RequestFunc(p.again), Generation: p.generation.Load, Remote: p.remote.Load,
-		AuthorizerChanges: func() (uint64, uint64) { return p.changes.Load(), 0 },
+		Authenticator: authenticator.RequestFunc(f.again), Generation: f.generation.Load, Remote: f.remote.Load,
+		AuthorizerChanges: func() (uint64, uint64) { return f.changes.Load(), 0 },
 		NodeChanges:       func(user.Info) uint64 { return 0 },
 		Dependencies: func(*http.Request) auth.Dependencies {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			ties := p.ties
-			if p.lasts > 0 {
-				ties.Expires, ties.Ends = time.Now().Add(p.lasts), true
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			ties := f.ties
+			if f.lasts > 0 {
+				ties.Expires, ties.Ends = time.Now().Add(f.lasts), true
 			}
 			return ties
 		},

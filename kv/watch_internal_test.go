@@ -27,13 +27,13 @@ type eventful struct {
 }
 
 // Watch opens a stream.
-func (m *eventful) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
-	host, hangs := byte(2), m.hanging > 0
+func (e *eventful) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
+	host, hangs := byte(2), e.hanging > 0
 	if hangs {
-		host, m.hanging = 1, m.hanging-1
+		host, e.hanging = 1, e.hanging-1
 	}
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: 2379}})
-	return &eventfulStream{ctx: ctx, member: m, hangs: hangs, from: make(chan int64, 1)}, nil
+	return &eventfulStream{ctx: ctx, member: e, hangs: hangs, from: make(chan int64, 1)}, nil
 }
 
 // eventfulStream sends one event at a time, from the requested revision on.

@@ -46,43 +46,43 @@ func newDataset(s size) *dataset {
 }
 
 // podName returns the name of a slot's next pod. It ends with the slot's number.
-func (w *dataset) podName(slot int) string {
-	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), w.generation, slot)
+func (d *dataset) podName(slot int) string {
+	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), d.generation, slot)
 }
 
 // replace chooses a pod to delete and names its replacement.
-func (w *dataset) replace() (slot int, old pod, name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *dataset) replace() (slot int, old pod, name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	const step = 7919 // a prime, so that consecutive slots are far apart
-	slot = w.replaced * step % len(w.slots)
-	w.replaced++
-	w.generation++
-	old = w.slots[slot]
-	w.slots[slot] = pod{name: w.podName(slot)}
-	return slot, old, w.slots[slot].name
+	slot = d.replaced * step % len(d.slots)
+	d.replaced++
+	d.generation++
+	old = d.slots[slot]
+	d.slots[slot] = pod{name: d.podName(slot)}
+	return slot, old, d.slots[slot].name
 }
 
-func (w *dataset) noteUID(slot int, name string, uid types.UID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.slots[slot].name == name {
-		w.slots[slot].uid = uid
+func (d *dataset) noteUID(slot int, name string, uid types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.slots[slot].name == name {
+		d.slots[slot].uid = uid
 	}
 }
 
-func (w *dataset) podIn(slot int) pod {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.slots[slot]
+func (d *dataset) podIn(slot int) pod {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.slots[slot]
 }
 
-func (w *dataset) names(app int) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *dataset) names(app int) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	var names []string
-	for slot := app * podsOfApp; slot < min((app+1)*podsOfApp, len(w.slots)); slot++ {
-		names = append(names, w.slots[slot].name)
+	for slot := app * podsOfApp; slot < min((app+1)*podsOfApp, len(d.slots)); slot++ {
+		names = append(names, d.slots[slot].name)
 	}
 	return names
 }
@@ -90,13 +90,13 @@ func (w *dataset) names(app int) []string {
 // seeders is the number of concurrent requests of seed.
 const seeders = 32
 
-func (w *dataset) seed(ctx context.Context, c *client) error {
+func (d *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
 	makeAll := func(requests ...bench.Request) { group.Go(func() error { return c.makeAll(within, requests) }) }
 	// The namespace may exist already.
 	makeAll(bench.Post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
-	for i := range w.spaces() {
+	for i := range d.spaces() {
 		name := fmt.Sprintf("space-%d", i)
 		meta := metav1.ObjectMeta{Name: "default", Namespace: name}
 		root := metav1.ObjectMeta{Name: "kube-root-ca.crt", Namespace: name}
@@ -104,29 +104,29 @@ func (w *dataset) seed(ctx context.Context, c *client) error {
 			bench.Post("/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: meta}),
 			bench.Post("/api/v1/namespaces/"+name+"/configmaps", &corev1.ConfigMap{ObjectMeta: root, Data: map[string]string{"ca.crt": text(1100)}}))
 	}
-	for i := range w.nodes {
+	for i := range d.nodes {
 		makeAll(bench.Post("/api/v1/nodes", bench.Node(nodeName(i))))
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return w.seedApps(ctx, c)
+	return d.seedApps(ctx, c)
 }
 
-func (w *dataset) seedApps(ctx context.Context, c *client) error {
+func (d *dataset) seedApps(ctx context.Context, c *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
-	for app := range w.apps() {
-		group.Go(func() error { return c.makeAll(ctx, w.appObjects(app)) })
+	for app := range d.apps() {
+		group.Go(func() error { return c.makeAll(ctx, d.appObjects(app)) })
 	}
-	for slot := range w.slots {
-		group.Go(func() error { return w.seedPod(ctx, c, slot) })
+	for slot := range d.slots {
+		group.Go(func() error { return d.seedPod(ctx, c, slot) })
 	}
 	return group.Wait()
 }
 
 // appObjects returns requests that create a Deployment and the objects that belong to it.
-func (w *dataset) appObjects(app int) []bench.Request {
+func (d *dataset) appObjects(app int) []bench.Request {
 	name, space := appName(app), namespaceOf(app)
 	core, apps := "/api/v1/namespaces/"+space, "/apis/apps/v1/namespaces/"+space
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-config", Namespace: space}, Data: map[string]string{"app.yaml": text(1500)}}
@@ -138,25 +138,25 @@ func (w *dataset) appObjects(app int) []bench.Request {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name + "-secret", Namespace: space}, Data: map[string][]byte{"password": []byte(text(200))}}
 		all = append(all, bench.Post(core+"/secrets", secret))
 	}
-	if w.serves(app) {
-		names := w.names(app)
-		all = append(all, bench.Post(core+"/services", serviceObject(app)), bench.Post(core+"/endpoints", w.endpointsObject(app, 0, -1, names)),
-			bench.Post("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices", w.sliceObject(app, 0, -1, names)))
+	if d.serves(app) {
+		names := d.names(app)
+		all = append(all, bench.Post(core+"/services", serviceObject(app)), bench.Post(core+"/endpoints", d.endpointsObject(app, 0, -1, names)),
+			bench.Post("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices", d.sliceObject(app, 0, -1, names)))
 	}
 	return all
 }
 
 // seedPod creates the pod of a slot and sets its status to running.
-func (w *dataset) seedPod(ctx context.Context, c *client, slot int) error {
-	name := w.podIn(slot).name
+func (d *dataset) seedPod(ctx context.Context, c *client, slot int) error {
+	name := d.podIn(slot).name
 	pod := podObject(slot, name)
-	pod.Spec.NodeName = nodeName(w.nodeOf(slot))
+	pod.Spec.NodeName = nodeName(d.nodeOf(slot))
 	path := podPath(slot, name)
 	body, err := c.do(ctx, bench.Post("/api/v1/namespaces/"+pod.Namespace+"/pods", pod))
 	if err != nil {
 		return err
 	}
-	w.noteUID(slot, name, types.UID(metaOf(object(body)).uid))
+	d.noteUID(slot, name, types.UID(metaOf(object(body)).uid))
 	_, err = c.do(ctx, bench.StrategicPatch(path+"/status", map[string]any{"status": bench.RunningStatus(pod)}))
 	return err
 }

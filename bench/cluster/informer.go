@@ -65,39 +65,39 @@ func (sim *simulation) newInformer(c *client, path string) *informer {
 	return f
 }
 
-func (f *informer) start() {
-	f.setSynced(false)
-	f.sim.running.Go(func() {
-		defer f.setSynced(true)
+func (i *informer) start() {
+	i.setSynced(false)
+	i.sim.running.Go(func() {
+		defer i.setSynced(true)
 		wait, all := time.Duration(0), true
-		for bench.Sleep(f.ctx, wait) == nil {
-			a := &attempt{all: all, due: time.Now(), phase: f.sim.phase.Load(), lasts: f.watchTimeout()}
-			err := f.watch(a)
-			if f.ctx.Err() == nil {
-				all, wait = f.next(a, err)
+		for bench.Sleep(i.ctx, wait) == nil {
+			a := &attempt{all: all, due: time.Now(), phase: i.sim.phase.Load(), lasts: i.watchTimeout()}
+			err := i.watch(a)
+			if i.ctx.Err() == nil {
+				all, wait = i.next(a, err)
 			}
 		}
 	})
 }
 
 // setSynced updates simulation.lost, the number of informers without a working watch.
-func (f *informer) setSynced(yes bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (i *informer) setSynced(yes bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	switch {
-	case f.lost && yes:
-		f.sim.lost.Add(-1)
-	case !f.lost && !yes:
-		f.sim.lost.Add(1)
+	case i.lost && yes:
+		i.sim.lost.Add(-1)
+	case !i.lost && !yes:
+		i.sim.lost.Add(1)
 	}
-	f.lost = !yes
+	i.lost = !yes
 }
 
 // watchTimeout returns the timeout of a watch. The first watches are shorter, so that watches end at different
 // times, as in a cluster that has run for a long time.
-func (f *informer) watchTimeout() time.Duration {
+func (i *informer) watchTimeout() time.Duration {
 	d := shortestWatch + rand.N(shortestWatch)
-	if !f.synced {
+	if !i.synced {
 		d = max(rand.N(d), 20*time.Second)
 	}
 	return d
@@ -122,20 +122,20 @@ func (a *attempt) record(status int, err error) {
 	a.phase.record(kind, time.Since(a.due), status, err)
 }
 
-func (f *informer) watch(a *attempt) error {
-	path := bench.WithQuery(f.path, "allowWatchBookmarks=true", "watch=true", fmt.Sprintf("timeoutSeconds=%d", int(a.lasts.Seconds())))
-	if f.version > 0 {
-		path += "&resourceVersion=" + strconv.FormatUint(f.version, 10)
+func (i *informer) watch(a *attempt) error {
+	path := bench.WithQuery(i.path, "allowWatchBookmarks=true", "watch=true", fmt.Sprintf("timeoutSeconds=%d", int(a.lasts.Seconds())))
+	if i.version > 0 {
+		path += "&resourceVersion=" + strconv.FormatUint(i.version, 10)
 	}
 	if a.all {
 		path += "&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
-		f.mu.Lock()
-		f.fresh = make(map[uint64]uint64)
-		f.mu.Unlock()
+		i.mu.Lock()
+		i.fresh = make(map[uint64]uint64)
+		i.mu.Unlock()
 	}
-	resp, err := f.c.send(f.ctx, bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf, Encoding: "gzip"})
+	resp, err := i.c.send(i.ctx, bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf, Encoding: "gzip"})
 	if err != nil {
-		if f.ctx.Err() == nil {
+		if i.ctx.Err() == nil {
 			a.record(bench.StatusOf(err), err)
 		}
 		return err
@@ -144,7 +144,7 @@ func (f *informer) watch(a *attempt) error {
 	a.began = true
 	if !a.all {
 		a.record(http.StatusOK, nil)
-		f.setSynced(true)
+		i.setSynced(true)
 	}
 	frames := bench.Frames{From: resp.Body}
 	for {
@@ -155,56 +155,56 @@ func (f *informer) watch(a *attempt) error {
 		if err != nil {
 			return err
 		}
-		f.sim.received.Add(int64(len(frame)))
-		if err := f.receive(a, watch.EventType(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
+		i.sim.received.Add(int64(len(frame)))
+		if err := i.receive(a, watch.EventType(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
 			return err
 		}
 	}
 }
 
-func (f *informer) receive(a *attempt, kind watch.EventType, object []byte) error {
+func (i *informer) receive(a *attempt, kind watch.EventType, object []byte) error {
 	a.gotEvent = true
 	if kind == watch.Error {
 		a.expired = bytes.Contains(object, []byte("Expired")) || bytes.Contains(object, []byte("too old"))
-		return fmt.Errorf("cluster: a watch of %s failed: %q", f.path, object)
+		return fmt.Errorf("cluster: a watch of %s failed: %q", i.path, object)
 	}
 	m := metaOf(object)
-	f.mu.Lock()
+	i.mu.Lock()
 	if m.version > 0 {
-		f.version = m.version
+		i.version = m.version
 	}
 	if kind != watch.Bookmark {
-		f.sim.events.Add(1)
-		f.applyLocked(kind, m)
+		i.sim.events.Add(1)
+		i.applyLocked(kind, m)
 	}
-	ends := kind == watch.Bookmark && f.fresh != nil && endsInitial(object)
+	ends := kind == watch.Bookmark && i.fresh != nil && endsInitial(object)
 	if ends {
-		f.replaceLocked()
+		i.replaceLocked()
 	}
-	f.mu.Unlock()
+	i.mu.Unlock()
 	if ends {
 		a.record(http.StatusOK, nil)
-		f.setSynced(true)
+		i.setSynced(true)
 	}
 	return nil
 }
 
-func (f *informer) applyLocked(kind watch.EventType, m meta) {
-	key, to := f.sim.key(m.namespace, m.name), f.items
-	if f.fresh != nil {
-		to = f.fresh
+func (i *informer) applyLocked(kind watch.EventType, m meta) {
+	key, to := i.sim.key(m.namespace, m.name), i.items
+	if i.fresh != nil {
+		to = i.fresh
 	}
 	if kind == watch.Deleted {
 		delete(to, key)
-		delete(f.names, key)
+		delete(i.names, key)
 	} else {
 		to[key] = m.version
 	}
-	if f.onEvent != nil {
+	if i.onEvent != nil {
 		if kind != watch.Deleted {
-			f.names[key] = string(m.name)
+			i.names[key] = string(m.name)
 		}
-		f.onEvent(kind, m)
+		i.onEvent(kind, m)
 	}
 }
 
@@ -219,48 +219,48 @@ func (sim *simulation) key(namespace, name []byte) uint64 {
 }
 
 // replaceLocked ends a WatchList. It removes the objects that were not in it.
-func (f *informer) replaceLocked() {
-	for key := range f.items {
-		if _, ok := f.fresh[key]; !ok && f.onEvent != nil {
-			f.onEvent(watch.Deleted, meta{name: []byte(f.names[key])})
-			delete(f.names, key)
+func (i *informer) replaceLocked() {
+	for key := range i.items {
+		if _, ok := i.fresh[key]; !ok && i.onEvent != nil {
+			i.onEvent(watch.Deleted, meta{name: []byte(i.names[key])})
+			delete(i.names, key)
 		}
 	}
-	f.items, f.fresh, f.synced = f.fresh, nil, true
+	i.items, i.fresh, i.synced = i.fresh, nil, true
 }
 
 // next returns whether the watch after a begins with all objects, and the delay before it.
-func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
-	f.mu.Lock()
-	f.failure = err
-	all = f.fresh != nil || !f.synced // the WatchList is incomplete
-	f.fresh = nil
-	f.mu.Unlock()
+func (i *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
+	i.mu.Lock()
+	i.failure = err
+	all = i.fresh != nil || !i.synced // the WatchList is incomplete
+	i.fresh = nil
+	i.mu.Unlock()
 	ran := time.Since(a.due)
 	if err == nil && ran > a.lasts-2*time.Second {
 		return all, 0 // the watch has reached its timeout
 	}
-	f.setSynced(false)
+	i.setSynced(false)
 	switch {
 	case a.expired || bench.StatusOf(err) == http.StatusGone:
-		f.sim.expired.Add(1)
+		i.sim.expired.Add(1)
 		return true, 0
 	case a.began && (err != nil || a.gotEvent || ran > veryShort):
 		return all, 0 // the connection or the watch has ended: resume at the last version
 	case errors.Is(err, syscall.ECONNREFUSED) || bench.StatusOf(err) == http.StatusTooManyRequests:
-		return all, f.delay()
+		return all, i.delay()
 	}
-	return true, f.delay()
+	return true, i.delay()
 }
 
 // delay returns how long to wait after a failure.
-func (f *informer) delay() time.Duration {
-	if time.Since(f.failedAt) > backoffReset {
-		f.backoff = firstBackoff
+func (i *informer) delay() time.Duration {
+	if time.Since(i.failedAt) > backoffReset {
+		i.backoff = firstBackoff
 	}
-	f.failedAt = time.Now()
-	d := f.backoff + rand.N(f.backoff)
-	f.backoff = min(2*f.backoff, mostBackoff)
+	i.failedAt = time.Now()
+	d := i.backoff + rand.N(i.backoff)
+	i.backoff = min(2*i.backoff, mostBackoff)
 	return d
 }
 
@@ -331,15 +331,15 @@ func (sim *simulation) watches() int {
 }
 
 // differs describes how the informer differs from a list, "" if it does not.
-func (f *informer) differs(want map[uint64]uint64) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.items) != len(want) {
-		return fmt.Sprintf("%s: %d objects instead of %d", f.path, len(f.items), len(want))
+func (i *informer) differs(want map[uint64]uint64) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.items) != len(want) {
+		return fmt.Sprintf("%s: %d objects instead of %d", i.path, len(i.items), len(want))
 	}
 	for key, v := range want {
-		if f.items[key] != v {
-			return fmt.Sprintf("%s: an object has version %d instead of %d", f.path, f.items[key], v)
+		if i.items[key] != v {
+			return fmt.Sprintf("%s: an object has version %d instead of %d", i.path, i.items[key], v)
 		}
 	}
 	return ""

@@ -19,34 +19,34 @@ import (
 // measurement measures one part of a simulation. It is not safe for concurrent use.
 type measurement struct {
 	*bench.Meter
-	r      *trial
+	t      *trial
 	before []byte // etcd's metrics
 }
 
-func (r *trial) measure(ctx context.Context) (m *measurement, err error) {
-	m = &measurement{r: r}
-	if m.before, err = r.etcdMetrics(ctx); err != nil {
+func (t *trial) measure(ctx context.Context) (m *measurement, err error) {
+	m = &measurement{t: t}
+	if m.before, err = t.etcdMetrics(ctx); err != nil {
 		return nil, err
 	}
-	m.Meter, err = r.server.Target.Meter()
+	m.Meter, err = t.server.Target.Meter()
 	return m, err
 }
 
-func (r *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
-	return r.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
+func (t *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
+	return t.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
 }
 
 func (m *measurement) end(ctx context.Context, part string) (*bench.Result, error) {
 	if err := m.End(); err != nil {
 		return nil, err
 	}
-	after, err := m.r.etcdMetrics(ctx)
+	after, err := m.t.etcdMetrics(ctx)
 	if err != nil {
 		return nil, err
 	}
-	result := &bench.Result{Name: m.r.name() + ": " + part, Unit: "request"}
+	result := &bench.Result{Name: m.t.name() + ": " + part, Unit: "request"}
 	m.Charge(result)
-	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", m.r.server.Process.PID)); err == nil {
+	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", m.t.server.Process.PID)); err == nil {
 		result.Add("resident (PSS)", float64(process.Figure(rollup, "Pss:")<<10), "B")
 	}
 	for _, c := range []struct{ name, metric, unit string }{
@@ -55,8 +55,8 @@ func (m *measurement) end(ctx context.Context, part string) (*bench.Result, erro
 	} {
 		result.Add(c.name, metric(after, c.metric)-metric(m.before, c.metric), c.unit)
 	}
-	m.r.results = append(m.r.results, result)
-	m.r.config.Sayf("%s: %s, %s of CPU", result.Name, bench.Duration(result.Wall), bench.Duration(result.ServerCPU))
+	m.t.results = append(m.t.results, result)
+	m.t.config.Sayf("%s: %s, %s of CPU", result.Name, bench.Duration(result.Wall), bench.Duration(result.ServerCPU))
 	return result, nil
 }
 

@@ -117,12 +117,12 @@ type trial struct {
 	simulation *simulation
 }
 
-func (r *trial) name() string {
+func (t *trial) name() string {
 	protocol := "HTTP/1.1"
-	if r.byHTTP2 {
+	if t.byHTTP2 {
 		protocol = "HTTP/2"
 	}
-	return fmt.Sprintf("%s: %d nodes, %s", r.kind, r.dataset.nodes, protocol)
+	return fmt.Sprintf("%s: %d nodes, %s", t.kind, t.dataset.nodes, protocol)
 }
 
 // Time limits of a run.
@@ -134,75 +134,75 @@ const (
 )
 
 // run starts the server, simulates the cluster, restarts the server and stops both.
-func (r *trial) run(ctx context.Context) (err error) {
+func (t *trial) run(ctx context.Context) (err error) {
 	guards := testservers.DefaultGuards()
 	guards.Nodes = true
-	r.config.Sayf("%s: starting", r.name())
-	if r.server, err = r.started.Start(ctx, r.kind, guards); err != nil {
+	t.config.Sayf("%s: starting", t.name())
+	if t.server, err = t.started.Start(ctx, t.kind, guards); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.server.Stop()) }()
-	churn := r.config.Churn
+	defer func() { err = errors.Join(err, t.server.Stop()) }()
+	churn := t.config.Churn
 	if churn < 0 {
-		churn = float64(r.dataset.nodes) / 250 // with ten pods on each node, a pod lives for 40 minutes
+		churn = float64(t.dataset.nodes) / 250 // with ten pods on each node, a pod lives for 40 minutes
 	}
-	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Target.Address(), r.byHTTP2, churn)
-	defer r.simulation.close()
-	for _, step := range []func(context.Context) error{r.open, r.steady, r.restart} {
+	t.simulation = newSimulation(ctx, t.dataset, t.started, t.server.Target.Address(), t.byHTTP2, churn)
+	defer t.simulation.close()
+	for _, step := range []func(context.Context) error{t.open, t.steady, t.restart} {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	r.simulation.drain(verifyLimit)
-	differ, first, err := r.simulation.verify(ctx, verifyLimit)
+	t.simulation.drain(verifyLimit)
+	differ, first, err := t.simulation.verify(ctx, verifyLimit)
 	if differ > 0 {
-		restart := r.results[len(r.results)-1]
+		restart := t.results[len(t.results)-1]
 		restart.Errors, restart.FirstError = differ, "the contents of an informer are wrong: "+first
 	}
 	return err
 }
 
-func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSettling) }
+func (t *trial) settling() time.Duration { return min(t.config.Duration, mostSettling) }
 
-func (r *trial) open(ctx context.Context) error {
-	m, err := r.measure(ctx)
+func (t *trial) open(ctx context.Context) error {
+	m, err := t.measure(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.simulation.open(ctx, openLimit); err != nil {
+	if err := t.simulation.open(ctx, openLimit); err != nil {
 		return err
 	}
 	result, err := m.end(ctx, "connecting all")
 	if err != nil {
 		return err
 	}
-	result.Ops = r.simulation.watches()
+	result.Ops = t.simulation.watches()
 	result.Add("watches", float64(result.Ops), "")
 	return nil
 }
 
-func (r *trial) steady(ctx context.Context) error {
-	r.simulation.begin()
-	if err := bench.Sleep(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
+func (t *trial) steady(ctx context.Context) error {
+	t.simulation.begin()
+	if err := bench.Sleep(ctx, t.settling()); err != nil { // the first requests open connections, and read Leases
 		return err
 	}
-	m, err := r.measure(ctx)
+	m, err := t.measure(ctx)
 	if err != nil {
 		return err
 	}
 	at := newPhase()
-	r.simulation.phase.Store(at)
-	events := r.simulation.events.Load()
-	if err := bench.Sleep(ctx, r.config.Duration); err != nil {
+	t.simulation.phase.Store(at)
+	events := t.simulation.events.Load()
+	if err := bench.Sleep(ctx, t.config.Duration); err != nil {
 		return err
 	}
 	whole, err := m.end(ctx, "steady")
-	r.simulation.phase.Store(newPhase())
+	t.simulation.phase.Store(newPhase())
 	if err != nil {
 		return err
 	}
 	// Wait for requests that were due in this part and are still in flight, so that they count.
-	if err := bench.Sleep(ctx, r.settling()); err != nil {
+	if err := bench.Sleep(ctx, t.settling()); err != nil {
 		return err
 	}
 	kinds := at.results(whole)
@@ -211,25 +211,25 @@ func (r *trial) steady(ctx context.Context) error {
 			whole.Ops += k.Ops
 		}
 	}
-	r.results = append(r.results, kinds...)
+	t.results = append(t.results, kinds...)
 	perMinute(whole)
 	whole.Add("requests a second", whole.Rate(), "")
-	whole.Add("events a second", float64(r.simulation.events.Load()-events)/(whole.Wall+r.settling()).Seconds(), "")
+	whole.Add("events a second", float64(t.simulation.events.Load()-events)/(whole.Wall+t.settling()).Seconds(), "")
 	return nil
 }
 
-func (r *trial) restart(ctx context.Context) error {
-	m, err := r.measure(ctx)
+func (t *trial) restart(ctx context.Context) error {
+	m, err := t.measure(ctx)
 	if err != nil {
 		return err
 	}
 	at := newPhase()
-	r.simulation.phase.Store(at)
-	expired := r.simulation.expired.Load()
-	received := r.simulation.received.Load()
-	old, began := r.server, time.Now()
+	t.simulation.phase.Store(at)
+	expired := t.simulation.expired.Load()
+	received := t.simulation.received.Load()
+	old, began := t.server, time.Now()
 	end := old.Stop
-	if r.config.Kill {
+	if t.config.Kill {
 		end = old.Kill
 	}
 	if err := end(); err != nil {
@@ -240,22 +240,22 @@ func (r *trial) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.server = next
+	t.server = next
 	m.Replace(old.Used(), next.Target)
 	ready := time.Since(began)
 	// Clients have noticed the end of the old server by now, because their connections close before its process ends.
-	if err := r.simulation.awaitAll(ctx, restartLimit); err != nil {
+	if err := t.simulation.awaitAll(ctx, restartLimit); err != nil {
 		return err
 	}
 	result, err := m.end(ctx, "restart")
 	if err != nil {
 		return err
 	}
-	r.simulation.phase.Store(newPhase())
+	t.simulation.phase.Store(newPhase())
 	result.Add("ended after", down.Seconds(), "s")
 	result.Add("ready after", ready.Seconds(), "s")
-	result.Add("informers that listed again", float64(r.simulation.expired.Load()-expired), "")
-	result.Add("sent to watches", float64(r.simulation.received.Load()-received), "B")
+	result.Add("informers that listed again", float64(t.simulation.expired.Load()-expired), "")
+	result.Add("sent to watches", float64(t.simulation.received.Load()-received), "B")
 	failures, refused := 0, 0
 	for _, k := range at.results(result) {
 		failures, refused = failures+k.Failures(), refused+k.Refused
@@ -263,5 +263,5 @@ func (r *trial) restart(ctx context.Context) error {
 	}
 	result.Add("requests failed", float64(failures), "")
 	result.Add("of them answered 429", float64(refused), "")
-	return bench.Sleep(ctx, r.settling())
+	return bench.Sleep(ctx, t.settling())
 }

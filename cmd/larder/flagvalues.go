@@ -83,9 +83,9 @@ type indexLabels struct {
 	labels *map[schema.GroupResource][]string
 }
 
-func (x *indexLabels) String() string {
+func (i *indexLabels) String() string {
 	var all []string
-	for resource, keys := range *x.labels {
+	for resource, keys := range *i.labels {
 		all = append(all, resource.String()+"="+strings.Join(keys, ","))
 	}
 	slices.Sort(all)
@@ -93,7 +93,7 @@ func (x *indexLabels) String() string {
 }
 
 // Set adds the labels of one resource.
-func (x *indexLabels) Set(value string) error {
+func (i *indexLabels) Set(value string) error {
 	name, list, ok := strings.Cut(value, "=")
 	if !ok || name == "" {
 		return fmt.Errorf("%q is not resource[.group]=key[,key]", value)
@@ -104,16 +104,16 @@ func (x *indexLabels) Set(value string) error {
 			return fmt.Errorf("%q is not a label key: %s", key, strings.Join(problems, "; "))
 		}
 	}
-	if *x.labels == nil {
-		*x.labels = make(map[schema.GroupResource][]string)
+	if *i.labels == nil {
+		*i.labels = make(map[schema.GroupResource][]string)
 	}
 	resource := schema.ParseGroupResource(name)
-	(*x.labels)[resource] = append((*x.labels)[resource], keys...)
+	(*i.labels)[resource] = append((*i.labels)[resource], keys...)
 	return nil
 }
 
 // Type implements pflag.Value.
-func (x *indexLabels) Type() string { return "labels" }
+func (i *indexLabels) Type() string { return "labels" }
 
 // faultsFlag is the flag value of --faults: a boolean, or the seed of random faults.
 type faultsFlag struct {

@@ -35,14 +35,14 @@ type crdVersions struct {
 }
 
 // handlers returns the handlers of CRDs. An update may have removed a version that the CRD served before.
-func (d *crdVersions) handlers() cache.ResourceEventHandler {
+func (c *crdVersions) handlers() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: d.changed, UpdateFunc: func(old, obj any) { d.changed(old); d.changed(obj) }, DeleteFunc: d.changed,
+		AddFunc: c.changed, UpdateFunc: func(old, obj any) { c.changed(old); c.changed(obj) }, DeleteFunc: c.changed,
 	}
 }
 
 // changed checks each version of a CRD. The index is at least as new as the event, and decides.
-func (d *crdVersions) changed(obj any) {
+func (c *crdVersions) changed(obj any) {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
@@ -53,10 +53,10 @@ func (d *crdVersions) changed(obj any) {
 	for i := range crd.Spec.Versions {
 		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: crd.Spec.Versions[i].Name}
 		service := localService(gv, builtin.Priority{Group: 1000, Version: 100}) // kubernetes pkg/controlplane/controller/crdregistration
-		if keys, err := d.indexer.IndexKeys(byServed, gv.String()); err != nil || len(keys) == 0 {
-			d.to.RemoveAPIServiceToSync(service.Name)
+		if keys, err := c.indexer.IndexKeys(byServed, gv.String()); err != nil || len(keys) == 0 {
+			c.to.RemoveAPIServiceToSync(service.Name)
 		} else {
-			d.to.AddAPIServiceToSync(service)
+			c.to.AddAPIServiceToSync(service)
 		}
 	}
 }

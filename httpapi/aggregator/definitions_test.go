@@ -17,11 +17,11 @@ import (
 // syncedVersions records the versions it receives, by name.
 type syncedVersions map[string]apiregistrationv1.APIServiceSpec
 
-func (w syncedVersions) AddAPIServiceToSyncOnStart(s *apiregistrationv1.APIService) {
-	w[s.Name] = s.Spec
+func (v syncedVersions) AddAPIServiceToSyncOnStart(s *apiregistrationv1.APIService) {
+	v[s.Name] = s.Spec
 }
-func (w syncedVersions) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }
-func (w syncedVersions) RemoveAPIServiceToSync(name string)                  { delete(w, name) }
+func (v syncedVersions) AddAPIServiceToSync(s *apiregistrationv1.APIService) { v[s.Name] = s.Spec }
+func (v syncedVersions) RemoveAPIServiceToSync(name string)                  { delete(v, name) }
 
 // countingIndexer counts how many objects and keys are read of an index.
 type countingIndexer struct {
@@ -29,15 +29,15 @@ type countingIndexer struct {
 	count int
 }
 
-func (l *countingIndexer) IndexKeys(name, value string) ([]string, error) {
-	keys, err := l.Indexer.IndexKeys(name, value)
-	l.count += len(keys)
+func (c *countingIndexer) IndexKeys(name, value string) ([]string, error) {
+	keys, err := c.Indexer.IndexKeys(name, value)
+	c.count += len(keys)
 	return keys, err
 }
 
-func (l *countingIndexer) List() []any {
-	list := l.Indexer.List()
-	l.count += len(list)
+func (c *countingIndexer) List() []any {
+	list := c.Indexer.List()
+	c.count += len(list)
 	return list
 }
 

@@ -110,45 +110,45 @@ type router struct {
 var _ upstream.APIHandlerManager = (*router)(nil)
 
 // AddAPIService implements upstream.APIHandlerManager. It adds or updates a route.
-func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
+func (r *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	key := route(apiService.Name)
 	if apiService.Spec.Service == nil {
-		f.RemoveAPIService(apiService.Name)
+		r.RemoveAPIService(apiService.Name)
 		return nil
 	}
-	f.wanted()
-	known := *f.aggregator.routes.Load()
+	r.wanted()
+	known := *r.aggregator.routes.Load()
 	if p := known[key]; p != nil {
 		p.update(apiService)
-		f.openAPIv2.UpdateAPIService(p, apiService)
-		f.openAPIv3.UpdateAPIService(p, apiService)
-		f.discovery.AddAPIService(apiService, p.alwaysAvailable())
+		r.openAPIv2.UpdateAPIService(p, apiService)
+		r.openAPIv3.UpdateAPIService(p, apiService)
+		r.discovery.AddAPIService(apiService, p.alwaysAvailable())
 		return nil
 	}
-	p := &proxy{aggregator: f.aggregator}
+	p := &proxy{aggregator: r.aggregator}
 	p.update(apiService)
 	next := maps.Clone(known)
 	next[key] = p
-	f.aggregator.routes.Store(&next)
-	f.openAPIv2.AddAPIService(p, apiService)
-	f.openAPIv3.AddAPIService(p, apiService)
-	f.discovery.AddAPIService(apiService, p)
+	r.aggregator.routes.Store(&next)
+	r.openAPIv2.AddAPIService(p, apiService)
+	r.openAPIv3.AddAPIService(p, apiService)
+	r.discovery.AddAPIService(apiService, p)
 	return nil
 }
 
 // RemoveAPIService implements upstream.APIHandlerManager. It removes a route: this server answers its requests again.
-func (f *router) RemoveAPIService(name string) {
-	known := *f.aggregator.routes.Load()
+func (r *router) RemoveAPIService(name string) {
+	known := *r.aggregator.routes.Load()
 	key := route(name)
 	if known[key] == nil {
 		return
 	}
-	f.discovery.RemoveAPIService(name)
-	f.openAPIv2.RemoveAPIService(name)
-	f.openAPIv3.RemoveAPIService(name)
+	r.discovery.RemoveAPIService(name)
+	r.openAPIv2.RemoveAPIService(name)
+	r.openAPIv3.RemoveAPIService(name)
 	next := maps.Clone(known)
 	delete(next, key)
-	f.aggregator.routes.Store(&next)
+	r.aggregator.routes.Store(&next)
 }
 
 // component is the value of the component label in metrics.

@@ -192,17 +192,17 @@ type resourceKey struct {
 }
 
 // Of returns the Monitors of a resource or subresource. The first call creates them.
-func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string) *Monitors {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if rs.all == nil {
-		rs.all = make(map[resourceKey]*Monitors)
+func (r *Resources) Of(gvr schema.GroupVersionResource, subresource string) *Monitors {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = make(map[resourceKey]*Monitors)
 	}
 	key := resourceKey{gvr, subresource}
-	if rs.all[key] == nil {
-		rs.all[key] = newMonitors(gvr, subresource)
+	if r.all[key] == nil {
+		r.all[key] = newMonitors(gvr, subresource)
 	}
-	return rs.all[key]
+	return r.all[key]
 }
 
 // monitors returns the Monitors of all resources.

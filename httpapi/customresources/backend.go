@@ -78,7 +78,7 @@ func (s *serving) build() (*backend, error) {
 }
 
 // start makes what serves reads and, unless it may wait, what serves writes, and starts the cache.
-func (g *backend) start(s *serving) error {
+func (b *backend) start(s *serving) error {
 	e, crd := s.extensions, s.crd.Load()
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
@@ -86,19 +86,19 @@ func (g *backend) start(s *serving) error {
 			continue
 		}
 		var err error
-		if g.readable[v.Name], err = ReadsOf(g.custom, &e.monitors, crd, v); err != nil {
+		if b.readable[v.Name], err = ReadsOf(b.custom, &e.monitors, crd, v); err != nil {
 			return err
 		}
 	}
 	if !mayWait(crd) {
-		if _, err := g.built(); err != nil {
+		if _, err := b.built(); err != nil {
 			return err
 		}
 	}
-	g.ending, g.end = context.WithCancel(context.Background())
-	g.running, g.stop = context.WithCancel(context.Background())
-	if !e.begin(g.run) {
-		g.end()
+	b.ending, b.end = context.WithCancel(context.Background())
+	b.running, b.stop = context.WithCancel(context.Background())
+	if !e.begin(b.run) {
+		b.end()
 		return errRetired
 	}
 	return nil
@@ -109,21 +109,21 @@ func hasWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
 }
 
-// resourceOf returns the configuration of the resource of g, which serves s.
-func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
+// resourceOf returns the configuration of the resource of b, which serves s.
+func (b *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 	crd := s.crd.Load()
 	spec, names := &crd.Spec, &crd.Status.AcceptedNames
 	config := registry.CustomResourceConfig{Revision: s.revision(), CustomConfig: encoding.CustomConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
 		Versions:      len(spec.Versions),
 		Webhook:       hasWebhook(crd),
-		Schemas:       func() map[string]*servedjson.Schema { return StoredSchemas(crd, g.schemas) },
+		Schemas:       func() map[string]*servedjson.Schema { return StoredSchemas(crd, b.schemas) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
 		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return len(v.SelectableFields) > 0
 		}),
 		Make: func() error {
-			_, err := g.built()
+			_, err := b.built()
 			return err
 		},
 	}}
@@ -216,42 +216,42 @@ func warnings(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.
 }
 
 // run runs the cache until the backend is retired and idle, or ctx ends.
-func (g *backend) run(ctx context.Context) {
-	defer g.end()
-	defer context.AfterFunc(ctx, g.stop)()
-	_ = g.custom.Run(g.running) // ends with g.running; its reflector logs its errors
+func (b *backend) run(ctx context.Context) {
+	defer b.end()
+	defer context.AfterFunc(ctx, b.stop)()
+	_ = b.custom.Run(b.running) // ends with b.running; its reflector logs its errors
 }
 
 // acquire begins a request, unless the backend is retired. release ends the request.
-func (g *backend) acquire() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.retired {
+func (b *backend) acquire() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.retired {
 		return false
 	}
-	g.users++
+	b.users++
 	return true
 }
 
-func (g *backend) release() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.users--; g.users == 0 && g.retired {
-		g.stop()
+func (b *backend) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.users--; b.users == 0 && b.retired {
+		b.stop()
 	}
 }
 
 // retire ends watches and refuses further requests.
-func (g *backend) retire() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.retired {
+func (b *backend) retire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.retired {
 		return
 	}
-	g.retired = true
-	g.end()
-	if g.users == 0 {
-		g.stop()
+	b.retired = true
+	b.end()
+	if b.users == 0 {
+		b.stop()
 	}
 }
 

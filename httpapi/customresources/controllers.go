@@ -70,8 +70,8 @@ type establishing struct {
 	client.CustomResourceDefinitionsGetter
 }
 
-func (a establishing) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return establishingCRDs{a.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
+func (e establishing) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
+	return establishingCRDs{e.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
 }
 
 // establishingCRDs is the client that establishing returns.
@@ -80,9 +80,9 @@ type establishingCRDs struct {
 }
 
 // UpdateStatus implements client.CustomResourceDefinitionInterface. The caller owns crd.
-func (a establishingCRDs) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (e establishingCRDs) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
 	establishAccepted(crd)
-	return a.CustomResourceDefinitionInterface.UpdateStatus(ctx, crd, options)
+	return e.CustomResourceDefinitionInterface.UpdateStatus(ctx, crd, options)
 }
 
 // establishAccepted establishes crd if its names are accepted, like upstream's

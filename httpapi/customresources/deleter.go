@@ -36,15 +36,15 @@ type guardedDeleter struct {
 }
 
 // kept reports whether the CRD is not being deleted any more.
-func (b *guardedDeleter) kept() bool { return b.serving.crd.Load().DeletionTimestamp.IsZero() }
+func (g *guardedDeleter) kept() bool { return g.serving.crd.Load().DeletionTimestamp.IsZero() }
 
 // begin begins a call. The caller releases the backend.
-func (b *guardedDeleter) begin() error {
-	if !b.backend.acquire() {
+func (g *guardedDeleter) begin() error {
+	if !g.backend.acquire() {
 		return errRetired
 	}
-	if b.kept() {
-		b.backend.release()
+	if g.kept() {
+		g.backend.release()
 		return errKept
 	}
 	return nil
@@ -53,31 +53,31 @@ func (b *guardedDeleter) begin() error {
 // List implements rest.Lister. The finalizer lists once before it deletes, and then until nothing is
 // left, for at most a minute. So the second and later calls wait, until lookAgain has passed or the
 // CRD is not being deleted any more.
-func (b *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
-	first := !b.listed.Swap(true)
-	all, err := b.list(ctx, options)
+func (g *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	first := !g.listed.Swap(true)
+	all, err := g.list(ctx, options)
 	if first || err != nil || meta.LenList(all) == 0 {
 		return all, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
-	b.serving.extensions.changes.until(waiting, b.kept)
-	return b.list(ctx, options)
+	g.serving.extensions.changes.until(waiting, g.kept)
+	return g.list(ctx, options)
 }
 
-func (b *guardedDeleter) list(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
-	if err := b.begin(); err != nil {
+func (g *guardedDeleter) list(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	if err := g.begin(); err != nil {
 		return nil, err
 	}
-	defer b.backend.release()
-	return b.ListerCollectionDeleter.List(ctx, options)
+	defer g.backend.release()
+	return g.ListerCollectionDeleter.List(ctx, options)
 }
 
-func (b *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
-	if err := b.begin(); err != nil {
+func (g *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
+	if err := g.begin(); err != nil {
 		return nil, err
 	}
-	defer b.backend.release()
-	ctx = apirequest.WithReceivedTimestamp(ctx, b.since)
-	return b.ListerCollectionDeleter.DeleteCollection(ctx, validate, options, listOptions)
+	defer g.backend.release()
+	ctx = apirequest.WithReceivedTimestamp(ctx, g.since)
+	return g.ListerCollectionDeleter.DeleteCollection(ctx, validate, options, listOptions)
 }

@@ -258,13 +258,13 @@ func (s *server) watch(t testing.TB, path string) *stream {
 }
 
 // next returns the type and the object of the next event, or false at the end of the stream.
-func (w *stream) next(t testing.TB) (watch.EventType, string, bool) {
+func (s *stream) next(t testing.TB) (watch.EventType, string, bool) {
 	t.Helper()
 	var event struct {
 		Type   watch.EventType
 		Object json.RawMessage
 	}
-	err := w.events.Decode(&event)
+	err := s.events.Decode(&event)
 	switch {
 	case errors.Is(err, io.EOF):
 		return "", "", false

@@ -171,12 +171,12 @@ func (e *Extensions) publish(gr schema.GroupResource, old, next *serving) {
 type index map[string]map[string]*serving
 
 // of returns the serving of a resource, nil if there is none.
-func (x index) of(gr schema.GroupResource) *serving { return x[gr.Group][gr.Resource] }
+func (i index) of(gr schema.GroupResource) *serving { return i[gr.Group][gr.Resource] }
 
 // all yields all servings.
-func (x index) all() iter.Seq[*serving] {
+func (i index) all() iter.Seq[*serving] {
 	return func(yield func(*serving) bool) {
-		for _, group := range x {
+		for _, group := range i {
 			for _, s := range group {
 				if !yield(s) {
 					return
@@ -186,9 +186,9 @@ func (x index) all() iter.Seq[*serving] {
 	}
 }
 
-// with returns a copy of x with s in the place of gr; nil removes the entry.
-func (x index) with(gr schema.GroupResource, s *serving) index {
-	next, group := maps.Clone(x), maps.Clone(x[gr.Group])
+// with returns a copy of i with s in the place of gr; nil removes the entry.
+func (i index) with(gr schema.GroupResource, s *serving) index {
+	next, group := maps.Clone(i), maps.Clone(i[gr.Group])
 	if group == nil {
 		group = make(map[string]*serving)
 	}
@@ -211,25 +211,25 @@ type changeSignal struct {
 }
 
 // notify wakes all goroutines that wait.
-func (n *changeSignal) notify() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next != nil {
-		close(n.next)
-		n.next = nil
+func (c *changeSignal) notify() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next != nil {
+		close(c.next)
+		c.next = nil
 	}
 }
 
 // until blocks until done, which is called after each change, returns true, or ctx ends. It
 // reports whether done returned true.
-func (n *changeSignal) until(ctx context.Context, done func() bool) bool {
+func (c *changeSignal) until(ctx context.Context, done func() bool) bool {
 	for {
-		n.mu.Lock()
-		if n.next == nil {
-			n.next = make(chan struct{})
+		c.mu.Lock()
+		if c.next == nil {
+			c.next = make(chan struct{})
 		}
-		changed := n.next
-		n.mu.Unlock()
+		changed := c.next
+		c.mu.Unlock()
 		if done() {
 			return true
 		}

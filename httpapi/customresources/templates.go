@@ -123,17 +123,17 @@ func holders(f templateKind) []string {
 func kindSchemaName(names []string) string { return names[3] + "." + names[4] + "." + names[6] }
 
 // template returns the template of a kind of versions.
-func (p *templates[T]) template(f templateKind) *openapi.Template[T] {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.known[f] == nil {
+func (t *templates[T]) template(f templateKind) *openapi.Template[T] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known[f] == nil {
 		placeholders := holders(f)
-		p.known[f] = &openapi.Template[T]{
+		t.known[f] = &openapi.Template[T]{
 			Placeholders: placeholders, KindSchema: kindSchemaName(placeholders),
-			Build: func() (*T, error) { return p.build(sample(f), versionHolder, describeOptions(p.v2)) },
+			Build: func() (*T, error) { return t.build(sample(f), versionHolder, describeOptions(t.v2)) },
 		}
 	}
-	return p.known[f]
+	return t.known[f]
 }
 
 // embedded is the property of samples that holds an embedded resource.
@@ -169,7 +169,7 @@ func sample(f templateKind) *apiextensionsv1.CustomResourceDefinition {
 var plainKind = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString
 
 // variant describes a version by its template. ok is false if the template does not fit.
-func (p *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
+func (t *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
 	given := &d.Spec.Names
 	if len(v.SelectableFields) > 0 || !plainKind(given.Kind) || !plainKind(given.ListKind) {
 		return openapi.Variant[T]{}, false
@@ -182,24 +182,24 @@ func (p *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *a
 		return openapi.Variant[T]{}, false
 	}
 	list := names(d.Spec.Group, v.Name, given.Plural, given.Kind, given.ListKind)
-	if p.builtIn(list) {
+	if t.builtIn(list) {
 		return openapi.Variant[T]{}, false
 	}
 	return openapi.Variant[T]{
-		Template:   p.template(f),
+		Template:   t.template(f),
 		Names:      list,
-		KindSchema: func() (*spec.Schema, error) { return p.kindSchema(d, v) },
+		KindSchema: func() (*spec.Schema, error) { return t.kindSchema(d, v) },
 	}, true
 }
 
 // builtIn reports whether the schema of a version has the name of a built-in kind. Upstream then
 // describes the built-in kind.
-func (p *templates[T]) builtIn(names []string) bool {
+func (t *templates[T]) builtIn(names []string) bool {
 	if !strings.HasPrefix(names[3], "io.k8s.") {
 		return false
 	}
 	for _, kind := range names[6:] {
-		if _, of := p.namer().GetDefinitionName(names[3] + "." + names[4] + "." + kind); of != nil {
+		if _, of := t.namer().GetDefinitionName(names[3] + "." + names[4] + "." + kind); of != nil {
 			return true
 		}
 	}
@@ -207,14 +207,14 @@ func (p *templates[T]) builtIn(names []string) bool {
 }
 
 // variants describes versions, nil if a template does not fit.
-func (p *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, included func(*apiextensionsv1.CustomResourceDefinitionVersion) bool) []openapi.Variant[T] {
+func (t *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, included func(*apiextensionsv1.CustomResourceDefinitionVersion) bool) []openapi.Variant[T] {
 	var list []openapi.Variant[T]
 	for i := range d.Spec.Versions {
 		v := &d.Spec.Versions[i]
 		if !included(v) {
 			continue
 		}
-		made, ok := p.variant(d, v)
+		made, ok := t.variant(d, v)
 		if !ok {
 			return nil
 		}
@@ -229,13 +229,13 @@ type metadata struct {
 }
 
 // readMetadata takes the metadata from a sample.
-func (p *templates[T]) readMetadata() (*metadata, error) {
+func (t *templates[T]) readMetadata() (*metadata, error) {
 	f := templateKind{article: endpoints.GetArticleForNoun("Zqkind", " ")}
-	document, err := p.build(sample(f), versionHolder, describeOptions(p.v2))
+	document, err := t.build(sample(f), versionHolder, describeOptions(t.v2))
 	if err != nil {
 		return nil, err
 	}
-	s, ok := p.schemaOf(document, kindSchemaName(holders(f)))
+	s, ok := t.schemaOf(document, kindSchemaName(holders(f)))
 	if !ok {
 		return nil, errors.New("customresources: a CRD is not described")
 	}
@@ -251,33 +251,33 @@ func (p *templates[T]) readMetadata() (*metadata, error) {
 
 // model returns the schema of a version's kind and its name. The name is "" if upstream must build
 // it.
-func (p *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
+func (t *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
 	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
-	if p.builtIn(list) {
+	if t.builtIn(list) {
 		return "", nil, nil
 	}
-	made, err := p.kindSchema(d, v)
+	made, err := t.kindSchema(d, v)
 	return kindSchemaName(list), made, err
 }
 
 // kindSchema returns the schema of a version's kind, by the rules of apiextensions-apiserver
 // pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
-func (p *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
+func (t *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
 	structural, err := describedSchema(v)
 	if err != nil {
 		return nil, err
 	}
-	added, err := p.metadata()
+	added, err := t.metadata()
 	if err != nil {
 		return nil, err
 	}
 	out := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
-	if structural != nil && (!p.v2 || !structural.XPreserveUnknownFields && !d.Spec.PreserveUnknownFields) {
-		if p.v2 {
+	if structural != nil && (!t.v2 || !structural.XPreserveUnknownFields && !d.Spec.PreserveUnknownFields) {
+		if t.v2 {
 			structural = openapiv2.ToStructuralOpenAPIV2(structural)
 		}
 		out = structural.ToKubeOpenAPI()
-		if err := p.embed(out, added); err != nil {
+		if err := t.embed(out, added); err != nil {
 			return nil, err
 		}
 		for name, s := range added.object {
@@ -287,7 +287,7 @@ func (p *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v
 	out.AddExtension(endpoints.RouteMetaGVK, []any{
 		map[string]any{"group": d.Spec.Group, "version": v.Name, "kind": d.Spec.Names.Kind},
 	})
-	if p.v2 {
+	if t.v2 {
 		return handler.PruneDefaultsSchema(out), nil
 	}
 	return util.WrapRefs(out), nil
@@ -307,27 +307,27 @@ func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*struc
 }
 
 // embed adds the properties of embedded resources to s and the schemas below it.
-func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
+func (t *templates[T]) embed(s *spec.Schema, added *metadata) error {
 	if s == nil {
 		return nil
 	}
 	for name, property := range s.Properties {
-		if err := p.embed(&property, added); err != nil {
+		if err := t.embed(&property, added); err != nil {
 			return err
 		}
 		s.Properties[name] = property
 	}
 	if s.Items != nil {
-		if err := p.embed(s.Items.Schema, added); err != nil {
+		if err := t.embed(s.Items.Schema, added); err != nil {
 			return err
 		}
 	}
 	if s.AdditionalProperties != nil {
-		if err := p.embed(s.AdditionalProperties.Schema, added); err != nil {
+		if err := t.embed(s.AdditionalProperties.Schema, added); err != nil {
 			return err
 		}
 	}
-	if p.v2 {
+	if t.v2 {
 		if rules := s.Extensions["x-kubernetes-validations"]; rules != nil {
 			decoded, err := openapi.Decoded(rules)
 			if err != nil {
@@ -362,13 +362,13 @@ type cachedList[T any] struct {
 }
 
 // get returns the list as of a number of changes. The caller does not change it.
-func (k *cachedList[T]) get(changes uint64, list func() []T) []T {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.list == nil || k.at != changes {
-		k.at, k.list = changes, slices.Clip(list())
+func (c *cachedList[T]) get(changes uint64, list func() []T) []T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.list == nil || c.at != changes {
+		c.at, c.list = changes, slices.Clip(list())
 	}
-	return k.list
+	return c.list
 }
 
 // OpenAPIV2 returns one description for each CRD.

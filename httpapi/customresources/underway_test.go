@@ -24,15 +24,15 @@ type blockingAdmission struct {
 }
 
 // Handles implements admission.Interface.
-func (d blockingAdmission) Handles(operation admission.Operation) bool {
-	return operation == d.operation
+func (b blockingAdmission) Handles(operation admission.Operation) bool {
+	return operation == b.operation
 }
 
 // Admit implements admission.MutationInterface.
-func (d blockingAdmission) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (b blockingAdmission) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetName() == "slow" {
-		close(d.entered)
-		<-d.open
+		close(b.entered)
+		<-b.open
 	}
 	return nil
 }

@@ -20,11 +20,11 @@ type Seat struct {
 }
 
 // Release releases the seat. Further calls do nothing.
-func (p *Seat) Release() {
-	p.Flow.Release()
-	if p.Gauge != nil {
-		p.Gauge.Add(-1)
-		p.Gauge = nil
+func (s *Seat) Release() {
+	s.Flow.Release()
+	if s.Gauge != nil {
+		s.Gauge.Add(-1)
+		s.Gauge = nil
 	}
 }
 
@@ -64,29 +64,29 @@ func NewStreamSeat(p Seat, watch bool, forget func()) *StreamSeat {
 }
 
 // Context returns a context by which the handler of a watch signals that it is initialized.
-func (p *StreamSeat) Context(ctx context.Context) context.Context {
-	if !p.watch {
+func (s *StreamSeat) Context(ctx context.Context) context.Context {
+	if !s.watch {
 		return ctx
 	}
-	return utilflowcontrol.WithInitializationSignal(ctx, p)
+	return utilflowcontrol.WithInitializationSignal(ctx, s)
 }
 
 // Signal releases the seat. Further calls do nothing.
-func (p *StreamSeat) Signal() {
-	p.mu.Lock()
-	seat := p.seat
-	p.seat = Seat{}
-	p.mu.Unlock()
+func (s *StreamSeat) Signal() {
+	s.mu.Lock()
+	seat := s.seat
+	s.seat = Seat{}
+	s.mu.Unlock()
 	seat.Release()
 }
 
 // Wait returns at once: no code of this server waits for a watch to be initialized.
-func (p *StreamSeat) Wait() {}
+func (s *StreamSeat) Wait() {}
 
 // Leave removes the request from flow control.
-func (p *StreamSeat) Leave() {
-	p.Signal()
-	if p.forget != nil {
-		p.forget()
+func (s *StreamSeat) Leave() {
+	s.Signal()
+	if s.forget != nil {
+		s.forget()
 	}
 }

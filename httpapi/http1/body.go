@@ -71,29 +71,29 @@ func continues(expect []byte) bool {
 }
 
 // Read reads the body without its framing. It repeats an error.
-func (b *incoming) Read(p []byte) (n int, err error) {
+func (i *incoming) Read(p []byte) (n int, err error) {
 	switch {
-	case b.err != nil:
-		return 0, b.err
-	case b.over:
+	case i.err != nil:
+		return 0, i.err
+	case i.over:
 		return 0, io.EOF
-	case b.length >= 0:
-		n, err = b.readSized(p)
+	case i.length >= 0:
+		n, err = i.readSized(p)
 	default:
-		n, err = b.readChunks(p)
+		n, err = i.readChunks(p)
 	}
 	if err != nil && err != io.EOF {
-		b.err = err
+		i.err = err
 	}
-	b.over = err == io.EOF
+	i.over = err == io.EOF
 	return n, err
 }
 
-func (b *incoming) readSized(p []byte) (int, error) {
-	n, err := b.in.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
+func (i *incoming) readSized(p []byte) (int, error) {
+	n, err := i.in.Read(p[:min(int64(len(p)), i.left)])
+	i.left -= int64(n)
 	switch {
-	case b.left == 0:
+	case i.left == 0:
 		return n, io.EOF
 	case err == io.EOF:
 		return n, io.ErrUnexpectedEOF
@@ -101,13 +101,13 @@ func (b *incoming) readSized(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *incoming) readChunks(p []byte) (int, error) {
-	if b.chunks == nil {
-		b.chunks = httputil.NewChunkedReader(b.in)
+func (i *incoming) readChunks(p []byte) (int, error) {
+	if i.chunks == nil {
+		i.chunks = httputil.NewChunkedReader(i.in)
 	}
-	n, err := b.chunks.Read(p)
+	n, err := i.chunks.Read(p)
 	if err == io.EOF {
-		if trailerErr := b.readTrailer(); trailerErr != nil {
+		if trailerErr := i.readTrailer(); trailerErr != nil {
 			err = trailerErr
 		}
 	}
@@ -115,11 +115,11 @@ func (b *incoming) readChunks(p []byte) (int, error) {
 }
 
 // readTrailer reads the trailer of a chunked body and discards it.
-func (b *incoming) readTrailer() error {
-	next, err := b.in.Peek(2)
+func (i *incoming) readTrailer() error {
+	next, err := i.in.Peek(2)
 	switch {
 	case string(next) == "\r\n":
-		_, err = b.in.Discard(2)
+		_, err = i.in.Discard(2)
 		return err
 	case len(next) < 2 && errors.Is(err, io.EOF):
 		return errTrailerEnd
@@ -127,7 +127,7 @@ func (b *incoming) readTrailer() error {
 		return err
 	}
 	for size := 4; ; size++ {
-		next, err := b.in.Peek(size)
+		next, err := i.in.Peek(size)
 		if bytes.HasSuffix(next, []byte("\r\n\r\n")) {
 			break
 		}
@@ -135,16 +135,16 @@ func (b *incoming) readTrailer() error {
 			return errLongTrailer
 		}
 	}
-	_, err = textproto.NewReader(b.in).ReadMIMEHeader()
+	_, err = textproto.NewReader(i.in).ReadMIMEHeader()
 	return err
 }
 
 // buffered reports whether the rest of the body has already come.
-func (b *incoming) buffered() bool { return b.length >= 0 && int64(b.in.Buffered()) >= b.left }
+func (i *incoming) buffered() bool { return i.length >= 0 && int64(i.in.Buffered()) >= i.left }
 
 // SendContinue sends 100 Continue to a client that waits for it.
-func (b *incoming) SendContinue(w io.Writer) error {
-	if !b.expects {
+func (i *incoming) SendContinue(w io.Writer) error {
+	if !i.expects {
 		return nil
 	}
 	_, err := io.WriteString(w, "HTTP/1.1 100 Continue\r\n\r\n")
@@ -152,15 +152,15 @@ func (b *incoming) SendContinue(w io.Writer) error {
 }
 
 // readAll reads the body, which may have limit bytes at most.
-func (b *incoming) readAll(limit int64) ([]byte, error) {
-	if b.length > limit {
+func (i *incoming) readAll(limit int64) ([]byte, error) {
+	if i.length > limit {
 		return nil, exchange.TooLarge(limit)
 	}
 	var data bytes.Buffer
-	if b.length > 0 {
-		data.Grow(int(min(b.length, bodyStart)) + bytes.MinRead)
+	if i.length > 0 {
+		data.Grow(int(min(i.length, bodyStart)) + bytes.MinRead)
 	}
-	if _, err := data.ReadFrom(io.LimitReader(b, limit+1)); err != nil {
+	if _, err := data.ReadFrom(io.LimitReader(i, limit+1)); err != nil {
 		return data.Bytes(), err
 	}
 	if int64(data.Len()) > limit {

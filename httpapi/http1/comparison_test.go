@@ -201,15 +201,15 @@ func startServer(t testing.TB, server string) *serverProcess {
 }
 
 // cpu is the CPU time of the process so far.
-func (d *serverProcess) cpu(t testing.TB) time.Duration {
+func (s *serverProcess) cpu(t testing.TB) time.Duration {
 	const ofProcess = 2 // of another one than this: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
-	return proctest.CPUClock(^int32(d.PID())<<3 | ofProcess).Now(t)
+	return proctest.CPUClock(^int32(s.PID())<<3 | ofProcess).Now(t)
 }
 
 // resident is the anonymous memory of the process after a garbage collection.
-func (d *serverProcess) resident(t testing.TB) int64 {
+func (s *serverProcess) resident(t testing.TB) int64 {
 	t.Helper()
-	v, err := d.connect()
+	v, err := s.connect()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func (d *serverProcess) resident(t testing.TB) int64 {
 	if _, err := v.ask("/settle"); err != nil {
 		t.Fatal(err)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.PID()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,8 +239,8 @@ type testClient struct {
 	in *bufio.Reader
 }
 
-func (d *serverProcess) connect() (*testClient, error) {
-	c, err := tls.Dial("tcp", d.addr, d.config)
+func (s *serverProcess) connect() (*testClient, error) {
+	c, err := tls.Dial("tcp", s.addr, s.config)
 	if err != nil {
 		return nil, err
 	}
@@ -255,12 +255,12 @@ var requestHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-contr
 	"Accept: application/json, */*\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\nAccept-Encoding: gzip\r\n\r\n"
 
 // begin requests target and returns the head of the answer.
-func (v *testClient) begin(target string) (head []byte, err error) {
-	if _, err := io.WriteString(v, "GET "+target+requestHeader); err != nil {
+func (t *testClient) begin(target string) (head []byte, err error) {
+	if _, err := io.WriteString(t, "GET "+target+requestHeader); err != nil {
 		return nil, err
 	}
 	for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
-		line, err := v.in.ReadSlice('\n')
+		line, err := t.in.ReadSlice('\n')
 		if err != nil {
 			return nil, err
 		}
@@ -273,8 +273,8 @@ func (v *testClient) begin(target string) (head []byte, err error) {
 }
 
 // ask requests target and returns the length of the answer's body.
-func (v *testClient) ask(target string) (int, error) {
-	head, err := v.begin(target)
+func (t *testClient) ask(target string) (int, error) {
+	head, err := t.begin(target)
 	if err != nil {
 		return 0, err
 	}
@@ -284,15 +284,15 @@ func (v *testClient) ask(target string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w in %q", err, head)
 	}
-	return v.in.Discard(n)
+	return t.in.Discard(n)
 }
 
 // silence returns nil if the server sends nothing for a while and keeps the connection open.
-func (v *testClient) silence() error {
-	if err := v.SetReadDeadline(time.Now().Add(restTime)); err != nil {
+func (t *testClient) silence() error {
+	if err := t.SetReadDeadline(time.Now().Add(restTime)); err != nil {
 		return err
 	}
-	if b, err := v.in.ReadByte(); !socket.IsTimeout(err) {
+	if b, err := t.in.ReadByte(); !socket.IsTimeout(err) {
 		return fmt.Errorf("a server that has nothing to say says %q, %v", b, err)
 	}
 	return nil

@@ -16,9 +16,9 @@ import (
 )
 
 // client returns a client that speaks HTTP/2 if it is offered.
-func (f *testServer) client(t *testing.T) *http.Client {
+func (s *testServer) client(t *testing.T) *http.Client {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.pool}, ForceAttemptHTTP2: true}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.pool}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: proctest.Patience}
 }

@@ -155,7 +155,7 @@ func nextBody(in *bytes.Buffer, method string) string {
 // oneByte reads one byte at a time, so that a buffer behind it holds none of the next response.
 type oneByte struct{ from io.Reader }
 
-func (r oneByte) Read(p []byte) (int, error) { return r.from.Read(p[:min(1, len(p))]) }
+func (o oneByte) Read(p []byte) (int, error) { return o.from.Read(p[:min(1, len(p))]) }
 
 // TestStreamsThatEndTheConnection checks the requests after which no other is served. Their header must say so.
 func TestStreamsThatEndTheConnection(t *testing.T) {

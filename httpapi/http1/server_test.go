@@ -58,9 +58,9 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 	return &testServer{Server: s, addr: l.Addr().String(), pool: pool}
 }
 
-func (f *testServer) dial(t *testing.T) *tls.Conn {
+func (s *testServer) dial(t *testing.T) *tls.Conn {
 	t.Helper()
-	return proctest.DialTLS(t, f.addr, &tls.Config{RootCAs: f.pool})
+	return proctest.DialTLS(t, s.addr, &tls.Config{RootCAs: s.pool})
 }
 
 // answering answers every request with its target, after before has returned.

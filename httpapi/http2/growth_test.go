@@ -24,7 +24,7 @@ type scripted struct {
 	in *bytes.Reader
 }
 
-func (c scripted) Read(p []byte) (int, error)     { return c.in.Read(p) }
+func (s scripted) Read(p []byte) (int, error)     { return s.in.Read(p) }
 func (scripted) Write(p []byte) (int, error)      { return len(p), nil }
 func (scripted) Close() error                     { return nil }
 func (scripted) SetDeadline(time.Time) error      { return nil }

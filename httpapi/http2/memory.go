@@ -78,40 +78,40 @@ func streamWindow(config *Config) int64 {
 }
 
 // receive deducts n bytes from the client's window. It returns false if the window is smaller.
-func (l *memoryUsage) receive(n int64) bool {
-	if n > l.room {
+func (m *memoryUsage) receive(n int64) bool {
+	if n > m.room {
 		return false
 	}
-	l.room -= n
-	l.held += n
+	m.room -= n
+	m.held += n
 	return true
 }
 
 // free releases n bytes. It returns the increase that the client's window must get.
-func (l *memoryUsage) free(n int64) (more int64) {
-	l.held -= n
-	if l.unreturned += n; l.unreturned < l.maxUnreturned {
+func (m *memoryUsage) free(n int64) (more int64) {
+	m.held -= n
+	if m.unreturned += n; m.unreturned < m.maxUnreturned {
 		return 0
 	}
-	more, l.unreturned = l.unreturned, 0
-	l.room += more
+	more, m.unreturned = m.unreturned, 0
+	m.room += more
 	return more
 }
 
 // addHeader charges a header of n bytes, and reports whether there is room for it.
-func (l *memoryUsage) addHeader(n int64) bool {
-	if l.headers+n > l.maxHeaders {
+func (m *memoryUsage) addHeader(n int64) bool {
+	if m.headers+n > m.maxHeaders {
 		return false
 	}
-	l.headers += n
-	l.pooled += headerCopies * n
+	m.headers += n
+	m.pooled += headerCopies * n
 	return true
 }
 
 // freeHeader undoes addHeader.
-func (l *memoryUsage) freeHeader(n int64) {
-	l.headers -= n
-	l.pooled -= headerCopies * n
+func (m *memoryUsage) freeHeader(n int64) {
+	m.headers -= n
+	m.pooled -= headerCopies * n
 }
 
 // waitCost is the memory of a stream whose answer waits for the client: its goroutine, the exchange, and
@@ -134,20 +134,20 @@ func (st *stream) refundLocked() {
 }
 
 // grant grants memory to the waiting streams in their order, until one needs more than there is.
-func (l *memoryUsage) grant() {
-	for len(l.waiting) > 0 {
-		st := l.waiting[0]
+func (m *memoryUsage) grant() {
+	for len(m.waiting) > 0 {
+		st := m.waiting[0]
 		if n := st.body.wants; n > 0 {
-			if n > l.large {
+			if n > m.large {
 				return
 			}
-			l.large -= n
+			m.large -= n
 			st.body.granted, st.body.wants = n, 0
 			st.increaseLocked(n)
 		}
-		l.waiting[0], l.waiting = nil, l.waiting[1:]
+		m.waiting[0], m.waiting = nil, m.waiting[1:]
 	}
-	l.waiting = nil
+	m.waiting = nil
 }
 
 // unlock releases c.mu after c.memory may have changed.

@@ -216,10 +216,10 @@ func answering(c exchange.Carrier, received time.Time) *exchange.Exchange {
 // pattern is a body of n bytes that writes itself.
 type pattern int
 
-func (n pattern) WriteTo(w io.Writer) (int64, error) {
+func (p pattern) WriteTo(w io.Writer) (int64, error) {
 	var total int64
-	for piece := make([]byte, 5000); int(total) < int(n); {
-		m, err := w.Write(piece[:min(len(piece), int(n)-int(total))])
+	for piece := make([]byte, 5000); int(total) < int(p); {
+		m, err := w.Write(piece[:min(len(piece), int(p)-int(total))])
 		if total += int64(m); err != nil {
 			return total, err
 		}
@@ -227,4 +227,4 @@ func (n pattern) WriteTo(w io.Writer) (int64, error) {
 	return total, nil
 }
 
-func (n pattern) Close() error { return nil }
+func (p pattern) Close() error { return nil }

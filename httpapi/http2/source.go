@@ -17,32 +17,32 @@ const readerSize = 16 << 10
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
 
-func (s *frameReader) Read(p []byte) (int, error) {
-	if s.in == nil {
-		s.open()
+func (f *frameReader) Read(p []byte) (int, error) {
+	if f.in == nil {
+		f.open()
 	}
-	return s.in.Read(p)
+	return f.in.Read(p)
 }
 
 // wait waits for the first byte of the next frame, without a buffer. Before that it flushes queued control
 // frames.
-func (c *frameReader) wait() error {
-	if c.in != nil && c.in.Buffered() > 0 {
+func (f *frameReader) wait() error {
+	if f.in != nil && f.in.Buffered() > 0 {
 		return nil
 	}
-	(*Conn)(c).flushControl()
-	c.close()
-	late, ok := c.conn.(interface{ AwaitRead(p []byte) (int, error) })
+	(*Conn)(f).flushControl()
+	f.close()
+	late, ok := f.conn.(interface{ AwaitRead(p []byte) (int, error) })
 	if !ok {
 		return nil
 	}
 	for {
-		n, err := late.AwaitRead(c.first[:])
+		n, err := late.AwaitRead(f.first[:])
 		if n > 0 {
-			c.ahead = c.first[:]
+			f.ahead = f.first[:]
 			return nil
 		}
-		if err := c.afterReadError(err); err != nil {
+		if err := f.afterReadError(err); err != nil {
 			return err
 		}
 	}
@@ -51,8 +51,8 @@ func (c *frameReader) wait() error {
 // connReader is the source of the buffer.
 type connReader Conn
 
-func (w *connReader) Read(p []byte) (int, error) {
-	c := (*frameReader)(w)
+func (r *connReader) Read(p []byte) (int, error) {
+	c := (*frameReader)(r)
 	n := copy(p, c.ahead)
 	c.ahead = c.ahead[n:]
 	if n == len(p) {
@@ -71,31 +71,31 @@ func (w *connReader) Read(p []byte) (int, error) {
 
 // afterReadError returns the error with which reading ends after err. It returns nil, and sets a later
 // deadline, if the client now has more time.
-func (c *frameReader) afterReadError(err error) error {
+func (f *frameReader) afterReadError(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
 	}
 	now := time.Now()
-	until := c.deadline()
+	until := f.deadline()
 	if !now.Before(until) {
 		return errIdle
 	}
-	return c.conn.SetReadDeadline(until)
+	return f.conn.SetReadDeadline(until)
 }
 
 // deadline returns the time until which the client must send something.
-func (c *frameReader) deadline() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	until := c.headerUntil
+func (f *frameReader) deadline() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	until := f.headerUntil
 	switch {
 	case !until.IsZero():
-	case (*Conn)(c).busyLocked():
-		until = time.Now().Add(c.s.config.IdleTimeout) // the next check
-	case c.goingAway != goAwayNone:
-		until = c.idleSince.Add(goAwayWait)
+	case (*Conn)(f).busyLocked():
+		until = time.Now().Add(f.s.config.IdleTimeout) // the next check
+	case f.goingAway != goAwayNone:
+		until = f.idleSince.Add(goAwayWait)
 	default:
-		until = c.idleSince.Add(c.s.config.IdleTimeout)
+		until = f.idleSince.Add(f.s.config.IdleTimeout)
 	}
 	return until
 }
@@ -112,20 +112,20 @@ func (c *Conn) noteIdleLocked() {
 }
 
 // open takes a read buffer from the pool.
-func (c *frameReader) open() {
-	c.in = readers.Get().(*bufio.Reader)
-	c.in.Reset((*connReader)(c))
+func (f *frameReader) open() {
+	f.in = readers.Get().(*bufio.Reader)
+	f.in.Reset((*connReader)(f))
 }
 
 // close returns the buffer to the pool.
-func (c *frameReader) close() {
-	if c.in == nil {
+func (f *frameReader) close() {
+	if f.in == nil {
 		return
 	}
 	if invariants.Enabled {
-		invariants.OverwriteReader(c.in)
+		invariants.OverwriteReader(f.in)
 	}
-	c.in.Reset(nil)
-	readers.Put(c.in)
-	c.in = nil
+	f.in.Reset(nil)
+	readers.Put(f.in)
+	f.in = nil
 }

@@ -276,8 +276,8 @@ type lingering struct {
 	release chan struct{}
 }
 
-func (b lingering) Close() error {
-	<-b.release
+func (l lingering) Close() error {
+	<-l.release
 	return nil
 }
 

@@ -89,9 +89,9 @@ type object struct {
 // sides of a comparison then lose the same details, such as the difference between an empty slice and nil.
 type lazyMap struct{ value *object }
 
-func (o *lazyMap) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjectKind() }
+func (l *lazyMap) GetObjectKind() schema.ObjectKind { return l.value.obj.GetObjectKind() }
 
-func (o *lazyMap) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
+func (l *lazyMap) DeepCopyObject() runtime.Object { return l.value.obj.DeepCopyObject() }
 
 // lazyConvertor also converts a lazyMap.
 type lazyConvertor struct{ runtime.ObjectConvertor }

@@ -61,145 +61,145 @@ func (b *pipeBody) Close() error {
 }
 
 // finish runs h to its end.
-func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
+func (b *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.audit.Panicked(p)
-			w.recovered(p, log)
+			b.audit.Panicked(p)
+			b.recovered(p, log)
 		}
-		w.mu.Lock()
-		out, abandoned := w.out, w.abandoned
-		close(w.done)
-		w.mu.Unlock()
+		b.mu.Lock()
+		out, abandoned := b.out, b.abandoned
+		close(b.done)
+		b.mu.Unlock()
 		if abandoned {
-			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, w.outcome())
-			w.seat.Release()
+			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, b.outcome())
+			b.seat.Release()
 		}
 		if out != nil {
-			out.CloseWithError(w.ending())
-			w.seat.Release()
+			out.CloseWithError(b.ending())
+			b.seat.Release()
 		}
 	}()
 	began := time.Now()
-	defer func() { w.charge(req, time.Since(began)) }()
-	h.ServeHTTP(w, req)
-	w.record()
+	defer func() { b.charge(req, time.Since(began)) }()
+	h.ServeHTTP(b, req)
+	b.record()
 }
 
 // charge charges the account for a handler that took so long, without its waits for the store, for
 // webhooks and for its client.
-func (w *buffered) charge(req *http.Request, took time.Duration) {
-	if w.account == nil {
+func (b *buffered) charge(req *http.Request, took time.Duration) {
+	if b.account == nil {
 		return
 	}
-	took -= time.Duration(w.waited.Load())
-	if w.asked != nil {
-		took -= time.Duration(w.asked.waited.Load())
+	took -= time.Duration(b.waited.Load())
+	if b.asked != nil {
+		took -= time.Duration(b.asked.waited.Load())
 	}
 	if t, ok := apirequest.LatencyTrackersFrom(req.Context()); ok {
 		took -= t.StorageTracker.GetLatency() + t.MutatingWebhookTracker.GetLatency() + t.ValidatingWebhookTracker.GetLatency()
 	}
-	w.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
+	b.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
 }
 
 // outcome returns the value of upstream's metric for a handler that ended after its timeout.
-func (w *buffered) outcome() string {
-	if w.crashed || w.panicked != nil {
+func (b *buffered) outcome() string {
+	if b.crashed || b.panicked != nil {
 		return metrics.PostTimeoutHandlerPanic
 	}
 	return metrics.PostTimeoutHandlerOK
 }
 
 // record records the answer, whether it is sent or not.
-func (w *buffered) record() {
-	if w.audit == nil {
+func (b *buffered) record() {
+	if b.audit == nil {
 		return
 	}
-	w.mu.Lock()
-	status := w.status
-	w.mu.Unlock()
+	b.mu.Lock()
+	status := b.status
+	b.mu.Unlock()
 	if status != 0 {
-		w.audit.Answer(status)
+		b.audit.Answer(status)
 	}
-	w.audit.End()
+	b.audit.End()
 }
 
 // recovered records a panic of the handler, and logs it unless the handler asked to cut the connection.
-func (w *buffered) recovered(p any, log []any) {
+func (b *buffered) recovered(p any, log []any) {
 	if exchange.IsAbort(p) {
-		w.panicked = p
+		b.panicked = p
 		return
 	}
-	w.crashed = true
+	b.crashed = true
 	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
 }
 
 // ending returns the error that ends the pipe. http.ErrAbortHandler cuts the connection.
-func (w *buffered) ending() error {
-	if w.crashed || w.panicked != nil {
+func (b *buffered) ending() error {
+	if b.crashed || b.panicked != nil {
 		return http.ErrAbortHandler
 	}
 	return nil
 }
 
 // abandon makes further writes fail. It reports false if the handler has ended or overflowed.
-func (w *buffered) abandon() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (b *buffered) abandon() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	select {
-	case <-w.done:
+	case <-b.done:
 		return false
 	default:
 	}
-	if w.out != nil {
+	if b.out != nil {
 		return false
 	}
-	w.abandoned = true
+	b.abandoned = true
 	return true
 }
 
-func (w *buffered) WriteHeader(status int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.Recorder.WriteHeader(status)
+func (b *buffered) WriteHeader(status int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Recorder.WriteHeader(status)
 }
 
-func (w *buffered) Write(p []byte) (int, error) {
-	defer w.audit.Wrote(time.Now())
-	w.mu.Lock()
+func (b *buffered) Write(p []byte) (int, error) {
+	defer b.audit.Wrote(time.Now())
+	b.mu.Lock()
 	switch {
-	case w.abandoned:
-		w.Recorder.WriteHeader(http.StatusOK) // for the audit record
-		w.mu.Unlock()
+	case b.abandoned:
+		b.Recorder.WriteHeader(http.StatusOK) // for the audit record
+		b.mu.Unlock()
 		return 0, http.ErrHandlerTimeout
-	case w.out == nil && w.body.Len()+len(p) <= w.most:
-		defer w.mu.Unlock()
-		return w.Recorder.Write(p)
-	case w.out == nil:
-		w.overflowLocked()
+	case b.out == nil && b.body.Len()+len(p) <= b.most:
+		defer b.mu.Unlock()
+		return b.Recorder.Write(p)
+	case b.out == nil:
+		b.overflowLocked()
 	}
-	out := w.out
-	w.mu.Unlock()
+	out := b.out
+	b.mu.Unlock()
 	began := time.Now()
-	defer func() { w.waited.Add(int64(time.Since(began))) }()
+	defer func() { b.waited.Add(int64(time.Since(began))) }()
 	return out.Write(p)
 }
 
 // overflowLocked sends the buffered bytes, and then the handler's further writes.
-func (w *buffered) overflowLocked() {
-	w.Recorder.WriteHeader(http.StatusOK)
+func (b *buffered) overflowLocked() {
+	b.Recorder.WriteHeader(http.StatusOK)
 	end, out := io.Pipe()
-	w.out = out
-	w.pipe = &pipeBody{Reader: io.MultiReader(bytes.NewReader(w.body.Bytes()), end), end: end, cancel: w.cancel}
-	close(w.overflowed)
+	b.out = out
+	b.pipe = &pipeBody{Reader: io.MultiReader(bytes.NewReader(b.body.Bytes()), end), end: end, cancel: b.cancel}
+	close(b.overflowed)
 }
 
-// Flush implements http.Flusher. Without w.flushes it does nothing.
-func (w *buffered) Flush() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.flushes && !w.abandoned && w.out == nil {
-		w.overflowLocked()
+// Flush implements http.Flusher. Without b.flushes it does nothing.
+func (b *buffered) Flush() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.flushes && !b.abandoned && b.out == nil {
+		b.overflowLocked()
 	}
 }
 
@@ -216,40 +216,40 @@ type Recorder struct {
 func NewRecorder() *Recorder { return &Recorder{header: make(http.Header), most: MaxBuffered} }
 
 // Header implements http.ResponseWriter.
-func (w *Recorder) Header() http.Header { return w.header }
+func (r *Recorder) Header() http.Header { return r.header }
 
 // WriteHeader implements http.ResponseWriter. The first call counts.
-func (w *Recorder) WriteHeader(status int) {
-	if w.status == 0 && status >= 200 {
-		w.status = status
-		w.sent = w.header.Clone()
+func (r *Recorder) WriteHeader(status int) {
+	if r.status == 0 && status >= 200 {
+		r.status = status
+		r.sent = r.header.Clone()
 	}
 }
 
 // Write implements http.ResponseWriter.
-func (w *Recorder) Write(p []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	if w.body.Cap() == 0 {
-		if length, err := strconv.Atoi(w.sent.Get("Content-Length")); err == nil && length > 0 {
-			w.body.Grow(min(length, w.most)) // the length may be wrong
+func (r *Recorder) Write(p []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if r.body.Cap() == 0 {
+		if length, err := strconv.Atoi(r.sent.Get("Content-Length")); err == nil && length > 0 {
+			r.body.Grow(min(length, r.most)) // the length may be wrong
 		}
 	}
-	return w.body.Write(p)
+	return r.body.Write(p)
 }
 
 // SendTo responds with the recorded status, header and body.
-func (w *Recorder) SendTo(x *exchange.Response) {
-	w.WriteHeader(http.StatusOK)
-	if w.sent.Get("Content-Type") == "" && w.body.Len() > 0 {
-		w.sent.Set("Content-Type", http.DetectContentType(w.body.Bytes()))
+func (r *Recorder) SendTo(x *exchange.Response) {
+	r.WriteHeader(http.StatusOK)
+	if r.sent.Get("Content-Type") == "" && r.body.Len() > 0 {
+		r.sent.Set("Content-Type", http.DetectContentType(r.body.Bytes()))
 	}
-	x.CopyHeader(w.sent)
-	length, err := strconv.Atoi(w.sent.Get("Content-Length"))
-	if err == nil && length > 0 && w.body.Len() == 0 && w.status != http.StatusNotModified {
-		x.SendFrom(w.status, "", length, headBody{})
+	x.CopyHeader(r.sent)
+	length, err := strconv.Atoi(r.sent.Get("Content-Length"))
+	if err == nil && length > 0 && r.body.Len() == 0 && r.status != http.StatusNotModified {
+		x.SendFrom(r.status, "", length, headBody{})
 		return
 	}
-	x.Send(w.status, "", w.body.Bytes())
+	x.Send(r.status, "", r.body.Bytes())
 }
 
 // headBody is the body of an answer to HEAD whose length the handler has set.

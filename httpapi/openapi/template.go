@@ -86,31 +86,31 @@ func (t *text) with(names []string) string { return string(t.append(nil, names))
 
 // compile finds the placeholders in the members of the description of the sample. The first call builds it: split
 // returns its members by section, and the members of the whole document.
-func (p *Template[T]) compile(split func(build func() (*T, error)) (sections [][]member, top []member, err error)) (*compiled, error) {
-	p.once.Do(func() {
-		sections, top, err := split(p.Build)
+func (t *Template[T]) compile(split func(build func() (*T, error)) (sections [][]member, top []member, err error)) (*compiled, error) {
+	t.once.Do(func() {
+		sections, top, err := split(t.Build)
 		if err != nil {
-			p.err = err
+			t.err = err
 			return
 		}
-		p.made = &compiled{kindSchema: newText(p.KindSchema, p.Placeholders), top: top}
+		t.made = &compiled{kindSchema: newText(t.KindSchema, t.Placeholders), top: top}
 		for _, list := range sections {
 			var made []memberText
 			for _, m := range list {
-				if m.Name != p.KindSchema {
-					made = append(made, memberText{newText(m.Name, p.Placeholders), newText(string(m.Value), p.Placeholders)})
+				if m.Name != t.KindSchema {
+					made = append(made, memberText{newText(m.Name, t.Placeholders), newText(string(m.Value), t.Placeholders)})
 				}
 			}
-			p.made.sections = append(p.made.sections, made)
+			t.made.sections = append(t.made.sections, made)
 		}
 	})
-	return p.made, p.err
+	return t.made, t.err
 }
 
 // fill appends the members for names to the sections of the same numbers. A member without placeholders is the
 // same for all variants: fill adds it once, and notes its name in shared.
-func (s *compiled) fill(names []string, shared map[string]bool, sections ...*[]member) {
-	for i, list := range s.sections {
+func (c *compiled) fill(names []string, shared map[string]bool, sections ...*[]member) {
+	for i, list := range c.sections {
 		for _, h := range list {
 			if len(h.name.holes) == 0 {
 				if shared[h.name.pieces[0]] {
@@ -124,8 +124,8 @@ func (s *compiled) fill(names []string, shared map[string]bool, sections ...*[]m
 }
 
 // meets reports whether a member for names has a name that known has in the section of the same number.
-func (s *compiled) meets(names []string, known ...map[string][]byte) bool {
-	for i, list := range s.sections {
+func (c *compiled) meets(names []string, known ...map[string][]byte) bool {
+	for i, list := range c.sections {
 		for _, h := range list {
 			if len(h.name.holes) > 0 && known[i][h.name.with(names)] != nil {
 				return true

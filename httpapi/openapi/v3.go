@@ -30,14 +30,14 @@ type openAPIv3 struct {
 }
 
 // extended returns the current documents of the extensions.
-func (s *openAPIv3) extended() map[string]describedPart[*document] {
-	if s.extensions == nil {
+func (o *openAPIv3) extended() map[string]describedPart[*document] {
+	if o.extensions == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known, _ = partsOf(s.known, s.extensions.OpenAPIV3(), func(d Description[spec3.OpenAPI]) *document { return newDocument(inV3, written(d)) })
-	return s.known
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.known, _ = partsOf(o.known, o.extensions.OpenAPIV3(), func(d Description[spec3.OpenAPI]) *document { return newDocument(inV3, written(d)) })
+	return o.known
 }
 
 // written returns a function that writes the document of d.
@@ -59,17 +59,17 @@ func written(d Description[spec3.OpenAPI]) func(w io.Writer) error {
 }
 
 // find returns the document at a path below /openapi/v3/, nil if there is none.
-func (s *openAPIv3) find(name string) *document {
-	if d := s.builtIn[name]; d != nil {
+func (o *openAPIv3) find(name string) *document {
+	if d := o.builtIn[name]; d != nil {
 		return d
 	}
-	return s.extended()[name].part
+	return o.extended()[name].part
 }
 
 // serveIndex lists the documents by their hashes, which needs all documents. net/http guesses the
 // media type, as in kube-aggregator.
-func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
-	index, err := s.indexed()
+func (o *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
+	index, err := o.indexed()
 	if err != nil {
 		klog.ErrorS(err, "Cannot build the index of OpenAPI v3")
 		w.WriteHeader(http.StatusInternalServerError)
@@ -82,7 +82,7 @@ func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 }
 
 // indexed returns the current index.
-func (s *openAPIv3) indexed() ([]byte, error) {
+func (o *openAPIv3) indexed() ([]byte, error) {
 	root := handler3.OpenAPIV3Discovery{Paths: make(map[string]handler3.OpenAPIV3DiscoveryGroupVersion)}
 	link := func(name string, d *document) error {
 		p, err := d.in("json")
@@ -91,18 +91,18 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 		}
 		return err
 	}
-	for name, d := range s.builtIn {
+	for name, d := range o.builtIn {
 		if err := link(name, d); err != nil {
 			return nil, err
 		}
 	}
-	for name, d := range s.extended() {
+	for name, d := range o.extended() {
 		if err := link(name, d.part); err != nil {
 			klog.ErrorS(err, "Omitting an API from the index of OpenAPI v3", "path", name)
 		}
 	}
-	if s.aggregator != nil {
-		for name, linked := range s.aggregator.OpenAPIV3() {
+	if o.aggregator != nil {
+		for name, linked := range o.aggregator.OpenAPIV3() {
 			if _, own := root.Paths[name]; !own {
 				root.Paths[name] = linked
 			}
@@ -118,12 +118,12 @@ func hashed(name, tag string) string {
 }
 
 // serveDocument serves one document. It follows kube-openapi pkg/handler3/handler.go.
-func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
+func (o *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
-	d := s.find(name)
+	d := o.find(name)
 	switch {
-	case d == nil && s.aggregator != nil:
-		s.aggregator.ServeOpenAPIV3(w, r) // or 404
+	case d == nil && o.aggregator != nil:
+		o.aggregator.ServeOpenAPIV3(w, r) // or 404
 		return
 	case d == nil:
 		w.WriteHeader(http.StatusNotFound)

@@ -64,8 +64,8 @@ type fieldLabels struct {
 	fields     []string
 }
 
-func (s fieldLabels) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
-	if label == "metadata.name" || label == "metadata.namespace" && s.namespaced || slices.Contains(s.fields, label) {
+func (f fieldLabels) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	if label == "metadata.name" || label == "metadata.namespace" && f.namespaced || slices.Contains(f.fields, label) {
 		return label, value, nil
 	}
 	return "", "", fmt.Errorf("field label not supported: %s", label)

@@ -46,7 +46,7 @@ func newRegistry(t *testing.T) *registry.Registry {
 // roundTrip implements http.RoundTripper.
 type roundTrip func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
 // TestFirstRequestsWaitForTheVersion checks that a request before the upstream's first answer waits for that answer.
 func TestFirstRequestsWaitForTheVersion(t *testing.T) {

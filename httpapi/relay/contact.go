@@ -116,20 +116,20 @@ type versionTransport struct {
 const versionTries = 10
 
 // RoundTrip implements http.RoundTripper.
-func (o versionTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (v versionTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	for range versionTries {
 		var conn net.Conn
-		resp, err := o.next.RoundTrip(req.WithContext(traced(req.Context(), &conn)))
+		resp, err := v.next.RoundTrip(req.WithContext(traced(req.Context(), &conn)))
 		if err != nil {
 			return nil, err
 		}
-		minor, known := o.contact.known.Get(conn)
+		minor, known := v.contact.known.Get(conn)
 		if !known {
-			err = o.askVersion(req.Context())
-			minor, known = o.contact.known.Get(conn)
+			err = v.askVersion(req.Context())
+			minor, known = v.contact.known.Get(conn)
 		}
 		if err == nil && known {
-			if err = o.admit(minor.(int64)); err == nil {
+			if err = v.admit(minor.(int64)); err == nil {
 				return resp, nil
 			}
 		}
@@ -142,19 +142,19 @@ func (o versionTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // admit returns an error unless a server of a minor version may fill the cache.
-func (o versionTransport) admit(minor int64) error {
-	o.f.minor.CompareAndSwap(0, minor)
-	filled, highest := o.f.minor.Load(), o.contact.minor.Load()
+func (v versionTransport) admit(minor int64) error {
+	v.f.minor.CompareAndSwap(0, minor)
+	filled, highest := v.f.minor.Load(), v.contact.minor.Load()
 	switch {
-	case minor < filled || minor < highest && highest > o.config.Minor:
-		o.f.cancel() // tried again after refusedFor
+	case minor < filled || minor < highest && highest > v.config.Minor:
+		v.f.cancel() // tried again after refusedFor
 	case minor > filled:
-		o.unfollow(o.f)
+		v.unfollow(v.f)
 	default:
 		return nil
 	}
 	err := fmt.Errorf("relay: a server of another version, 1.%d, answers; the cache is of 1.%d, and the upstream's highest is 1.%d", minor, filled, highest)
-	o.config.Logger.Info("not filling a cache", "resource", o.f.gvr, "error", err)
+	v.config.Logger.Info("not filling a cache", "resource", v.f.gvr, "error", err)
 	return err
 }
 

@@ -87,17 +87,17 @@ func (p *pluginTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 // credentialTransport sends a request that has its credential.
 type credentialTransport struct{ next http.RoundTripper }
 
-func (b credentialTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t credentialTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c, ok := req.Context().Value(callKey{}).(*call)
 	if !ok {
-		return b.next.RoundTrip(req)
+		return t.next.RoundTrip(req)
 	}
 	if !c.limit.Stop() {
 		c.giveUp(errNoCredential) // the timer has expired and ends the context, too
 	}
 	c.waiting.Release(c.held)
 	c.held = 0
-	resp, err := b.next.RoundTrip(req)
+	resp, err := t.next.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized { // the plugin runs again
 		c.limit.Reset(credentialTimeout)
 		if c.waiting.TryAcquire(1) {
@@ -110,4 +110,4 @@ func (b credentialTransport) RoundTrip(req *http.Request) (*http.Response, error
 // By WrappedRoundTripper, utilnet.CloseIdleConnectionsFor finds the connections.
 
 func (p *pluginTransport) WrappedRoundTripper() http.RoundTripper    { return p.next }
-func (b credentialTransport) WrappedRoundTripper() http.RoundTripper { return b.next }
+func (t credentialTransport) WrappedRoundTripper() http.RoundTripper { return t.next }

@@ -94,14 +94,14 @@ func impersonate(u user.Info, next http.RoundTripper) http.RoundTripper {
 // impersonate exactly one user, or has a credential of its own.
 type impersonatedOnly struct{ next http.RoundTripper }
 
-func (t impersonatedOnly) RoundTrip(req *http.Request) (*http.Response, error) {
+func (i impersonatedOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := checkImpersonation(req.Header); err != nil {
 		if req.Body != nil {
 			req.Body.Close()
 		}
 		return nil, err
 	}
-	return t.next.RoundTrip(req)
+	return i.next.RoundTrip(req)
 }
 
 // checkImpersonation returns an error unless the upstream reads from header the user that it was written

@@ -43,16 +43,16 @@ type candidate struct {
 
 // makeRoom stops following resources until the others are within the limit: first unread ones by the time of their
 // last read, then others by size.
-func (b *MemoryLimit) makeRoom() {
-	if b.limit == 0 {
+func (m *MemoryLimit) makeRoom() {
+	if m.limit == 0 {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all, total := b.candidates()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all, total := m.candidates()
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.then, b.then)) })
 	for _, c := range all {
-		if total <= b.limit {
+		if total <= m.limit {
 			return
 		}
 		if c.gvr == crdResource() { // without which custom resources are not followed
@@ -66,14 +66,14 @@ func (b *MemoryLimit) makeRoom() {
 }
 
 // candidates returns the resources that have a cache, and the sum of their bytes.
-func (b *MemoryLimit) candidates() (all []candidate, total int64) {
-	for _, r := range b.relays {
+func (m *MemoryLimit) candidates() (all []candidate, total int64) {
+	for _, r := range m.relays {
 		r.mu.Lock()
 		for _, f := range r.cachedLocked() {
 			c := candidate{followed: f, relay: r, bytes: f.bytes(), class: inUse}
 			c.then = -c.bytes
 			switch {
-			case c.bytes > b.limit:
+			case c.bytes > m.limit:
 				c.class = tooLarge
 			case !f.stored().Ready():
 				c.class = loading

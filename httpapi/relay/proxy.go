@@ -100,7 +100,7 @@ func newTransports(config *rest.Config) (t transports, err error) {
 	return t, err
 }
 
-func (t impersonatedOnly) WrappedRoundTripper() http.RoundTripper { return t.next }
+func (i impersonatedOnly) WrappedRoundTripper() http.RoundTripper { return i.next }
 
 // CloseIdle closes unused connections to the upstream.
 func (p *Proxy) CloseIdle() {

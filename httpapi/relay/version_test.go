@@ -72,14 +72,14 @@ func balance(t *testing.T, next func() *upstream) *balancer {
 }
 
 // move closes all connections, and sets the server of new ones.
-func (v *balancer) move(to *upstream) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.next = func() *upstream { return to }
-	for _, conn := range v.open {
+func (b *balancer) move(to *upstream) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next = func() *upstream { return to }
+	for _, conn := range b.open {
 		conn.Close()
 	}
-	v.open = nil
+	b.open = nil
 }
 
 // serverOf returns a server that answers all requests with its minor version.

@@ -45,18 +45,18 @@ var errMute = errors.New("nobody answers")
 var jane = &user.DefaultInfo{Name: "jane"}
 
 // AuthenticateRequest implements authenticator.Request.
-func (j *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
-	j.asked.Add(1)
-	if j.mute || j.silent {
+func (f *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
+	f.asked.Add(1)
+	if f.mute || f.silent {
 		return nil, false, errMute
 	}
 	return &authenticator.Response{User: jane}, true, nil
 }
 
 // Authorize implements authorizer.Authorizer.
-func (j *fakeAccess) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-	j.asked.Add(1)
-	if j.mute {
+func (f *fakeAccess) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	f.asked.Add(1)
+	if f.mute {
 		return authorizer.DecisionNoOpinion, "", errMute
 	}
 	return authorizer.DecisionAllow, "", nil

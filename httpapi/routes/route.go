@@ -110,86 +110,86 @@ func (t *Table) ServesVersion(group, version string) bool {
 // Paths returns the paths passed to Handle.
 func (t *Table) Paths() []string { return slices.Collect(maps.Keys(t.exact)) }
 
-// covers reports whether i serves the form of r's path with any method: an item of a namespaced resource
+// covers reports whether e serves the form of r's path with any method: an item of a namespaced resource
 // is below its namespace, its collection may also span all namespaces, and a cluster-scoped resource is
 // below none.
-func (i *Endpoint) covers(r *request.Request) bool {
+func (e *Endpoint) covers(r *request.Request) bool {
 	switch {
-	case len(r.Parts) > 3 && !i.subpath:
+	case len(r.Parts) > 3 && !e.subpath:
 		return false
-	case r.VerbInPath && (r.Verb != "watch" || len(r.Parts) > 2 || !i.watched()):
+	case r.VerbInPath && (r.Verb != "watch" || len(r.Parts) > 2 || !e.watched()):
 		return false
-	case !i.Endpoint.Namespaced:
+	case !e.Endpoint.Namespaced:
 		return !r.InNamespace
 	case !r.InNamespace:
-		return !r.NamesItem() && i.serves("list")
+		return !r.NamesItem() && e.serves("list")
 	}
 	return true
 }
 
-// watched reports whether the storage of i can be watched. A resource that can only be listed has no
+// watched reports whether the storage of e can be watched. A resource that can only be listed has no
 // path for watches.
-func (i *Endpoint) watched() bool {
-	_, ok := i.Endpoint.Storage.(rest.Watcher)
+func (e *Endpoint) watched() bool {
+	_, ok := e.Endpoint.Storage.(rest.Watcher)
 	return ok
 }
 
-// serves reports whether i answers verb at all.
-func (i *Endpoint) serves(verb string) bool {
-	if _, ok := i.http[verb]; ok || i.Writes != nil && i.Writes.Serves(verb) {
+// serves reports whether e answers verb at all.
+func (e *Endpoint) serves(verb string) bool {
+	if _, ok := e.http[verb]; ok || e.Writes != nil && e.Writes.Serves(verb) {
 		return true
 	}
-	return i.View != nil && (verb == "get" || verb == "list" || verb == "watch")
+	return e.View != nil && (verb == "get" || verb == "list" || verb == "watch")
 }
 
-// Permits reports whether i answers r's method and verb at r's path.
-func (i *Endpoint) Permits(r *request.Request) bool {
-	if len(i.connect) > 0 {
-		return i.connect[r.Method] != nil
+// Permits reports whether e answers r's method and verb at r's path.
+func (e *Endpoint) Permits(r *request.Request) bool {
+	if len(e.connect) > 0 {
+		return e.connect[r.Method] != nil
 	}
 	verb := r.Verb
 	if r.LacksName() {
 		verb = request.VerbOf(r.Method)
 	}
 	if r.VerbInPath || verb == "watch" || verb == "list" || verb == "get" {
-		return r.Method == http.MethodGet && i.serves(verb)
+		return r.Method == http.MethodGet && e.serves(verb)
 	}
-	if i.Endpoint.Namespaced && !r.InNamespace {
+	if e.Endpoint.Namespaced && !r.InNamespace {
 		return false
 	}
 	switch verb {
 	case "create":
-		return r.NamesItem() == (i.Endpoint.Subresource != "") && i.serves(verb)
+		return r.NamesItem() == (e.Endpoint.Subresource != "") && e.serves(verb)
 	case "update", "patch", "delete":
-		return r.NamesItem() && i.serves(verb)
+		return r.NamesItem() && e.serves(verb)
 	default:
-		return i.serves(verb)
+		return e.serves(verb)
 	}
 }
 
-// Handler returns the net/http handler for r, which i permits.
-func (i *Endpoint) Handler(r *request.Request) (http.Handler, bool) {
-	if h, ok := i.connect[r.Method]; ok {
+// Handler returns the net/http handler for r, which e permits.
+func (e *Endpoint) Handler(r *request.Request) (http.Handler, bool) {
+	if h, ok := e.connect[r.Method]; ok {
 		return h, true
 	}
-	h, ok := i.http[r.Verb]
+	h, ok := e.http[r.Verb]
 	return h, ok
 }
 
-// ServesPath reports whether i answers any method at r's path.
-func (i *Endpoint) ServesPath(r *request.Request) bool {
+// ServesPath reports whether e answers any method at r's path.
+func (e *Endpoint) ServesPath(r *request.Request) bool {
 	verbs := []string{"get", "update", "patch", "delete"}
 	switch {
-	case len(i.connect) > 0:
+	case len(e.connect) > 0:
 		return true
 	case r.VerbInPath:
 		verbs = []string{"watch"}
-	case !r.NamesItem() && i.Endpoint.Namespaced && !r.InNamespace:
+	case !r.NamesItem() && e.Endpoint.Namespaced && !r.InNamespace:
 		verbs = []string{"list", "watch"}
 	case !r.NamesItem():
 		verbs = []string{"list", "watch", "create", "deletecollection"}
-	case i.Endpoint.Subresource != "":
+	case e.Endpoint.Subresource != "":
 		verbs = append(verbs, "create")
 	}
-	return slices.ContainsFunc(verbs, i.serves)
+	return slices.ContainsFunc(verbs, e.serves)
 }

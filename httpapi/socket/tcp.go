@@ -57,11 +57,11 @@ func NewTCP(c *net.TCPConn) *TCP {
 
 // TakeWaited returns how long writes have waited for the client since the last call. The writing
 // goroutine calls it.
-func (s *TCP) TakeWaited() time.Duration {
-	if s.spent.Load() == 0 {
+func (t *TCP) TakeWaited() time.Duration {
+	if t.spent.Load() == 0 {
 		return 0
 	}
-	return time.Duration(s.spent.Swap(0))
+	return time.Duration(t.spent.Swap(0))
 }
 
 // TakeWaited returns how long writes to c, or to the socket below it, have waited for the client since the last call.
@@ -122,17 +122,17 @@ func WriterTo(c net.Conn) Writer {
 }
 
 // Release implements Writer.
-func (s *TCP) Release() { s.late.Store(false) }
+func (t *TCP) Release() { t.late.Store(false) }
 
 // Group implements Writer: there is one stream.
-func (s *TCP) Group() Group { return nil }
+func (t *TCP) Group() Group { return nil }
 
-// Send implements Writer. s is below c. With more, it writes with MSG_MORE, like [Write] between records. The
+// Send implements Writer. t is below c. With more, it writes with MSG_MORE, like [Write] between records. The
 // kernel holds back at most a packet, for at most a fifth of a second.
-func (s *TCP) Send(c net.Conn, p []byte, more bool, w *Waiter) error {
-	s.waiter.Store(w)
-	defer s.waiter.Store(nil)
-	if w != nil && s.blocked.Load() { // by another write: then TLS blocks this one too
+func (t *TCP) Send(c net.Conn, p []byte, more bool, w *Waiter) error {
+	t.waiter.Store(w)
+	defer t.waiter.Store(nil)
+	if w != nil && t.blocked.Load() { // by another write: then TLS blocks this one too
 		(*w).Waits()
 		defer (*w).Resumed()
 	}
@@ -140,9 +140,9 @@ func (s *TCP) Send(c net.Conn, p []byte, more bool, w *Waiter) error {
 	if more {
 		coming += recordSize // TLS makes the last record longer than p: add enough that more bytes seem to follow it
 	}
-	_, err := s.write(c, p, coming)
-	if err == nil && s.waited.Swap(false) {
-		err = s.SetWriteDeadline(time.Time{})
+	_, err := t.write(c, p, coming)
+	if err == nil && t.waited.Swap(false) {
+		err = t.SetWriteDeadline(time.Time{})
 	}
 	return err
 }
@@ -159,29 +159,29 @@ func Write(c net.Conn, p []byte) (int, error) {
 	return c.Write(p)
 }
 
-// write writes p to c, as the first of the bytes that are coming. s is below c.
-func (s *TCP) write(c net.Conn, p []byte, coming int) (int, error) {
+// write writes p to c, as the first of the bytes that are coming. t is below c.
+func (t *TCP) write(c net.Conn, p []byte, coming int) (int, error) {
 	if coming > recordSize {
-		s.coming.Store(int64(coming))
-		defer s.coming.Store(0)
+		t.coming.Store(int64(coming))
+		defer t.coming.Store(0)
 	}
 	return c.Write(p)
 }
 
 // more counts a record of n bytes, including the bytes that TLS adds, and reports whether another record follows.
-func (s *TCP) more(n int) bool {
+func (t *TCP) more(n int) bool {
 	// n includes what TLS adds, so coming is never too large.
-	return s.coming.Load() > 0 && s.coming.Add(-int64(min(n, recordSize))) > 0
+	return t.coming.Load() > 0 && t.coming.Add(-int64(min(n, recordSize))) > 0
 }
 
 // Write implements net.Conn.
-func (s *TCP) Write(p []byte) (int, error) {
+func (t *TCP) Write(p []byte) (int, error) {
 	w := writes.Get().(*write)
-	w.socket, w.rest, w.more = s, p, s.more(len(p))
-	err := s.raw.Write(w.try)
+	w.socket, w.rest, w.more = t, p, t.more(len(p))
+	err := t.raw.Write(w.try)
 	if w.waits {
-		s.blocked.Store(false)
-		s.spent.Add(int64(time.Since(w.since)))
+		t.blocked.Store(false)
+		t.spent.Add(int64(time.Since(w.since)))
 		if w.waiter != nil {
 			w.waiter.Resumed()
 		}
@@ -251,24 +251,24 @@ func (w *write) wait() {
 var errNothing = &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
 
 // Read implements net.Conn. While noRead is set, it fails with errNothing.
-func (s *TCP) Read(p []byte) (int, error) {
-	if s.noRead {
+func (t *TCP) Read(p []byte) (int, error) {
+	if t.noRead {
 		return 0, errNothing
 	}
-	return s.TCPConn.Read(p)
+	return t.TCPConn.Read(p)
 }
 
-// AwaitRead reads from c; s is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
+// AwaitRead reads from c; t is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
 // for the socket here and not inside TLS, which would need twice the stack.
-func (s *TCP) AwaitRead(c net.Conn, p []byte) (int, error) {
-	s.noRead = true
+func (t *TCP) AwaitRead(c net.Conn, p []byte) (int, error) {
+	t.noRead = true
 	n, err := c.Read(p)
-	s.noRead = false
+	t.noRead = false
 	if err != errNothing {
 		return n, err
 	}
-	s.looked = false
-	if err := s.raw.Read(s.look); err != nil { // the read deadline has passed
+	t.looked = false
+	if err := t.raw.Read(t.look); err != nil { // the read deadline has passed
 		return 0, err
 	}
 	return c.Read(p)
@@ -276,10 +276,10 @@ func (s *TCP) AwaitRead(c net.Conn, p []byte) (int, error) {
 
 // readable reports whether the socket can be read. The runtime calls it again only after the kernel has
 // reported that it can, so the second call returns true.
-func (s *TCP) readable(fd uintptr) bool {
-	if s.looked {
+func (t *TCP) readable(fd uintptr) bool {
+	if t.looked {
 		return true
 	}
-	s.looked = true
+	t.looked = true
 	return poll(fd)&^unix.POLLOUT != 0
 }

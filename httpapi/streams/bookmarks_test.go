@@ -107,11 +107,11 @@ type timed struct {
 	bookmarks []time.Time
 }
 
-func (c *timed) SetWriteDeadline(time.Time) error { return nil }
+func (t *timed) SetWriteDeadline(time.Time) error { return nil }
 
-func (c *timed) Write(p []byte) (int, error) {
+func (t *timed) Write(p []byte) (int, error) {
 	for range bytes.Count(p, []byte(`"BOOKMARK"`)) {
-		c.bookmarks = append(c.bookmarks, time.Now())
+		t.bookmarks = append(t.bookmarks, time.Now())
 	}
 	return len(p), nil
 }

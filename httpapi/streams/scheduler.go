@@ -31,55 +31,55 @@ type scheduler struct {
 // maxIdle limits the goroutines that stay without work.
 const maxIdle = 2
 
-func (p *scheduler) init() {
-	p.most = max(runtime.GOMAXPROCS(0), 2)
-	p.work = sync.NewCond(&p.mu)
-	p.queue.conns = make(map[socket.Group]*connQueue)
+func (s *scheduler) init() {
+	s.most = max(runtime.GOMAXPROCS(0), 2)
+	s.work = sync.NewCond(&s.mu)
+	s.queue.conns = make(map[socket.Group]*connQueue)
 }
 
 // watchesPerGoroutine is how many watches may wait for each active goroutine before another goroutine starts.
 const watchesPerGoroutine = 8
 
 // push appends ws to the queue. It never blocks.
-func (p *scheduler) push(ws *watchStream) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.queue.push(ws)
-	p.startLocked()
+func (s *scheduler) push(ws *watchStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.push(ws)
+	s.startLocked()
 }
 
 // startLocked starts a goroutine if there is work for it.
-func (p *scheduler) startLocked() {
-	waiting := p.queue.waiting
-	if waiting > 0 && (p.active == 0 || p.active < p.most && waiting > p.active*watchesPerGoroutine) {
-		p.active++
-		if p.idle > 0 {
-			p.idle--
-			p.work.Signal()
+func (s *scheduler) startLocked() {
+	waiting := s.queue.waiting
+	if waiting > 0 && (s.active == 0 || s.active < s.most && waiting > s.active*watchesPerGoroutine) {
+		s.active++
+		if s.idle > 0 {
+			s.idle--
+			s.work.Signal()
 			return
 		}
-		p.running.Go(p.run)
+		s.running.Go(s.run)
 	}
 }
 
 // close ends the idle goroutines, and lets none become idle. Watches are still run.
-func (p *scheduler) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	p.active, p.idle = p.active+p.idle, 0
-	p.work.Broadcast()
+func (s *scheduler) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.active, s.idle = s.active+s.idle, 0
+	s.work.Broadcast()
 }
 
 // run runs watches until none waits.
-func (p *scheduler) run() {
+func (s *scheduler) run() {
 	b := getBatch()
 	defer b.release()
-	waiter := socket.Waiter(p)
+	waiter := socket.Waiter(s)
 	b.clock, b.waiter = time.Now(), &waiter
 	var kept socket.Group // may hold bytes of an earlier watch that are not sent yet
 	for {
-		ws, more, waited := p.next(kept)
+		ws, more, waited := s.next(kept)
 		switch {
 		case ws == nil && kept != nil:
 			kept.Flush(b.waiter)
@@ -95,7 +95,7 @@ func (p *scheduler) run() {
 		}
 		switch ws.run(b) {
 		case again:
-			p.push(ws)
+			s.push(ws)
 		case over: // the end of a watch may have waited for its client
 			b.clock = time.Now()
 		}
@@ -105,38 +105,38 @@ func (p *scheduler) run() {
 // next takes a watch from the queue. more means that the next one shares its connection. If kept is nil,
 // next may wait (waited reports that), and returns no watch if the goroutine must end. Otherwise it does
 // not wait, and takes only a watch of that group.
-func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.queue.waiting == 0 || p.active > p.most {
+func (s *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.queue.waiting == 0 || s.active > s.most {
 		if kept != nil {
 			return nil, false, false
 		}
-		p.active--
-		if p.closed || p.active >= p.most || p.idle >= maxIdle {
+		s.active--
+		if s.closed || s.active >= s.most || s.idle >= maxIdle {
 			return nil, false, waited
 		}
-		p.idle++
+		s.idle++
 		waited = true
-		p.work.Wait() // the goroutine that signals counts it as active
+		s.work.Wait() // the goroutine that signals counts it as active
 	}
-	ws, more = p.queue.pop(kept)
+	ws, more = s.queue.pop(kept)
 	return ws, more, waited
 }
 
 // Waits is called when a goroutine that runs a watch begins to wait for a client.
-func (p *scheduler) Waits() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.active--
-	p.startLocked()
+func (s *scheduler) Waits() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	s.startLocked()
 }
 
 // Resumed is called when the goroutine no longer waits.
-func (p *scheduler) Resumed() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.active++
+func (s *scheduler) Resumed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active++
 }
 
 // queue holds the watches that wait to run, in the order in which they were woken. Watches of one

@@ -236,23 +236,23 @@ type hijackable struct{ *streamWriter }
 
 // Hijack implements http.Hijacker. The handler's reads begin with the bytes that had been
 // read ahead.
-func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if w.taken {
+func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if h.taken {
 		return nil, nil, http.ErrHijacked
 	}
-	if w.started && w.status != http.StatusSwitchingProtocols {
+	if h.started && h.status != http.StatusSwitchingProtocols {
 		return nil, nil, errors.New("httpapi: the response has begun")
 	}
-	if w.late != nil && !w.late.Stop() {
+	if h.late != nil && !h.late.Stop() {
 		return nil, nil, context.DeadlineExceeded
 	}
-	w.audit.Answer(http.StatusSwitchingProtocols)
-	w.taken = true
-	w.st.own()
-	if err := w.st.SetDeadline(time.Time{}); err != nil {
+	h.audit.Answer(http.StatusSwitchingProtocols)
+	h.taken = true
+	h.st.own()
+	if err := h.st.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
-	c := &hijackedConn{Conn: w.st.Conn, st: w.st}
+	c := &hijackedConn{Conn: h.st.Conn, st: h.st}
 	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
 }
 

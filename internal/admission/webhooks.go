@@ -60,13 +60,13 @@ type checkedResolver struct {
 }
 
 // ClientConfigFor implements webhook.AuthenticationInfoResolver.
-func (s checkedResolver) ClientConfigFor(hostPort string) (*rest.Config, error) {
-	return s.check(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
+func (c checkedResolver) ClientConfigFor(hostPort string) (*rest.Config, error) {
+	return c.check(c.AuthenticationInfoResolver.ClientConfigFor(hostPort))
 }
 
 // ClientConfigForService implements webhook.AuthenticationInfoResolver.
-func (s checkedResolver) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
-	return s.check(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+func (c checkedResolver) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return c.check(c.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
 }
 
 func (checkedResolver) check(config *rest.Config, err error) (*rest.Config, error) {

@@ -125,4 +125,4 @@ type renamed struct {
 }
 
 // GetName returns the other name.
-func (n renamed) GetName() string { return n.name }
+func (r renamed) GetName() string { return r.name }

@@ -91,32 +91,32 @@ type reauthenticator struct {
 type localReauthenticator struct{ *reauthenticator }
 
 // AuthenticateRequest implements authenticator.Request.
-func (n localReauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	return n.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+func (l localReauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	return l.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return nil, false, ErrRemote
 	}))
 }
 
 // AuthenticateRequest implements authenticator.Request.
-func (a *reauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	return a.authenticate(req, a.remote)
+func (r *reauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	return r.authenticate(req, r.remote)
 }
 
 // authenticate asks remote about tokens that local does not accept, unless a has no remote
 // authenticator.
-func (a *reauthenticator) authenticate(req *http.Request, remote authenticator.Request) (*authenticator.Response, bool, error) {
+func (r *reauthenticator) authenticate(req *http.Request, remote authenticator.Request) (*authenticator.Response, bool, error) {
 	token, lookupFailed := bearer(req), new(atomic.Bool)
 	req = req.WithContext(context.WithValue(req.Context(), lookupFailedKey{}, lookupFailed))
 	refused := false
-	for _, trusted := range a.trusted {
+	for _, trusted := range r.trusted {
 		resp, ok, err := trusted.AuthenticateRequest(req)
 		if ok && err == nil {
 			return resp, true, nil
 		}
 		refused = refused || err != nil
 	}
-	if a.local != nil {
-		resp, ok, err := a.local.AuthenticateRequest(req)
+	if r.local != nil {
+		resp, ok, err := r.local.AuthenticateRequest(req)
 		switch {
 		case err == nil && ok:
 			return resp, true, nil
@@ -125,30 +125,30 @@ func (a *reauthenticator) authenticate(req *http.Request, remote authenticator.R
 		}
 		refused = refused || err != nil
 	}
-	if a.remote != nil && token != "" {
+	if r.remote != nil && token != "" {
 		resp, ok, err := remote.AuthenticateRequest(req)
 		switch {
 		case err == nil && ok:
 			return resp, true, nil
-		case err != nil && !a.refuses(req.Context(), err, token):
+		case err != nil && !r.refuses(req.Context(), err, token):
 			return nil, false, err
 		}
 		refused = refused || err != nil
 	}
-	if refused || a.anonymous == nil {
+	if refused || r.anonymous == nil {
 		return nil, false, nil
 	}
-	return a.anonymous.AuthenticateRequest(req)
+	return r.anonymous.AuthenticateRequest(req)
 }
 
 // refuses reports whether err of a remote authenticator refuses the token. Otherwise that
 // authenticator could not decide. The local authenticator has refused a token of this server's own
 // issuers already.
-func (a *reauthenticator) refuses(ctx context.Context, err error, token string) bool {
+func (r *reauthenticator) refuses(ctx context.Context, err error, token string) bool {
 	if errors.Is(err, ErrRemote) || ctx.Err() != nil {
 		return false
 	}
-	return a.claims(token).local(a.issuers) || !unanswered(err)
+	return r.claims(token).local(r.issuers) || !unanswered(err)
 }
 
 // unanswered reports whether err, or one of several errors, says that a provider or webhook could not be asked. An
@@ -240,7 +240,7 @@ func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
 }
 
 // dependencies implements Revocation.Dependencies.
-func (a *reauthenticator) dependencies(req *http.Request) Dependencies {
+func (r *reauthenticator) dependencies(req *http.Request) Dependencies {
 	var t Dependencies
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		t.Expires = earliestExpiry(req.TLS.PeerCertificates)
@@ -249,11 +249,11 @@ func (a *reauthenticator) dependencies(req *http.Request) Dependencies {
 	if token == "" {
 		return t
 	}
-	claims := a.claims(token)
+	claims := r.claims(token)
 	if exp := time.Unix(int64(claims.Expires), 0); claims.Expires > 0 && (t.Expires.IsZero() || exp.Before(t.Expires)) {
-		t.Expires, t.Ends = exp, !claims.local(a.issuers)
+		t.Expires, t.Ends = exp, !claims.local(r.issuers)
 	}
-	if t.Objects = claims.objects(); !claims.local(a.issuers) {
+	if t.Objects = claims.objects(); !claims.local(r.issuers) {
 		t.Remote = true
 	}
 	return t
@@ -281,7 +281,7 @@ type boundName struct {
 }
 
 // claims reads the claims of a token. A token that is no JSON web token has none.
-func (a *reauthenticator) claims(token string) *claims {
+func (r *reauthenticator) claims(token string) *claims {
 	c := new(claims)
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

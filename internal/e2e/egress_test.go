@@ -53,13 +53,13 @@ func newTunnel(t *testing.T, names map[string]string) (socket string, proxy *tun
 }
 
 // ServeHTTP implements http.Handler.
-func (p *tunnel) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	p.mu.Lock()
-	p.asked[req.Host]++
-	p.mu.Unlock()
-	name := p.names[req.RequestURI]
+func (t *tunnel) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	t.mu.Lock()
+	t.asked[req.Host]++
+	t.mu.Unlock()
+	name := t.names[req.RequestURI]
 	if name == "" {
-		name = p.names[anyName]
+		name = t.names[anyName]
 	}
 	there, err := net.Dial("tcp", name)
 	if req.Method != http.MethodConnect || err != nil {

@@ -41,8 +41,8 @@ const (
 	applyPatch = "application/apply-patch+yaml"
 )
 
-func (v trafficRequest) String() string {
-	return strings.TrimSpace(fmt.Sprintf("%s %s %.80s %s %s %s %s", v.method, v.path, v.body, v.kind, v.accept, v.token, v.as))
+func (t trafficRequest) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s %s %.80s %s %s %s %s", t.method, t.path, t.body, t.kind, t.accept, t.token, t.as))
 }
 
 // get returns a GET request by the administrator.

@@ -259,11 +259,11 @@ type count struct {
 }
 
 // start begins the load: four clients of each kind, and an informer.
-func (w *rolling) start(t *testing.T) *load {
+func (r *rolling) start(t *testing.T) *load {
 	t.Helper()
 	const clients = 4
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &load{cancel: cancel, client: kubernetes.NewForConfigOrDie(w.config), halt: make(chan struct{})}
+	l := &load{cancel: cancel, client: kubernetes.NewForConfigOrDie(r.config), halt: make(chan struct{})}
 	begin := func(kind int, each func(ctx context.Context, i int) error) {
 		l.running.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
@@ -282,7 +282,7 @@ func (w *rolling) start(t *testing.T) *load {
 		})
 	}
 	for k := range clients {
-		writer, reader, fresh := kubernetes.NewForConfigOrDie(ownTransport(w.config, k, false)), kubernetes.NewForConfigOrDie(ownTransport(w.config, k, false)), kubernetes.NewForConfigOrDie(ownTransport(w.config, k, true))
+		writer, reader, fresh := kubernetes.NewForConfigOrDie(ownTransport(r.config, k, false)), kubernetes.NewForConfigOrDie(ownTransport(r.config, k, false)), kubernetes.NewForConfigOrDie(ownTransport(r.config, k, true))
 		begin(0, func(ctx context.Context, i int) error { return write(ctx, writer, fmt.Sprintf("w%d-%d", k, i)) })
 		begin(1, func(ctx context.Context, i int) error {
 			_, err := reader.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{ResourceVersion: []string{"", "0"}[i%2]})

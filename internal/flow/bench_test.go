@@ -83,10 +83,10 @@ func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Control
 	}
 }
 
-func (f *Control) has(level string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.queueSets[level] != nil
+func (c *Control) has(level string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queueSets[level] != nil
 }
 
 // flowRequest is a request of a test.

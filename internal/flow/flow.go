@@ -150,10 +150,10 @@ func New(config Config) *Control {
 }
 
 // Run follows the configuration until ctx ends, and then waits for the last request.
-func (f *Control) Run(ctx context.Context) error {
-	err := f.controller.Run(ctx.Done())
+func (c *Control) Run(ctx context.Context) error {
+	err := c.controller.Run(ctx.Done())
 	<-ctx.Done()
-	f.running.Wait()
+	c.running.Wait()
 	if err != nil && ctx.Err() == nil {
 		return errors.Join(errors.New("flow: controller"), err)
 	}
@@ -164,14 +164,14 @@ func (f *Control) Run(ctx context.Context) error {
 // first. Until then all requests except those of system:masters belong to the catch-all level, which
 // serves few at once and rejects the others. The informers must have synced. In a new cluster, which
 // has no levels yet, Await does not wait.
-func (f *Control) Await(ctx context.Context) error {
-	levels, err := f.config.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Lister().List(labels.Everything())
+func (c *Control) Await(ctx context.Context) error {
+	levels, err := c.config.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Lister().List(labels.Everything())
 	if err == nil && slices.ContainsFunc(levels, func(l *flowcontrolv1.PriorityLevelConfiguration) bool { return !mandatory(l.Name) }) {
 		select {
-		case <-f.loaded:
+		case <-c.loaded:
 		case <-ctx.Done():
 			select {
-			case <-f.loaded: // ctx may have ended before Await was called
+			case <-c.loaded: // ctx may have ended before Await was called
 			default:
 				err = ctx.Err()
 			}
@@ -189,88 +189,88 @@ func mandatory(level string) bool {
 }
 
 // Install adds upstream's debug pages, which show the queues.
-func (f *Control) Install(paths *mux.PathRecorderMux) { f.controller.Install(paths) }
+func (c *Control) Install(paths *mux.PathRecorderMux) { c.controller.Install(paths) }
 
 // RegisterWatch counts a watch until the result is called. Writes of objects with watches take more
 // seats.
-func (f *Control) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
+func (c *Control) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
 	req := &http.Request{URL: &url.URL{RawQuery: query}}
-	return f.controller.RegisterWatch(req.WithContext(apirequest.WithRequestInfo(context.Background(), info)))
+	return c.controller.RegisterWatch(req.WithContext(apirequest.WithRequestInfo(context.Background(), info)))
 }
 
 // Watches returns the number of watches that a write concerns.
-func (f *Control) Watches(info *apirequest.RequestInfo) int {
-	return f.controller.GetInterestedWatchCount(info)
+func (c *Control) Watches(info *apirequest.RequestInfo) int {
+	return c.controller.GetInterestedWatchCount(info)
 }
 
 // RetryAfter counts a rejected request and returns the number of seconds to wait before a retry.
-func (f *Control) RetryAfter(class *Class) int64 {
+func (c *Control) RetryAfter(class *Class) int64 {
 	class.rejected.Add(1)
-	f.dropped.RecordDroppedRequest(class.Level)
-	return f.dropped.GetRetryAfter(class.Level)
+	c.dropped.RecordDroppedRequest(class.Level)
+	return c.dropped.GetRetryAfter(class.Level)
 }
 
 // Acquire waits until a request may be served and fills seat, which the caller must release. It
 // returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
 // values and ends when the client leaves. A free request is only classified and counted: it takes none
 // of upstream's seats and never waits, unless 64 of its user are served.
-func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (class *Class, ok bool) {
+func (c *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (class *Class, ok bool) {
 	name := a.GetUser().GetName()
-	if free = free && f.addFree(name, 1); free {
+	if free = free && c.addFree(name, 1); free {
 		defer func() {
 			if ok {
-				seat.control, seat.user = f, name
+				seat.control, seat.user = c, name
 			} else {
-				f.addFree(name, -1)
+				c.addFree(name, -1)
 			}
 		}()
 	}
 	var room [KeyRoom]byte
 	key := AppendKey(room[:0], a, "") // flow schemas do not look at names
-	generation := f.generation.Load()
-	known := f.slot(key).Load()
+	generation := c.generation.Load()
+	known := c.slot(key).Load()
 	// The controller decides on watches that take seats, because most of them are the first of their kind.
 	if known != nil && known.generation == generation && known.key == string(key) && (free || a.GetVerb() != "watch") {
-		work := f.Estimate(a, r, free, known.class)
+		work := c.Estimate(a, r, free, known.class)
 		if work.AdditionalLatency == 0 && known.queueSet.enter(work.MaxSeats()) {
 			*seat = Seat{queueSet: known.queueSet, class: known.class, verb: a.GetVerb(), seats: work.MaxSeats(), since: time.Now()}
 			known.class.begin(ctx, known.queueSet, work.MaxSeats())
 			return known.class, true
 		}
 	}
-	return f.queue(ctx, slices.Clone(key), a, r, free, until, seat)
+	return c.queue(ctx, slices.Clone(key), a, r, free, until, seat)
 }
 
 // addFree counts n more free requests of a user, and reports whether they may be served.
-func (f *Control) addFree(user string, n int) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.free[user] + n
+func (c *Control) addFree(user string, n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.free[user] + n
 	switch {
 	case now > maxFree:
 		return false
 	case now == 0:
-		delete(f.free, user)
+		delete(c.free, user)
 	default:
-		f.free[user] = now
+		c.free[user] = now
 	}
 	return true
 }
 
-func (f *Control) slot(key []byte) *atomic.Pointer[classified] {
-	return &f.slots[maphash.Bytes(f.seed, key)%rememberedClasses]
+func (c *Control) slot(key []byte) *atomic.Pointer[classified] {
+	return &c.slots[maphash.Bytes(c.seed, key)%rememberedClasses]
 }
 
 // queue lets the controller decide. The controller calls a function and releases the seat
 // when the function returns, so it needs its own goroutine for the request.
-func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (*Class, bool) {
+func (c *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (*Class, bool) {
 	info := r.RequestInfo()
 	var class *Class
 	note := func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
-		class = f.classify(key, fs, pl)
+		class = c.classify(key, fs, pl)
 	}
 	estimate := func() flowrequest.WorkEstimate {
-		work := f.Estimate(a, r, free, class)
+		work := c.Estimate(a, r, free, class)
 		flowmetrics.ObserveWorkEstimatedSeats(class.Level, class.Schema, work.MaxSeats())
 		return work
 	}
@@ -285,13 +285,13 @@ func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes
 		kind = 0
 	}
 	var panicked any
-	f.running.Go(func() {
+	c.running.Go(func() {
 		defer close(ended)
 		defer func() { panicked = recover() }()
 		ctx, cancel := context.WithDeadline(apirequest.WithRequestInfo(ctx, info), until)
 		defer cancel()
 		digest := flowcontrol.RequestDigest{RequestInfo: info, User: a.GetUser()}
-		f.controller.Handle(ctx, digest, note, estimate, f.waiting[kind].note, execute)
+		c.controller.Handle(ctx, digest, note, estimate, c.waiting[kind].note, execute)
 	})
 	select {
 	case <-started:
@@ -331,36 +331,36 @@ func (g *Gauge) note(in bool) {
 func (g *Gauge) Peak() int { return int(max(g.peak.Swap(0), g.now.Load())) }
 
 // Waiting returns the peaks of waiting reads and of other waiting requests since the last call.
-func (f *Control) Waiting() (reading, mutating int) { return f.waiting[0].Peak(), f.waiting[1].Peak() }
+func (c *Control) Waiting() (reading, mutating int) { return c.waiting[0].Peak(), c.waiting[1].Peak() }
 
 // classify stores the controller's classification of a request. The controller calls it while the
 // configuration cannot change.
-func (f *Control) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *Class {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (c *Control) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *Class {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	key := [4]string{fs.Name, pl.Name, string(fs.UID), string(pl.UID)}
-	class := f.classes[key]
+	class := c.classes[key]
 	if class == nil {
 		class = &Class{Schema: fs.Name, Level: pl.Name, SchemaUID: string(fs.UID), LevelUID: string(pl.UID)}
-		f.classes[key] = class
+		c.classes[key] = class
 	}
-	if queues := f.queueSets[pl.Name]; queues != nil && len(request) <= rememberedSize {
-		f.slot(request).Store(&classified{key: string(request), generation: f.generation.Load(), class: class, queueSet: queues})
+	if queues := c.queueSets[pl.Name]; queues != nil && len(request) <= rememberedSize {
+		c.slot(request).Store(&classified{key: string(request), generation: c.generation.Load(), class: class, queueSet: queues})
 	}
 	return class
 }
 
 // dropDeletedLocked drops the priority levels and flow schemas that were deleted. Requests that hold their seats keep
 // them. Complete calls it for each priority level that is left when upstream's controller handles the deletion.
-func (f *Control) dropDeletedLocked() {
-	informers := f.config.Informers.Flowcontrol().V1()
-	maps.DeleteFunc(f.queueSets, func(name string, _ *queueSet) bool {
+func (c *Control) dropDeletedLocked() {
+	informers := c.config.Informers.Flowcontrol().V1()
+	maps.DeleteFunc(c.queueSets, func(name string, _ *queueSet) bool {
 		_, err := informers.PriorityLevelConfigurations().Lister().Get(name)
 		return err != nil && !mandatory(name)
 	})
-	maps.DeleteFunc(f.classes, func(key [4]string, _ *Class) bool {
+	maps.DeleteFunc(c.classes, func(key [4]string, _ *Class) bool {
 		schema, err := informers.FlowSchemas().Lister().Get(key[0])
-		return err != nil || string(schema.UID) != key[2] || f.queueSets[key[1]] == nil
+		return err != nil || string(schema.UID) != key[2] || c.queueSets[key[1]] == nil
 	})
 }
 
@@ -405,7 +405,7 @@ func (c *Class) end(verb string, seats int, took time.Duration) {
 }
 
 // Estimate returns the number of seats that a request of a class takes, and for how long it keeps them after its end.
-func (f *Control) Estimate(a authorizer.Attributes, r Request, free bool, class *Class) flowrequest.WorkEstimate {
+func (c *Control) Estimate(a authorizer.Attributes, r Request, free bool, class *Class) flowrequest.WorkEstimate {
 	req := new(http.Request)
 	switch verb := a.GetVerb(); {
 	case free:
@@ -416,7 +416,7 @@ func (f *Control) Estimate(a authorizer.Attributes, r Request, free bool, class 
 	default:
 		return flowrequest.WorkEstimate{InitialSeats: 1} // upstream's estimator says so, too
 	}
-	return f.estimate(req.WithContext(apirequest.WithRequestInfo(context.Background(), r.RequestInfo())), class.Schema, class.Level)
+	return c.estimate(req.WithContext(apirequest.WithRequestInfo(context.Background(), r.RequestInfo())), class.Schema, class.Level)
 }
 
 // watchProgressSet sets upstream's variable only once, because other servers in the process may read it.
@@ -450,13 +450,13 @@ type Level struct {
 }
 
 // Levels returns all priority levels, by name.
-func (f *Control) Levels() []Level {
-	f.mu.Lock()
-	rejected, queueSets := make(map[string]int64), maps.Clone(f.queueSets)
-	for _, class := range f.classes {
+func (c *Control) Levels() []Level {
+	c.mu.Lock()
+	rejected, queueSets := make(map[string]int64), maps.Clone(c.queueSets)
+	for _, class := range c.classes {
 		rejected[class.Level] += class.rejected.Load()
 	}
-	f.mu.Unlock()
+	c.mu.Unlock()
 	levels := make([]Level, 0, len(queueSets))
 	for _, name := range slices.Sorted(maps.Keys(queueSets)) {
 		l := queueSets[name]

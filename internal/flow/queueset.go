@@ -40,104 +40,104 @@ type queueSet struct {
 }
 
 // enter takes seats, if there are none to take, or the queues are closed and enough seats are free.
-func (l *queueSet) enter(seats int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.enterLocked(seats)
+func (q *queueSet) enter(seats int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.enterLocked(seats)
 }
 
-func (l *queueSet) enterLocked(seats int) bool {
+func (q *queueSet) enterLocked(seats int) bool {
 	switch {
 	case seats == 0:
-	case l.open, l.taken+seats > l.dispatch.ConcurrencyLimit && !l.exempt:
+	case q.open, q.taken+seats > q.dispatch.ConcurrencyLimit && !q.exempt:
 		return false
 	default:
-		l.takeLocked(seats)
+		q.takeLocked(seats)
 	}
-	l.passed++
+	q.passed++
 	return true
 }
 
 // takeLocked adds seats, which may be negative, to the count.
-func (l *queueSet) takeLocked(seats int) {
-	l.taken += seats
-	l.seats.Add(float64(seats))
-	l.demand.Set(float64(l.taken))
+func (q *queueSet) takeLocked(seats int) {
+	q.taken += seats
+	q.seats.Add(float64(seats))
+	q.demand.Set(float64(q.taken))
 }
 
 // leave releases seats that enter took.
-func (l *queueSet) leave(seats int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.open {
-		l.takeLocked(-seats)
+func (q *queueSet) leave(seats int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.open {
+		q.takeLocked(-seats)
 		return
 	}
-	l.taken -= seats
-	for range min(seats, len(l.placeholders)) {
-		last := len(l.placeholders) - 1
-		l.placeholders[last].finish()
-		l.placeholders = l.placeholders[:last]
+	q.taken -= seats
+	for range min(seats, len(q.placeholders)) {
+		last := len(q.placeholders) - 1
+		q.placeholders[last].finish()
+		q.placeholders = q.placeholders[:last]
 	}
-	l.closeLocked()
+	q.closeLocked()
 }
 
 // StartRequest implements fairqueuing.QueueSet.
-func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstimate, hash uint64, flow, schema string, descr1, descr2 any, note fairqueuing.QueueNoteFn) (fairqueuing.Request, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.enterLocked(work.MaxSeats()) {
-		if l.queues.Load() { // these gauges exist from the first request on
-			flowmetrics.AddRequestsInQueues(ctx, l.name, schema, 0)
-			flowmetrics.AddSeatsInQueues(ctx, l.name, schema, 0)
+func (q *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstimate, hash uint64, flow, schema string, descr1, descr2 any, note fairqueuing.QueueNoteFn) (fairqueuing.Request, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.enterLocked(work.MaxSeats()) {
+		if q.queues.Load() { // these gauges exist from the first request on
+			flowmetrics.AddRequestsInQueues(ctx, q.name, schema, 0)
+			flowmetrics.AddSeatsInQueues(ctx, q.name, schema, 0)
 		}
-		l.began(ctx, schema, work.MaxSeats())
-		c := &counted{queueSet: l, ctx: ctx, work: *work, hash: hash, schema: schema}
+		q.began(ctx, schema, work.MaxSeats())
+		c := &counted{queueSet: q, ctx: ctx, work: *work, hash: hash, schema: schema}
 		if work.MaxSeats() > 0 {
-			l.counted[c] = true
+			q.counted[c] = true
 		}
 		return c, false
 	}
-	l.openLocked(schema)
-	request, idle := l.QueueSet.StartRequest(ctx, work, hash, flow, schema, descr1, descr2, note)
+	q.openLocked(schema)
+	request, idle := q.QueueSet.StartRequest(ctx, work, hash, flow, schema, descr1, descr2, note)
 	if request == nil {
-		l.closeLocked()
+		q.closeLocked()
 		return nil, idle
 	}
-	return &queued{request, l, work.AdditionalLatency}, false
+	return &queued{request, q, work.AdditionalLatency}, false
 }
 
 // began updates upstream's metrics for a request that got seats without the queues. Upstream would observe a queue of
 // length 1.
-func (l *queueSet) began(ctx context.Context, schema string, seats int) {
-	if l.queues.Load() {
-		flowmetrics.ObserveQueueLength(ctx, l.name, schema, 1)
+func (q *queueSet) began(ctx context.Context, schema string, seats int) {
+	if q.queues.Load() {
+		flowmetrics.ObserveQueueLength(ctx, q.name, schema, 1)
 	}
-	flowmetrics.AddRequestsExecuting(ctx, l.name, schema, 1)
-	flowmetrics.AddSeatConcurrencyInUse(l.name, schema, seats)
+	flowmetrics.AddRequestsExecuting(ctx, q.name, schema, 1)
+	flowmetrics.AddSeatConcurrencyInUse(q.name, schema, seats)
 }
 
 // openLocked opens the queues, with placeholders for all counted seats.
-func (l *queueSet) openLocked(schema string) {
-	if l.open {
+func (q *queueSet) openLocked(schema string) {
+	if q.open {
 		return
 	}
-	l.seats.Add(-float64(l.taken)) // the placeholders take these seats
+	q.seats.Add(-float64(q.taken)) // the placeholders take these seats
 	// Requests keep their seats even if the limit is lower by now.
-	l.limitLocked(max(l.taken, l.dispatch.ConcurrencyLimit))
-	unnamed := l.taken
-	for c := range l.counted {
+	q.limitLocked(max(q.taken, q.dispatch.ConcurrencyLimit))
+	unnamed := q.taken
+	for c := range q.counted {
 		unnamed -= c.work.MaxSeats()
 		c.enqueueLocked()
 	}
 	for range unnamed {
 		one := &flowrequest.WorkEstimate{InitialSeats: 1}
-		if p := l.placeLocked(one, rand.Uint64(), schema); p != nil {
-			l.placeholders = append(l.placeholders, p)
+		if p := q.placeLocked(one, rand.Uint64(), schema); p != nil {
+			q.placeholders = append(q.placeholders, p)
 		}
 	}
-	l.limitLocked(l.dispatch.ConcurrencyLimit)
-	l.open = true
+	q.limitLocked(q.dispatch.ConcurrencyLimit)
+	q.open = true
 }
 
 // placeholder takes seats in upstream's queues for requests that the gauges of executing requests and
@@ -150,12 +150,12 @@ type placeholder struct {
 }
 
 // placeLocked starts a placeholder; nil if upstream refuses it.
-func (l *queueSet) placeLocked(work *flowrequest.WorkEstimate, hash uint64, schema string) *placeholder {
-	request, _ := l.QueueSet.StartRequest(context.Background(), work, hash, "", schema, nil, nil, nil)
+func (q *queueSet) placeLocked(work *flowrequest.WorkEstimate, hash uint64, schema string) *placeholder {
+	request, _ := q.QueueSet.StartRequest(context.Background(), work, hash, "", schema, nil, nil, nil)
 	if request == nil {
 		return nil
 	}
-	p := &placeholder{request, l, schema, work.MaxSeats()}
+	p := &placeholder{request, q, schema, work.MaxSeats()}
 	p.count(-1)
 	return p
 }
@@ -172,29 +172,29 @@ func (p *placeholder) count(times int) {
 }
 
 // limitLocked sets the limit of the queues.
-func (l *queueSet) limitLocked(limit int) {
-	completer, err := l.QueueSet.BeginConfigChange(l.queuing)
+func (q *queueSet) limitLocked(limit int) {
+	completer, err := q.QueueSet.BeginConfigChange(q.queuing)
 	if err != nil {
 		panic(err) // upstream has accepted the same configuration before
 	}
-	config := l.dispatch
+	config := q.dispatch
 	config.ConcurrencyLimit = limit
 	completer.Complete(config)
 }
 
 // lingerLocked keeps the queues open for at least latency, because a request that has ended keeps its seats in the
 // queues for that long. A later call of closeLocked closes them; if latency is 0, this one may.
-func (l *queueSet) lingerLocked(latency time.Duration) {
-	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersUntil) {
-		l.lingersUntil = end
+func (q *queueSet) lingerLocked(latency time.Duration) {
+	if end := time.Now().Add(latency); latency > 0 && end.After(q.lingersUntil) {
+		q.lingersUntil = end
 	}
-	l.closeLocked()
+	q.closeLocked()
 }
 
 // closeLocked closes the queues if no request is left in them and no request that has ended keeps seats in them.
-func (l *queueSet) closeLocked() {
-	if l.open && !time.Now().Before(l.lingersUntil) && l.QueueSet.IsIdle() {
-		l.open = false
+func (q *queueSet) closeLocked() {
+	if q.open && !time.Now().Before(q.lingersUntil) && q.QueueSet.IsIdle() {
+		q.open = false
 	}
 }
 
@@ -286,23 +286,23 @@ func (q *queued) Finish(execute func()) (idle bool) {
 }
 
 // Dump implements fairqueuing.QueueSet.
-func (l *queueSet) Dump(details bool) debug.QueueSetDump {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	dump := l.QueueSet.Dump(details)
-	dump.Dispatched += l.passed
-	if !l.open {
-		dump.Executing += l.taken
-		dump.SeatsInUse += l.taken
+func (q *queueSet) Dump(details bool) debug.QueueSetDump {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	dump := q.QueueSet.Dump(details)
+	dump.Dispatched += q.passed
+	if !q.open {
+		dump.Executing += q.taken
+		dump.SeatsInUse += q.taken
 	}
 	return dump
 }
 
 // BeginConfigChange implements fairqueuing.QueueSet.
-func (l *queueSet) BeginConfigChange(config fairqueuing.QueuingConfig) (fairqueuing.QueueSetCompleter, error) {
-	l.flow.generation.Add(1)
-	next, err := l.QueueSet.BeginConfigChange(config)
-	return &queueSetCompleter{next, l, config}, err
+func (q *queueSet) BeginConfigChange(config fairqueuing.QueuingConfig) (fairqueuing.QueueSetCompleter, error) {
+	q.flow.generation.Add(1)
+	next, err := q.QueueSet.BeginConfigChange(config)
+	return &queueSetCompleter{next, q, config}, err
 }
 
 // queueSetFactory makes the queueSets of a Control. The controller makes and changes them while it

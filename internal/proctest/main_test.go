@@ -12,8 +12,8 @@ import (
 type leaving struct{ ctx context.Context }
 
 // Run implements goleak.TestingM.
-func (m leaving) Run() int {
-	go func() { <-m.ctx.Done() }()
+func (l leaving) Run() int {
+	go func() { <-l.ctx.Done() }()
 	return 0
 }
 

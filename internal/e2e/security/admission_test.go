@@ -126,9 +126,9 @@ func switchingWebhook(t *testing.T, f *hardenedServer) {
 const pods = "/api/v1/namespaces/default/pods"
 
 // ephemeral adds an ephemeral container to a pod.
-func (f *hardenedServer) ephemeral(t *testing.T, name, container string) answer {
+func (h *hardenedServer) ephemeral(t *testing.T, name, container string) answer {
 	t.Helper()
-	return f.patch(t, pods+"/"+name+"/ephemeralcontainers", `{"spec":{"ephemeralContainers":[`+container+`]}}`)
+	return h.patch(t, pods+"/"+name+"/ephemeralcontainers", `{"spec":{"ephemeralContainers":[`+container+`]}}`)
 }
 
 func imagePolicy(t *testing.T, f *hardenedServer) {
@@ -166,9 +166,9 @@ func mountableSecrets(t *testing.T, f *hardenedServer) {
 }
 
 // ownNode registers the node whose token is node.
-func (f *hardenedServer) ownNode(t *testing.T) {
+func (h *hardenedServer) ownNode(t *testing.T) {
 	t.Helper()
-	f.ask(t, node, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`, jsonBody).expect(t, "the node registers itself", http.StatusCreated, http.StatusConflict)
+	h.ask(t, node, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`, jsonBody).expect(t, "the node registers itself", http.StatusCreated, http.StatusConflict)
 }
 
 func mirrorPodClaims(t *testing.T, f *hardenedServer) {

@@ -78,22 +78,22 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// aggregate has f hand the group evil.example.com on to b, and lets alice use it.
-func (f *hardenedServer) aggregate(t *testing.T) *backend {
+// aggregate has h hand the group evil.example.com on to b, and lets alice use it.
+func (h *hardenedServer) aggregate(t *testing.T) *backend {
 	t.Helper()
 	b := newBackend(t, "evil.default.svc")
 	const services, all = "/api/v1/namespaces/default/services", "/apis/apiregistration.k8s.io/v1/apiservices"
-	f.create(t, services, `{"metadata":{"name":"evil"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)
-	f.create(t, all, fmt.Sprintf(`{"metadata":{"name":"v1.evil.example.com"},"spec":{"group":"evil.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,`+
+	h.create(t, services, `{"metadata":{"name":"evil"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)
+	h.create(t, all, fmt.Sprintf(`{"metadata":{"name":"v1.evil.example.com"},"spec":{"group":"evil.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,`+
 		`"service":{"namespace":"default","name":"evil","port":%d},"caBundle":%q}}`, b.port, base64.StdEncoding.EncodeToString(b.authority)))
-	f.bind(t, "evil", "alice", `{"apiGroups":["evil.example.com"],"resources":["*"],"verbs":["*"]}`)
+	h.bind(t, "evil", "alice", `{"apiGroups":["evil.example.com"],"resources":["*"],"verbs":["*"]}`)
 	t.Cleanup(func() {
 		for _, path := range []string{services + "/evil", all + "/v1.evil.example.com", "/apis/rbac.authorization.k8s.io/v1/clusterroles/evil", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/evil"} {
-			f.ask(t, admin, "DELETE", path, "")
+			h.ask(t, admin, "DELETE", path, "")
 		}
 	})
 	wait(t, "the aggregated server is asked", func() error {
-		if a := f.ask(t, alice, "GET", "/apis/evil.example.com/v1/secret", ""); a.body != "secret" {
+		if a := h.ask(t, alice, "GET", "/apis/evil.example.com/v1/secret", ""); a.body != "secret" {
 			return fmt.Errorf("%d %s", a.code, a.body)
 		}
 		return nil
@@ -106,14 +106,14 @@ func (f *hardenedServer) aggregate(t *testing.T) *backend {
 
 // kubelet places pods on a new node whose kubelet is the backend. The backend answers exec in a pod according to the
 // pod's name.
-func (f *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *backend {
+func (h *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *backend {
 	t.Helper()
 	b := newBackend(t, node)
-	f.create(t, "/api/v1/nodes", fmt.Sprintf(`{"metadata":{"name":%q}}`, node))
-	f.patch(t, "/api/v1/nodes/"+node+"/status", fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, b.port)).
+	h.create(t, "/api/v1/nodes", fmt.Sprintf(`{"metadata":{"name":%q}}`, node))
+	h.patch(t, "/api/v1/nodes/"+node+"/status", fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, b.port)).
 		expect(t, "status", http.StatusOK)
 	for _, name := range pods {
-		f.create(t, "/api/v1/namespaces/default/pods", pod(name, "i", fmt.Sprintf(`,"nodeName":%q`, node)))
+		h.create(t, "/api/v1/namespaces/default/pods", pod(name, "i", fmt.Sprintf(`,"nodeName":%q`, node)))
 	}
 	return b
 }
@@ -122,11 +122,11 @@ const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-V
 
 // tunnels returns an upgrade request through each proxy, with its backend. answered is part of the path, and selects
 // the backend's answer.
-func (f *hardenedServer) tunnels(t *testing.T, answered string) map[string]*backend {
+func (h *hardenedServer) tunnels(t *testing.T, answered string) map[string]*backend {
 	t.Helper()
 	return map[string]*backend{
-		"GET /apis/evil.example.com/v1/" + answered + " HTTP/1.1\r\nAuthorization: Bearer " + alice + "\r\n":                                                         f.aggregate(t),
-		"POST /api/v1/namespaces/default/pods/" + answered + "/exec?command=ls&stdout=true HTTP/1.1\r\nContent-Length: 0\r\nAuthorization: Bearer " + admin + "\r\n": f.kubelet(t, "node-"+answered, answered),
+		"GET /apis/evil.example.com/v1/" + answered + " HTTP/1.1\r\nAuthorization: Bearer " + alice + "\r\n":                                                         h.aggregate(t),
+		"POST /api/v1/namespaces/default/pods/" + answered + "/exec?command=ls&stdout=true HTTP/1.1\r\nContent-Length: 0\r\nAuthorization: Bearer " + admin + "\r\n": h.kubelet(t, "node-"+answered, answered),
 	}
 }
 

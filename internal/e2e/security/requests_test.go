@@ -44,12 +44,12 @@ func (s *server) used(t *testing.T) time.Duration {
 }
 
 // cheap runs requests that must not cost the server much CPU time. Successful attacks would take minutes.
-func (f *hardenedServer) cheap(t *testing.T, what string, do func()) {
+func (h *hardenedServer) cheap(t *testing.T, what string, do func()) {
 	t.Helper()
 	const most = 20 * time.Second // with the race detector and invariants
-	before := f.used(t)
+	before := h.used(t)
 	do()
-	if spent := f.used(t) - before; spent > most {
+	if spent := h.used(t) - before; spent > most {
 		t.Errorf("%s took %v of processor time", what, spent)
 	}
 }
@@ -160,10 +160,10 @@ func metricsGrow(t *testing.T, f *hardenedServer) {
 
 // series returns the metrics of the server with their labels. All buckets of a histogram count
 // as one.
-func (f *hardenedServer) series(t *testing.T) map[string]bool {
+func (h *hardenedServer) series(t *testing.T) map[string]bool {
 	t.Helper()
 	all, bucket := make(map[string]bool), regexp.MustCompile(`,?le="[^"]*"`)
-	for line := range strings.Lines(f.ask(t, admin, "GET", "/metrics", "").body) {
+	for line := range strings.Lines(h.ask(t, admin, "GET", "/metrics", "").body) {
 		if series, _, ok := strings.Cut(line, "} "); ok && line[0] != '#' {
 			all[bucket.ReplaceAllString(series, "")] = true
 		}
@@ -236,9 +236,9 @@ func clientCertificates(t *testing.T, f *hardenedServer) {
 }
 
 // intermediate is a client certificate by an authority that the clients' one signed.
-func (f *hardenedServer) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.Certificate {
+func (h *hardenedServer) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
-	between := f.clients.Sign(t, "between", nil, func(c *x509.Certificate) {
+	between := h.clients.Sign(t, "between", nil, func(c *x509.Certificate) {
 		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
 		edit(c)
 	})

@@ -14,12 +14,12 @@ const (
 	crdPath   = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 )
 
-// define has f serve a custom resource until the test ends.
-func (f *hardenedServer) define(t *testing.T, plural, kind, scope string) {
+// define has h serve a custom resource until the test ends.
+func (h *hardenedServer) define(t *testing.T, plural, kind, scope string) {
 	t.Helper()
-	f.create(t, crdPath, definition(plural, kind, scope))
-	t.Cleanup(func() { f.ask(t, admin, "DELETE", crdPath+"/"+plural+".example.com", "") })
-	f.serves(t, groupPath+plural)
+	h.create(t, crdPath, definition(plural, kind, scope))
+	t.Cleanup(func() { h.ask(t, admin, "DELETE", crdPath+"/"+plural+".example.com", "") })
+	h.serves(t, groupPath+plural)
 }
 
 // custom is the JSON of a custom resource.

@@ -43,16 +43,16 @@ func (s *storm) actions() []action {
 }
 
 // object is one of the tenant's.
-func (who tenant) object(r *rand.Rand) string {
-	return oneOf(r, who.path("configmaps/c-1"), who.path("secrets/s"), "/apis/example.com/v1/namespaces/"+who.namespace+"/notes/n", "/api/v1/namespaces/"+who.namespace)
+func (t tenant) object(r *rand.Rand) string {
+	return oneOf(r, t.path("configmaps/c-1"), t.path("secrets/s"), "/apis/example.com/v1/namespaces/"+t.namespace+"/notes/n", "/api/v1/namespaces/"+t.namespace)
 }
 
 // collection is one of the tenant's, with encodings that it has.
-func (who tenant) collection(r *rand.Rand) (path, accept string) {
+func (t tenant) collection(r *rand.Rand) (path, accept string) {
 	if r.IntN(4) == 0 {
-		return "/apis/example.com/v1/namespaces/" + who.namespace + "/notes", oneOf(r, encodings[0], encodings[1], encodings[3], encodings[4])
+		return "/apis/example.com/v1/namespaces/" + t.namespace + "/notes", oneOf(r, encodings[0], encodings[1], encodings[3], encodings[4])
 	}
-	return oneOf(r, who.path("configmaps"), who.path("secrets")), oneOf(r, encodings...)
+	return oneOf(r, t.path("configmaps"), t.path("secrets")), oneOf(r, encodings...)
 }
 
 // fine returns got, with an error unless the code is 429 or one of codes.

@@ -187,8 +187,8 @@ type taken struct {
 }
 
 // Hijack implements http.Hijacker.
-func (w taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c := client{w.conn, w.r}
+func (t taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c := client{t.conn, t.r}
 	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
 }
 

@@ -73,8 +73,8 @@ func (p *published) portsDiffer(ports []corev1.EndpointPort) bool {
 	return len(p.ports) > 0 && !slices.Equal(p.ports, ports)
 }
 
-func (c *samePortReconciler) lookLocked(service string, ip net.IP) (now published, err error) {
-	endpoints, err := c.adapter.Get(metav1.NamespaceDefault, service, metav1.GetOptions{})
+func (s *samePortReconciler) lookLocked(service string, ip net.IP) (now published, err error) {
+	endpoints, err := s.adapter.Get(metav1.NamespaceDefault, service, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
@@ -82,66 +82,66 @@ func (c *samePortReconciler) lookLocked(service string, ip net.IP) (now publishe
 	case len(endpoints.Subsets) == 1:
 		now.ports = endpoints.Subsets[0].Ports
 	}
-	refreshed, err := c.leases.RefreshedByOther(ip.String())
+	refreshed, err := s.leases.RefreshedByOther(ip.String())
 	if err != nil {
 		return now, err
 	}
 	if refreshed {
-		c.foreign = time.Now()
+		s.foreign = time.Now()
 	}
-	alive, err := c.leases.ListLeases()
+	alive, err := s.leases.ListLeases()
 	if err != nil {
 		return now, err
 	}
 	// Two servers at one address refresh its record roughly alternately.
-	now.shared = slices.Contains(alive, ip.String()) && !c.foreign.IsZero() && time.Since(c.foreign) < c.ttl
+	now.shared = slices.Contains(alive, ip.String()) && !s.foreign.IsZero() && time.Since(s.foreign) < s.ttl
 	now.others = now.shared || slices.ContainsFunc(alive, func(other string) bool { return other != ip.String() })
 	return now, nil
 }
 
 // ReconcileEndpoints implements reconcilers.EndpointReconciler.
-func (c *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports []corev1.EndpointPort, reconcilePorts bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, err := c.lookLocked(service, ip)
+func (s *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports []corev1.EndpointPort, reconcilePorts bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := s.lookLocked(service, ip)
 	if err != nil {
 		return err
 	}
 	if now.others && now.portsDiffer(ports) {
-		return c.unpublishLocked(service, ip, now)
+		return s.unpublishLocked(service, ip, now)
 	}
-	if err := c.EndpointReconciler.ReconcileEndpoints(service, ip, ports, reconcilePorts || !now.others); err != nil {
+	if err := s.EndpointReconciler.ReconcileEndpoints(service, ip, ports, reconcilePorts || !now.others); err != nil {
 		return err
 	}
-	c.joined, c.keptOut = true, false
+	s.joined, s.keptOut = true, false
 	return nil
 }
 
 // unpublishLocked removes this server from the endpoints if it was published, and logs that.
-func (c *samePortReconciler) unpublishLocked(service string, ip net.IP, now published) error {
-	if !c.keptOut {
+func (s *samePortReconciler) unpublishLocked(service string, ip net.IP, now published) error {
+	if !s.keptOut {
 		klog.Warningf("This server is not in the endpoints of service %q: other servers publish port %d", service, now.ports[0].Port)
-		c.keptOut = true
+		s.keptOut = true
 	}
-	joined := c.joined
-	c.joined = false
+	joined := s.joined
+	s.joined = false
 	if !joined || now.shared {
 		return nil
 	}
-	return c.EndpointReconciler.RemoveEndpoints(service, ip, now.ports)
+	return s.EndpointReconciler.RemoveEndpoints(service, ip, now.ports)
 }
 
 // RemoveEndpoints implements reconcilers.EndpointReconciler. Before this server has published itself,
 // it removes the endpoint of an earlier process of this server.
-func (c *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []corev1.EndpointPort) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, err := c.lookLocked(service, ip)
+func (s *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []corev1.EndpointPort) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := s.lookLocked(service, ip)
 	if err != nil {
 		return err
 	}
-	joined, elsewhere := c.joined, now.portsDiffer(ports)
-	c.joined = false
+	joined, elsewhere := s.joined, now.portsDiffer(ports)
+	s.joined = false
 	switch {
 	case !joined && (elsewhere || len(now.ports) == 0):
 		return nil // this server has published nothing
@@ -150,5 +150,5 @@ func (c *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []
 	case elsewhere:
 		ports = now.ports
 	}
-	return c.EndpointReconciler.RemoveEndpoints(service, ip, ports)
+	return s.EndpointReconciler.RemoveEndpoints(service, ip, ports)
 }

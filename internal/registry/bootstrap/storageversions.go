@@ -77,9 +77,9 @@ type goexitTransport struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l goexitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := l.next.RoundTrip(req.WithContext(l.ctx))
-	if l.ctx.Err() != nil {
+func (g goexitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := g.next.RoundTrip(req.WithContext(g.ctx))
+	if g.ctx.Err() != nil {
 		if err == nil {
 			resp.Body.Close()
 		}

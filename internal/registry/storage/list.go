@@ -242,26 +242,26 @@ type ListRequest struct {
 }
 
 // waitedSince adds the time since began to Waited.
-func (q *ListRequest) waitedSince(began time.Time) {
-	if q.Waited != nil {
-		*q.Waited += time.Since(began)
+func (l *ListRequest) waitedSince(began time.Time) {
+	if l.Waited != nil {
+		*l.Waited += time.Since(began)
 	}
 }
 
 // matches reports whether o, which is not corrupt, is in the shard and has the labels and fields.
-func (q *ListRequest) matches(o *cache.Object) bool {
-	return (q.shard == nil || q.shard.Matches(o)) && q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields())
+func (l *ListRequest) matches(o *cache.Object) bool {
+	return (l.shard == nil || l.shard.Matches(o)) && l.Label.Matches(o.Labels()) && l.Field.Matches(o.Fields())
 }
 
-// withSelectors returns q with selectors that select everything in place of nil.
-func (q ListRequest) withSelectors() ListRequest {
-	if q.Label == nil {
-		q.Label = labels.Everything()
+// withSelectors returns l with selectors that select everything in place of nil.
+func (l ListRequest) withSelectors() ListRequest {
+	if l.Label == nil {
+		l.Label = labels.Everything()
 	}
-	if q.Field == nil {
-		q.Field = fields.Everything()
+	if l.Field == nil {
+		l.Field = fields.Everything()
 	}
-	return q
+	return l
 }
 
 // Listing is the answer to a ListRequest.
@@ -275,13 +275,13 @@ type Listing struct {
 	corrupt corruptList // that a read of the store has found
 }
 
-// options returns q as upstream's storage.ListOptions.
-func (q ListRequest) options() storage.ListOptions {
+// options returns l as upstream's storage.ListOptions.
+func (l ListRequest) options() storage.ListOptions {
 	return storage.ListOptions{
-		ResourceVersion:      q.ResourceVersion,
-		ResourceVersionMatch: q.Match,
-		Predicate:            storage.SelectionPredicate{Label: q.Label, Field: q.Field, Limit: q.Limit, Continue: q.Continue},
-		Recursive:            !q.single(),
+		ResourceVersion:      l.ResourceVersion,
+		ResourceVersionMatch: l.Match,
+		Predicate:            storage.SelectionPredicate{Label: l.Label, Field: l.Field, Limit: l.Limit, Continue: l.Continue},
+		Recursive:            !l.single(),
 	}
 }
 
@@ -295,14 +295,14 @@ type listing struct {
 
 // setContinue sets the token for the next page. next is the full key at which that page begins; remaining
 // counts the objects from there on.
-func (out *Listing) setContinue(read listing, next string, remaining int64) error {
-	token, err := storage.EncodeContinue(next, read.prefix, out.Meta.Revision)
+func (l *Listing) setContinue(read listing, next string, remaining int64) error {
+	token, err := storage.EncodeContinue(next, read.prefix, l.Meta.Revision)
 	if err != nil {
 		return err
 	}
-	out.Meta.Continue = token
+	l.Meta.Continue = token
 	if read.q.Label.Empty() && read.q.Field.Empty() {
-		out.Meta.Remaining = &remaining
+		l.Meta.Remaining = &remaining
 	}
 	return nil
 }

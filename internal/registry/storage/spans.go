@@ -27,14 +27,14 @@ func noteEnd(ctx context.Context, step, success string, err error) {
 }
 
 // startWriteSpan starts the span of a write, as startSpan does.
-func (s *adapter) startWriteSpan(ctx context.Context, name, key string, obj runtime.Object) (within context.Context, end func()) {
-	return s.startSpan(ctx, name, attribute.String("key", key), attribute.String("type", fmt.Sprintf("%T", obj)),
-		attribute.String("group", s.GroupResource.Group), attribute.String("resource", s.GroupResource.Resource))
+func (a *adapter) startWriteSpan(ctx context.Context, name, key string, obj runtime.Object) (within context.Context, end func()) {
+	return a.startSpan(ctx, name, attribute.String("key", key), attribute.String("type", fmt.Sprintf("%T", obj)),
+		attribute.String("group", a.GroupResource.Group), attribute.String("resource", a.GroupResource.Resource))
 }
 
 // startSpan starts a child of the span of ctx, if that is recorded. Spans have upstream's names (apiserver pkg/storage,
 // etcd3/store.go and cacher/delegator.go). The caller calls end.
-func (s *adapter) startSpan(ctx context.Context, name string, attributes ...attribute.KeyValue) (within context.Context, end func()) {
+func (a *adapter) startSpan(ctx context.Context, name string, attributes ...attribute.KeyValue) (within context.Context, end func()) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
 		return ctx, func() {}

@@ -40,15 +40,15 @@ func (r *Resource) Storage() storage.Interface { return &adapter{r, r.codec} }
 // version's.
 func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &adapter{r, codec} }
 
-func (s *adapter) Versioner() storage.Versioner { return s.codec.Versioner() }
+func (a *adapter) Versioner() storage.Versioner { return a.codec.Versioner() }
 
 // scope returns the scope of key. A recursive key names a namespace or the whole resource.
-func (s *adapter) scope(key string, recursive bool) (Scope, error) {
-	full, err := s.layout.full(key, recursive)
+func (a *adapter) scope(key string, recursive bool) (Scope, error) {
+	full, err := a.layout.full(key, recursive)
 	if err != nil {
 		return Scope{}, err
 	}
-	rest := s.layout.rest(full)
+	rest := a.layout.rest(full)
 	if recursive {
 		return Scope{Namespace: strings.TrimSuffix(rest, "/")}, nil
 	}
@@ -56,39 +56,39 @@ func (s *adapter) scope(key string, recursive bool) (Scope, error) {
 	return Scope{Namespace: rest[:max(slash, 0)], Name: rest[slash+1:], one: true}, nil
 }
 
-func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	scope, err := s.scope(key, false)
+func (a *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	scope, err := a.scope(key, false)
 	if err != nil {
 		return err
 	}
-	o, err := s.getTraced(ctx, scope, opts.ResourceVersion)
+	o, err := a.getTraced(ctx, scope, opts.ResourceVersion)
 	if storage.IsNotFound(err) && opts.IgnoreNotFound {
 		return runtime.SetZeroValue(out)
 	}
 	if err != nil {
 		return err
 	}
-	return s.corrupt(s.layout.root+scope.key(), o, s.codec.Restore(o.Body(), out))
+	return a.corrupt(a.layout.root+scope.key(), o, a.codec.Restore(o.Body(), out))
 }
 
 // getTraced is Get within a new span, if the span of ctx is recorded.
-func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*cache.Object, error) {
-	ctx, end := s.startSpan(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
+func (a *adapter) getTraced(ctx context.Context, scope Scope, version string) (*cache.Object, error) {
+	ctx, end := a.startSpan(ctx, "cacher.Get", attribute.String("key", a.KeyOf(scope)), attribute.String("resource-version", version))
 	defer end()
 	if version == "" { // upstream's cacher reads such objects from etcd
 		addSpanEvent(ctx, "About to Get from underlying storage")
-		return s.Resource.Get(ctx, scope, version)
+		return a.Resource.Get(ctx, scope, version)
 	}
 	addSpanEvent(ctx, "About to fetch object from cache")
-	o, err := s.Resource.Get(ctx, scope, version)
+	o, err := a.Resource.Get(ctx, scope, version)
 	if err == nil || storage.IsNotFound(err) {
 		addSpanEvent(ctx, "watchCache fresh enough")
 	}
 	return o, err
 }
 
-func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	scope, err := s.scope(key, opts.Recursive)
+func (a *adapter) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	scope, err := a.scope(key, opts.Recursive)
 	if err != nil {
 		return err
 	}
@@ -103,46 +103,46 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		ended: strings.HasSuffix(key, "/"),
 	}
 	items.Set(reflect.MakeSlice(items.Type(), 0, 0))
-	page := s.appendPage
-	if s.selectsLate(&opts.Predicate) {
-		page = s.appendSelected
+	page := a.appendPage
+	if a.selectsLate(&opts.Predicate) {
+		page = a.appendSelected
 	}
 	found, err := page(ctx, q, &opts.Predicate, list, items)
 	if err != nil {
 		return err
 	}
 	opts.Predicate.SetShardInfoOnList(list)
-	return s.codec.Versioner().UpdateList(list, uint64(found.Revision), found.Continue, found.Remaining)
+	return a.codec.Versioner().UpdateList(list, uint64(found.Revision), found.Continue, found.Remaining)
 }
 
 // appendPage appends the objects that q selects to items.
-func (s *adapter) appendPage(ctx context.Context, q ListRequest, _ *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
-	listing, err := s.Resource.List(ctx, q, nil)
+func (a *adapter) appendPage(ctx context.Context, q ListRequest, _ *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
+	listing, err := a.Resource.List(ctx, q, nil)
 	if err == nil {
-		_, err = decodeItems(ctx, s.codec, listing.Objects, list, items, nil)
+		_, err = decodeItems(ctx, a.codec, listing.Objects, list, items, nil)
 	}
 	return listing.Meta, err
 }
 
 // appendSelected appends the objects that p selects to items. Like a read of the store with selectors, it fetches
 // pages, which grow, until it has as many objects as q allows.
-func (s *adapter) appendSelected(ctx context.Context, q ListRequest, p *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
+func (a *adapter) appendSelected(ctx context.Context, q ListRequest, p *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
 	for q.Label, q.Field = nil, nil; ; q.Limit = min(q.Limit*2, max(maxPage, p.Limit)) {
-		listing, err := s.Resource.List(ctx, q, nil)
+		listing, err := a.Resource.List(ctx, q, nil)
 		if err != nil {
 			return wire.ListMeta{}, err
 		}
 		if int64(len(listing.Objects)) > q.Limit { // resourceVersion 0 lifts the limit
 			p.Limit = 0
 		}
-		looked, err := decodeItems(ctx, s.codec, listing.Objects, list, items, p)
+		looked, err := decodeItems(ctx, a.codec, listing.Objects, list, items, p)
 		if err != nil {
 			return wire.ListMeta{}, err
 		}
 		listing.Meta.Remaining = nil // as in upstream: only lists without selectors have it
 		if looked < len(listing.Objects) {
-			prefix := strings.TrimSuffix(s.layout.root+q.prefix(), "/")
-			next := s.layout.root + listing.Objects[looked-1].Key() + "\x00"
+			prefix := strings.TrimSuffix(a.layout.root+q.prefix(), "/")
+			next := a.layout.root + listing.Objects[looked-1].Key() + "\x00"
 			listing.Meta.Continue, err = storage.EncodeContinue(next, prefix, listing.Meta.Revision)
 			return listing.Meta, err
 		}
@@ -153,12 +153,12 @@ func (s *adapter) appendSelected(ctx context.Context, q ListRequest, p *storage.
 	}
 }
 
-func (s *adapter) Stats(ctx context.Context) (storage.Stats, error) {
-	if s.Cache == nil || !s.Cache.Ready() {
-		page, err := s.store.Range(ctx, kv.RangeOptions{Prefix: s.layout.root, CountOnly: true})
+func (a *adapter) Stats(ctx context.Context) (storage.Stats, error) {
+	if a.Cache == nil || !a.Cache.Ready() {
+		page, err := a.store.Range(ctx, kv.RangeOptions{Prefix: a.layout.root, CountOnly: true})
 		return storage.Stats{ObjectCount: page.Count}, etcdError(err)
 	}
-	snapshot := s.Cache.Snapshot()
+	snapshot := a.Cache.Snapshot()
 	stats := storage.Stats{ObjectCount: int64(snapshot.Len())}
 	if stats.ObjectCount > 0 {
 		stats.EstimatedAverageObjectSizeBytes = snapshot.Stored() / stats.ObjectCount
@@ -166,19 +166,19 @@ func (s *adapter) Stats(ctx context.Context) (storage.Stats, error) {
 	return stats, nil
 }
 
-func (s *adapter) ReadinessCheck() error {
-	if !s.Ready() {
+func (a *adapter) ReadinessCheck() error {
+	if !a.Ready() {
 		return storage.ErrStorageNotReady
 	}
 	return nil
 }
 
-func (s *adapter) RequestWatchProgress(ctx context.Context) error {
-	return etcdError(s.store.RequestProgress(ctx))
+func (a *adapter) RequestWatchProgress(ctx context.Context) error {
+	return etcdError(a.store.RequestProgress(ctx))
 }
 
-func (s *adapter) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
-	revision, err := s.store.Revision(ctx)
+func (a *adapter) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	revision, err := a.store.Revision(ctx)
 	if err != nil {
 		return 0, etcdError(err)
 	}
@@ -189,17 +189,17 @@ func (s *adapter) GetCurrentResourceVersion(ctx context.Context) (uint64, error)
 }
 
 // EnableResourceSizeEstimation does nothing: sizes are known without estimating.
-func (s *adapter) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
+func (a *adapter) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 	if keys == nil {
 		return errors.New("KeysFunc cannot be nil")
 	}
 	return nil
 }
 
-func (s *adapter) CompactRevision() int64 { return s.store.Compaction() }
+func (a *adapter) CompactRevision() int64 { return a.store.Compaction() }
 
-func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
-	scope, err := s.scope(key, opts.Recursive)
+func (a *adapter) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+	scope, err := a.scope(key, opts.Recursive)
 	if err != nil {
 		return nil, err
 	}
@@ -212,11 +212,11 @@ func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 		Field:             opts.Predicate.Field,
 		Shard:             opts.Predicate.ShardSelector,
 	}
-	late := s.selectsLate(&opts.Predicate)
+	late := a.selectsLate(&opts.Predicate)
 	if late {
 		q.Label, q.Field = nil, nil
 	}
-	w, err := s.Resource.Watch(ctx, q)
+	w, err := a.Resource.Watch(ctx, q)
 	var inStream *StreamError
 	if errors.As(err, &inStream) {
 		return failedWatch(inStream), nil
@@ -224,16 +224,16 @@ func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return nil, err
 	}
-	return newStoreWatch(ctx, s.codec, w, opts, late), nil
+	return newStoreWatch(ctx, a.codec, w, opts, late), nil
 }
 
 // selectsLate reports whether p selects objects only after a webhook has converted them, which may
 // change labels and fields. It makes p safe for concurrent use.
-func (s *adapter) selectsLate(p *storage.SelectionPredicate) bool {
-	if p.Empty() || !s.codec.Converts() {
+func (a *adapter) selectsLate(p *storage.SelectionPredicate) bool {
+	if p.Empty() || !a.codec.Converts() {
 		return false
 	}
-	p.GetAttrs = s.codec.Attrs
+	p.GetAttrs = a.codec.Attrs
 	return true
 }
 

@@ -28,25 +28,25 @@ type present struct {
 	stale bool           // the write takes place even if nothing changes
 }
 
-func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	ctx, end := s.startWriteSpan(ctx, "Create etcd3", key, obj)
+func (a *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	ctx, end := a.startWriteSpan(ctx, "Create etcd3", key, obj)
 	defer end()
-	full, err := s.layout.full(key, false)
+	full, err := a.layout.full(key, false)
 	if err != nil {
 		return err
 	}
-	if version, err := s.codec.Versioner().ObjectResourceVersion(obj); err == nil && version != 0 {
+	if version, err := a.codec.Versioner().ObjectResourceVersion(obj); err == nil && version != 0 {
 		return storage.ErrResourceVersionSetOnCreate
 	}
-	stored, err := s.encode(ctx, obj, 0)
+	stored, err := a.encode(ctx, obj, 0)
 	if err != nil {
 		return err
 	}
 	var next *outcome
 	if out != nil {
-		next = s.outcomeOf(ctx, full, obj, &stored, out)
+		next = a.outcomeOf(ctx, full, obj, &stored, out)
 	}
-	result, err := s.put(ctx, full, stored.Data, 0, ttl, next)
+	result, err := a.put(ctx, full, stored.Data, 0, ttl, next)
 	noteEnd(ctx, "Txn call", "succeeded", err)
 	switch {
 	case err != nil:
@@ -56,13 +56,13 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	case out == nil:
 		return nil
 	}
-	return s.committed(ctx, next, out, result.Revision)
+	return a.committed(ctx, next, out, result.Revision)
 }
 
 // encode encodes an object for the store. size is its approximate size, 0 if that is not known.
-func (s *adapter) encode(ctx context.Context, obj runtime.Object, size int) (encoding.Stored, error) {
+func (a *adapter) encode(ctx context.Context, obj runtime.Object, size int) (encoding.Stored, error) {
 	addSpanEvent(ctx, "About to Encode")
-	stored, err := s.codec.Store(obj, size)
+	stored, err := a.codec.Store(obj, size)
 	noteEnd(ctx, "Encode", "succeeded", err)
 	return stored, err
 }
@@ -74,8 +74,8 @@ func trackStore(ctx context.Context, began time.Time) {
 
 // put encrypts data and writes it if the key is at revision. next, if that is not nil, is
 // offered to the cache.
-func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.WriteResult, error) {
-	value, err := s.codec.Encrypt(ctx, full, data)
+func (a *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.WriteResult, error) {
+	value, err := a.codec.Encrypt(ctx, full, data)
 	noteEnd(ctx, "TransformToStorage", "succeeded", err)
 	if err != nil {
 		return kv.WriteResult{}, err
@@ -83,18 +83,18 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 	var offer *cache.Offer
 	if next != nil && next.cache.Known() {
 		prebuilt := next.cache
-		offer = s.Cache.Offer(prebuilt.Key(), value, 2*len(value), func(revision int64) *cache.Object {
-			return s.written(full, value, &prebuilt, revision)
+		offer = a.Cache.Offer(prebuilt.Key(), value, 2*len(value), func(revision int64) *cache.Object {
+			return a.written(full, value, &prebuilt, revision)
 		})
 		next.offer = offer
 	}
 	began := time.Now()
-	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
+	result, err := a.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
 	trackStore(ctx, began)
 	switch {
 	case offer == nil:
 	case err == nil && result.Committed:
-		s.Cache.Written(offer, result.Revision)
+		a.Cache.Written(offer, result.Revision)
 	default: // the value may have been written: then its event is decoded
 		offer.Withdraw()
 	}
@@ -104,10 +104,10 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 // written returns the cached object of a value.
 //
 // Invariant: it equals the object that decoding the value makes.
-func (s *adapter) written(full string, value []byte, prebuilt *encoding.Prebuilt, revision int64) *cache.Object {
-	o := prebuilt.Object(s.codec, revision, len(value))
-	if invariants.Enabled && o != nil && !s.codec.IsCustom() { // custom ones may ask a webhook
-		want := s.codec.DecodeValue(context.Background(), full, prebuilt.Key(), value, revision)
+func (a *adapter) written(full string, value []byte, prebuilt *encoding.Prebuilt, revision int64) *cache.Object {
+	o := prebuilt.Object(a.codec, revision, len(value))
+	if invariants.Enabled && o != nil && !a.codec.IsCustom() { // custom ones may ask a webhook
+		want := a.codec.DecodeValue(context.Background(), full, prebuilt.Key(), value, revision)
 		if want.Err() == nil && !o.Equal(want) {
 			panic(fmt.Sprintf("registry: %s: a write offers %q, decoding makes %q", full, o.Body(), want.Body()))
 		}
@@ -125,34 +125,34 @@ type outcome struct {
 }
 
 // outcomeOf makes the outcome of storing obj, in an object like out.
-func (s *adapter) outcomeOf(ctx context.Context, full string, obj runtime.Object, stored *encoding.Stored, out runtime.Object) *outcome {
+func (a *adapter) outcomeOf(ctx context.Context, full string, obj runtime.Object, stored *encoding.Stored, out runtime.Object) *outcome {
 	next := &outcome{}
-	if s.Cache != nil {
-		next.cache = s.codec.PrebuildByRule(s.layout.rest(full), stored)
+	if a.Cache != nil {
+		next.cache = a.codec.PrebuildByRule(a.layout.rest(full), stored)
 	}
 	alike := next.cache.Known()
 	if alike && writtenOf(ctx) != nil && reflect.TypeOf(obj) == reflect.TypeOf(out) {
 		next.obj, next.data = obj, stored.Data
 	} else {
-		next.obj, next.err = stored.Decode(s.codec, newLike(out))
+		next.obj, next.err = stored.Decode(a.codec, newLike(out))
 	}
-	if noteEnd(ctx, "decode", "succeeded", next.err); next.err == nil && s.Cache != nil && !alike {
-		next.cache = s.codec.Prebuild(s.layout.rest(full), stored, next.obj)
+	if noteEnd(ctx, "decode", "succeeded", next.err); next.err == nil && a.Cache != nil && !alike {
+		next.cache = a.codec.Prebuild(a.layout.rest(full), stored, next.obj)
 	}
 	return next
 }
 
 // committed sets out to the object that was stored at revision.
-func (s *adapter) committed(ctx context.Context, next *outcome, out runtime.Object, revision int64) error {
+func (a *adapter) committed(ctx context.Context, next *outcome, out runtime.Object, revision int64) error {
 	if next.err != nil {
 		return next.err
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(next.obj).Elem())
-	if err := s.codec.SetRevision(out, revision); err != nil {
+	if err := a.codec.SetRevision(out, revision); err != nil {
 		return err
 	}
 	if next.offer != nil && next.cache.Plain {
-		writtenOf(ctx).note(written{codec: s.codec, result: out, data: next.data, revision: revision, offer: next.offer})
+		writtenOf(ctx).note(written{codec: a.codec, result: out, data: next.data, revision: revision, offer: next.offer})
 	}
 	return nil
 }
@@ -170,52 +170,52 @@ func newLike(obj runtime.Object) runtime.Object {
 // is none. Results of writes matter because the deletion of a pod takes two writes in quick succession.
 //
 // Decorated objects differ from stored ones, so suggestion does not use them.
-func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
-	if s.Cache != nil && s.Cache.Ready() && s.codec.Decorate == nil {
-		ahead := s.Cache.Unapplied(s.layout.rest(full))
-		snapshot := s.Cache.Snapshot()
-		o := snapshot.Get(s.layout.rest(full))
+func (a *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
+	if a.Cache != nil && a.Cache.Ready() && a.codec.Decorate == nil {
+		ahead := a.Cache.Unapplied(a.layout.rest(full))
+		snapshot := a.Cache.Snapshot()
+		o := snapshot.Get(a.layout.rest(full))
 		if ahead != nil && ahead.Revision() > snapshot.Revision() {
 			o = ahead
 		}
-		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
+		if o == nil || o.Err() != nil || snapshot.History() != a.store.Replacements() {
 			return nil, nil
 		}
 		p := &present{obj: newLike(like), rev: o.Revision(), from: o, bytes: o.Body()}
-		return p, s.codec.Restore(p.bytes, p.obj)
+		return p, a.codec.Restore(p.bytes, p.obj)
 	}
 	if given == nil {
 		return nil, nil
 	}
-	revision, err := s.codec.Versioner().ObjectResourceVersion(given)
+	revision, err := a.codec.Versioner().ObjectResourceVersion(given)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get resource version: %w", err)
 	}
 	p := &present{obj: given, rev: int64(revision)}
-	if p.bytes, err = s.codec.EncodeStored(given); err != nil {
+	if p.bytes, err = a.codec.EncodeStored(given); err != nil {
 		return nil, err
 	}
-	return p, s.codec.SetRevision(given, p.rev)
+	return p, a.codec.SetRevision(given, p.rev)
 }
 
 // unchanged reports whether p is known to be stored as next.
-func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
+func (a *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.stale || p.rev == 0 {
 		return false
 	}
 	if p.from == nil {
 		return bytes.Equal(next.Data, p.bytes)
 	}
-	if size := p.from.Stored(); !s.codec.Encrypted && size != 0 && size != int64(len(next.Data)) {
+	if size := p.from.Stored(); !a.codec.Encrypted && size != 0 && size != int64(len(next.Data)) {
 		return false // the store has other bytes
 	}
-	return s.codec.StoresAs(p.from, p.bytes, next)
+	return a.codec.StoresAs(p.from, p.bytes, next)
 }
 
-func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
-	ctx, end := s.startWriteSpan(ctx, "GuaranteedUpdate etcd3", key, destination)
+func (a *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
+	ctx, end := a.startWriteSpan(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
-	full, err := s.layout.full(key, false)
+	full, err := a.layout.full(key, false)
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 		return fmt.Errorf("unable to convert output object to pointer: %w", err)
 	}
 	u := &update{
-		write:  write{adapter: s, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
+		write:  write{adapter: a, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
 		change: tryUpdate,
 	}
 	if err := u.begin(ctx, given); err != nil {
@@ -381,8 +381,8 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	return true, nil
 }
 
-func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
-	full, err := s.layout.full(key, false)
+func (a *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
+	full, err := a.layout.full(key, false)
 	if err != nil {
 		return err
 	}
@@ -390,7 +390,7 @@ func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, pr
 		return fmt.Errorf("unable to convert output object to pointer: %w", err)
 	}
 	d := &deletion{
-		write:    write{adapter: s, full: full, like: out, preconditions: preconditions},
+		write:    write{adapter: a, full: full, like: out, preconditions: preconditions},
 		validate: validate,
 	}
 	d.unread = opts.IgnoreStoreReadError && UnsafeDeleteEnabled()

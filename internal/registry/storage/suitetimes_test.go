@@ -48,9 +48,9 @@ func (f *fixture) patiently(read func() error) {
 type retryingStorage struct{ *fixture }
 
 // GetList implements storage.Interface.
-func (p retryingStorage) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) (err error) {
-	p.patiently(func() error {
-		err = p.fixture.GetList(ctx, key, options, list)
+func (r retryingStorage) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) (err error) {
+	r.patiently(func() error {
+		err = r.fixture.GetList(ctx, key, options, list)
 		return err
 	})
 	return err
@@ -61,11 +61,11 @@ func (p retryingStorage) GetList(ctx context.Context, key string, options storag
 type consistentStorage struct{ *fixture }
 
 // GetList implements storage.Interface.
-func (n consistentStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+func (c consistentStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	if opts.ResourceVersion == "0" {
 		opts.ResourceVersion = ""
 	}
-	return n.fixture.GetList(ctx, key, opts, list)
+	return c.fixture.GetList(ctx, key, opts, list)
 }
 
 // withLongTTLs runs a suite that reads objects which it has written with a TTL of a second.
@@ -126,28 +126,28 @@ func (r *relayedWatch) run() {
 }
 
 // Watch implements storage.Interface.
-func (p *syncedStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
-	w, err := p.Interface.Watch(ctx, key, opts)
+func (s *syncedStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+	w, err := s.Interface.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	const more = 100 // than a suite has events
 	r := &relayedWatch{Interface: w, prefix: key + "/", events: make(chan apiwatch.Event, more), added: make(chan string, more)}
 	go r.run()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.watches = append(p.watches, r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches = append(s.watches, r)
 	return r, nil
 }
 
 // Create implements storage.Interface.
-func (p *syncedStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	if err := p.Interface.Create(ctx, key, obj, out, ttl); err != nil {
+func (s *syncedStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	if err := s.Interface.Create(ctx, key, obj, out, ttl); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	watches := p.watches[:len(p.watches):len(p.watches)]
-	p.mu.Unlock()
+	s.mu.Lock()
+	watches := s.watches[:len(s.watches):len(s.watches)]
+	s.mu.Unlock()
 	for _, w := range watches {
 		if !strings.HasPrefix(key, w.prefix) {
 			continue
@@ -168,8 +168,8 @@ func (p *syncedStorage) Create(ctx context.Context, key string, obj, out runtime
 type slowWatchStorage struct{ storage.Interface }
 
 // Watch implements storage.Interface.
-func (u slowWatchStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
-	w, err := u.Interface.Watch(undeadlined{ctx}, key, opts)
+func (s slowWatchStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+	w, err := s.Interface.Watch(undeadlined{ctx}, key, opts)
 	if err == nil && opts.Predicate.AllowWatchBookmarks {
 		w = watchWithEvent{w}
 	}
@@ -189,10 +189,10 @@ func (undeadlined) Err() error { return nil }
 type watchWithEvent struct{ apiwatch.Interface }
 
 // ResultChan implements watch.Interface of apimachinery.
-func (a watchWithEvent) ResultChan() <-chan apiwatch.Event {
+func (w watchWithEvent) ResultChan() <-chan apiwatch.Event {
 	first := make(chan apiwatch.Event, 1)
 	select {
-	case event, ok := <-a.Interface.ResultChan():
+	case event, ok := <-w.Interface.ResultChan():
 		if ok {
 			first <- event
 		}

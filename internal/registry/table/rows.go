@@ -90,7 +90,7 @@ func partial(gv schema.GroupVersion) encoding.Projection {
 	return encoding.Partial
 }
 
-func (t *Rows) add(p *Printer, o *cache.Object) error {
+func (r *Rows) add(p *Printer, o *cache.Object) error {
 	row, err := p.row(o)
 	if err != nil {
 		return err
@@ -100,24 +100,24 @@ func (t *Rows) add(p *Printer, o *cache.Object) error {
 			return err
 		}
 	}
-	t.buffer = appendRow(t.buffer[:0], row, t.now)
-	t.rows = append(t.rows, row)
-	t.size += len(t.buffer) + len(rowEnd)
+	r.buffer = appendRow(r.buffer[:0], row, r.now)
+	r.rows = append(r.rows, row)
+	r.size += len(r.buffer) + len(rowEnd)
 	return nil
 }
 
 // kept returns the object member of the i-th row if it need not be made.
-func (t *Rows) kept(i int) ([]byte, bool) {
-	if t.none && t.rows[i][0]&rowMetadata == 0 {
+func (r *Rows) kept(i int) ([]byte, bool) {
+	if r.none && r.rows[i][0]&rowMetadata == 0 {
 		return []byte(noObject), true
 	}
-	return t.source.Kept(t.objects[i])
+	return r.source.Kept(r.objects[i])
 }
 
 // Kept reports whether the metadata of all rows are cached.
-func (t *Rows) Kept() bool {
-	for i := range t.rows {
-		if _, ok := t.kept(i); !ok {
+func (r *Rows) Kept() bool {
+	for i := range r.rows {
+		if _, ok := r.kept(i); !ok {
 			return false
 		}
 	}
@@ -125,16 +125,16 @@ func (t *Rows) Kept() bool {
 }
 
 // Size returns the length of the table in bytes. It makes the metadata that are not kept.
-func (t *Rows) Size() (int, error) {
-	size := t.size
-	for i, o := range t.objects {
-		item, ok := t.kept(i)
+func (r *Rows) Size() (int, error) {
+	size := r.size
+	for i, o := range r.objects {
+		item, ok := r.kept(i)
 		if !ok {
 			var err error
-			if item, t.buffer, err = t.source.Next(t.buffer[:0], o); err != nil {
+			if item, r.buffer, err = r.source.Next(r.buffer[:0], o); err != nil {
 				return 0, err
 			}
-			size += len(t.buffer)
+			size += len(r.buffer)
 		}
 		size += len(item)
 	}
@@ -142,22 +142,22 @@ func (t *Rows) Size() (int, error) {
 }
 
 // Write writes the table piece by piece. A piece is valid until write returns.
-func (t *Rows) Write(write func(p []byte)) error {
-	write(t.head)
-	for i, row := range t.rows {
-		t.buffer = t.buffer[:0]
+func (r *Rows) Write(write func(p []byte)) error {
+	write(r.head)
+	for i, row := range r.rows {
+		r.buffer = r.buffer[:0]
 		if i > 0 {
-			t.buffer = append(t.buffer, rowEnd+","...)
+			r.buffer = append(r.buffer, rowEnd+","...)
 		}
-		t.buffer = appendRow(t.buffer, row, t.now)
-		item, ok := t.kept(i)
+		r.buffer = appendRow(r.buffer, row, r.now)
+		item, ok := r.kept(i)
 		if !ok {
 			var err error
-			if item, t.buffer, err = t.source.Next(t.buffer, t.objects[i]); err != nil {
+			if item, r.buffer, err = r.source.Next(r.buffer, r.objects[i]); err != nil {
 				return err
 			}
 		}
-		write(t.buffer)
+		write(r.buffer)
 		if item != nil {
 			write(item)
 		}

@@ -97,17 +97,17 @@ func (w *walker) byTemplate(root *message) bool {
 	return false
 }
 
-// fits reports whether msg, which has the length of c.src, differs from it only in varying gaps.
-func (c *template) fits(msg []byte) bool {
+// fits reports whether msg, which has the length of t.src, differs from it only in varying gaps.
+func (t *template) fits(msg []byte) bool {
 	at := int32(0)
-	for _, i := range c.varying {
-		g := &c.gaps[i]
-		if !bytes.Equal(c.src[at:g.from], msg[at:g.from]) {
+	for _, i := range t.varying {
+		g := &t.gaps[i]
+		if !bytes.Equal(t.src[at:g.from], msg[at:g.from]) {
 			return false
 		}
 		at = g.to
 	}
-	return bytes.Equal(c.src[at:], msg[at:])
+	return bytes.Equal(t.src[at:], msg[at:])
 }
 
 // fill writes the message of w, which fits c: a copy of c.out with the message's own gaps. If the JSON of a
@@ -161,8 +161,8 @@ func prefetch(msg []byte) (sum byte) {
 
 // learn adds to the varying gaps of c those in which msg, which has the same length, differs. It returns false if
 // msg also differs elsewhere.
-func (s *templates) learn(c *template, msg []byte) bool {
-	s.changed = s.changed[:0]
+func (t *templates) learn(c *template, msg []byte) bool {
+	t.changed = t.changed[:0]
 	for at, next := 0, 0; ; next++ {
 		if at = differs(c.src, msg, at); at == len(msg) {
 			break
@@ -173,10 +173,10 @@ func (s *templates) learn(c *template, msg []byte) bool {
 		if next == len(c.gaps) || at < int(c.gaps[next].from) {
 			return false
 		}
-		s.changed = append(s.changed, int32(next))
+		t.changed = append(t.changed, int32(next))
 		at = int(c.gaps[next].to)
 	}
-	c.varying = append(c.varying, s.changed...)
+	c.varying = append(c.varying, t.changed...)
 	slices.Sort(c.varying)
 	c.varying = slices.Compact(c.varying)
 	return true
@@ -203,25 +203,25 @@ func differs(a, b []byte, at int) int {
 }
 
 // wants reports whether to make a template of msg, which fits none.
-func (s *templates) wants(msg []byte) bool {
+func (t *templates) wants(msg []byte) bool {
 	if len(msg) > maxTemplateSize {
 		return false
 	}
-	if s.trust > 0 {
-		s.trust--
+	if t.trust > 0 {
+		t.trust--
 		return true
 	}
-	s.doubted++
-	return s.doubted%doubtEvery == 0
+	t.doubted++
+	return t.doubted%doubtEvery == 0
 }
 
 // add makes a template of a message and its JSON. It keeps gaps and returns a slice for reuse.
-func (s *templates) add(root *message, msg, out []byte, gaps []gap) []gap {
+func (t *templates) add(root *message, msg, out []byte, gaps []gap) []gap {
 	if len(out) > 2*maxTemplateSize {
 		return gaps
 	}
 	slices.SortFunc(gaps, func(a, b gap) int { return int(a.from - b.from) })
-	c := s.free()
+	c := t.free()
 	c.root, c.used = root, false
 	c.src, c.out = append(c.src[:0], msg...), append(c.out[:0], out...)
 	c.gaps, gaps, c.varying = gaps, c.gaps[:0], c.varying[:0]
@@ -229,15 +229,15 @@ func (s *templates) add(root *message, msg, out []byte, gaps []gap) []gap {
 }
 
 // free returns a new template, or one that was not used recently.
-func (s *templates) free() *template {
-	if s.last = len(s.all); s.last < maxTemplates {
-		s.all = append(s.all, template{})
-		return &s.all[s.last]
+func (t *templates) free() *template {
+	if t.last = len(t.all); t.last < maxTemplates {
+		t.all = append(t.all, template{})
+		return &t.all[t.last]
 	}
 	for {
-		s.last = s.hand
-		s.hand = (s.hand + 1) % len(s.all)
-		c := &s.all[s.last]
+		t.last = t.hand
+		t.hand = (t.hand + 1) % len(t.all)
+		c := &t.all[t.last]
 		if !c.used {
 			return c
 		}

@@ -184,11 +184,11 @@ type failingWrites struct {
 }
 
 // Write may fail.
-func (m *failingWrites) Write(b []byte) (int, error) {
-	if m.muted.Load() {
+func (f *failingWrites) Write(b []byte) (int, error) {
+	if f.muted.Load() {
 		return 0, io.ErrShortWrite
 	}
-	return m.Conn.Write(b)
+	return f.Conn.Write(b)
 }
 
 // TestFailedWriteEndsTheConnection checks that the connection ends after a failed write even if it can still be

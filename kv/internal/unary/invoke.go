@@ -188,26 +188,26 @@ func (c *Conn) abandon(stream uint32, k *call) bool {
 }
 
 // result reads the answer of a call that is over, as gRPC does.
-func (k *call) result(answer proto.Message) error {
+func (c *call) result(answer proto.Message) error {
 	switch {
-	case k.http != "200":
-		return httpError(k.http)
-	case k.code == "":
+	case c.http != "200":
+		return httpError(c.http)
+	case c.code == "":
 		return status.Error(codes.Internal, "server closed the stream without sending trailers")
-	case k.code != "0":
-		code, err := strconv.ParseUint(k.code, 10, 32)
+	case c.code != "0":
+		code, err := strconv.ParseUint(c.code, 10, 32)
 		if err != nil || code == 0 { // code 0 would not be an error
-			return status.Errorf(codes.Internal, "malformed grpc-status %q", k.code)
+			return status.Errorf(codes.Internal, "malformed grpc-status %q", c.code)
 		}
-		message, err := url.PathUnescape(k.message)
+		message, err := url.PathUnescape(c.message)
 		if err != nil { // malformed
-			message = k.message
+			message = c.message
 		}
 		return status.Error(codes.Code(code), message)
-	case len(k.answer) < prefix || k.answer[0] != 0 || int(binary.BigEndian.Uint32(k.answer[1:])) != len(k.answer)-prefix:
+	case len(c.answer) < prefix || c.answer[0] != 0 || int(binary.BigEndian.Uint32(c.answer[1:])) != len(c.answer)-prefix:
 		return status.Error(codes.Internal, "malformed answer")
 	}
-	if err := proto.Unmarshal(k.answer[prefix:], answer); err != nil {
+	if err := proto.Unmarshal(c.answer[prefix:], answer); err != nil {
 		return status.Errorf(codes.Internal, "malformed answer: %v", err)
 	}
 	return nil

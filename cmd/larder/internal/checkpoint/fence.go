@@ -44,23 +44,23 @@ type fenced struct {
 }
 
 // Put implements kv.Store.
-func (s *fenced) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.WriteResult, error) {
-	s.fence.mu.RLock()
-	defer s.fence.mu.RUnlock()
-	if err := s.fence.check(ctx); err != nil {
+func (f *fenced) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.WriteResult, error) {
+	f.fence.mu.RLock()
+	defer f.fence.mu.RUnlock()
+	if err := f.fence.check(ctx); err != nil {
 		return kv.WriteResult{}, err
 	}
-	return s.Store.Put(ctx, key, value, opts)
+	return f.Store.Put(ctx, key, value, opts)
 }
 
 // Delete implements kv.Store.
-func (s *fenced) Delete(ctx context.Context, key string, ifRevision int64) (kv.WriteResult, error) {
-	s.fence.mu.RLock()
-	defer s.fence.mu.RUnlock()
-	if err := s.fence.check(ctx); err != nil {
+func (f *fenced) Delete(ctx context.Context, key string, ifRevision int64) (kv.WriteResult, error) {
+	f.fence.mu.RLock()
+	defer f.fence.mu.RUnlock()
+	if err := f.fence.check(ctx); err != nil {
 		return kv.WriteResult{}, err
 	}
-	return s.Store.Delete(ctx, key, ifRevision)
+	return f.Store.Delete(ctx, key, ifRevision)
 }
 
 // check returns a conflict for a request that was received before the fence was raised. Clients handle a

@@ -56,10 +56,10 @@ func readWatch(from io.Reader, changes int, paced <-chan struct{}) (t received) 
 
 // expired checks that the watch's last event is an Expired error. It returns the requested and the oldest revision
 // that the event names.
-func (t received) expired() (asked, oldest int64, err error) {
-	said := tooOld.FindStringSubmatch(t.status.Message)
-	if t.err != io.EOF || t.status.Kind != "Status" || t.status.Code != http.StatusGone || said == nil {
-		return 0, 0, fmt.Errorf("ends with %+v, %w", t.status, t.err)
+func (r received) expired() (asked, oldest int64, err error) {
+	said := tooOld.FindStringSubmatch(r.status.Message)
+	if r.err != io.EOF || r.status.Kind != "Status" || r.status.Code != http.StatusGone || said == nil {
+		return 0, 0, fmt.Errorf("ends with %+v, %w", r.status, r.err)
 	}
 	asked, _ = strconv.ParseInt(said[1], 10, 64)
 	oldest, _ = strconv.ParseInt(said[2], 10, 64)

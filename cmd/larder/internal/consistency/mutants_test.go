@@ -103,23 +103,23 @@ func correctRecording() *recording {
 }
 
 // check runs every oracle on the recording.
-func (s *recording) check(t *testing.T) (broken []error) {
+func (r *recording) check(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
 	p := tr.past(t, configMaps)
-	broken = slices.Concat(checkWrites(p, s.writes), checkTransactions(p, s.writes), checkLists(p, s.reads), checkFresh(p, s.reads), checkMonotonic(s.reads), checkLabels(s.labels))
+	broken = slices.Concat(checkWrites(p, r.writes), checkTransactions(p, r.writes), checkLists(p, r.reads), checkFresh(p, r.reads), checkMonotonic(r.reads), checkLabels(r.labels))
 	watch := &part{Checker: watchtest.NewChecker(watchtest.Request{After: 9, Selects: func(*watchtest.State) bool { return true }})}
 	l := &load{observed: make(map[version]observation)}
 	watch.alike = func(_ watchtest.Type, o object) { l.alike(configMaps, &replica{name: "one"}, o) }
-	var body io.Reader = strings.NewReader(strings.Join(s.frames, "\n"))
-	if s.torn {
+	var body io.Reader = strings.NewReader(strings.Join(r.frames, "\n"))
+	if r.torn {
 		body = io.MultiReader(body, tornReader{})
 	}
 	expired, err := watch.read(body, func() int64 { return 0 })
 	if expired {
 		err = errors.Join(err, errors.New("W5 Resumable: too old"))
 	}
-	l.alike(configMaps, &replica{name: "other"}, s.others)
+	l.alike(configMaps, &replica{name: "other"}, r.others)
 	return append(broken, slices.Concat(l.broken, []error{err, watch.Verify(&p.history, 0)})...)
 }
 

@@ -48,19 +48,19 @@ type lostResource struct {
 	revisions    map[string]int64 // of all objects, by name
 }
 
-func (s *lostResource) prefix() string { return "/registry/" + s.plural + "/default/" }
-func (s *lostResource) path() string   { return "/api/v1/namespaces/default/" + s.plural }
-func (s *lostResource) name(i int) string {
+func (l *lostResource) prefix() string { return "/registry/" + l.plural + "/default/" }
+func (l *lostResource) path() string   { return "/api/v1/namespaces/default/" + l.plural }
+func (l *lostResource) name(i int) string {
 	return fmt.Sprintf("o%06d", i)
 }
 
-func (s *lostResource) stored(name, word string) []byte {
+func (l *lostResource) stored(name, word string) []byte {
 	text := word
-	if s.kind == "Secret" {
+	if l.kind == "Secret" {
 		text = base64.StdEncoding.EncodeToString([]byte(word))
 	}
 	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":"v1","metadata":{"name":%q,"namespace":"default","uid":"00000000-0000-0000-0000-000000000000","labels":{"of":%q}},"data":{"p":%q}}`,
-		s.kind, name, word, text)
+		l.kind, name, word, text)
 }
 
 // restoring is a cluster of one member, which is restored from a backup.

@@ -51,14 +51,14 @@ func newDecisionFallback(bound time.Duration) *decisionFallback {
 }
 
 // authenticator returns an authenticator that falls back on next's last decisions about tokens.
-func (s *decisionFallback) authenticator(next authenticator.Request) authenticator.Request {
+func (d *decisionFallback) authenticator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-		key, ok := s.credentialKey(req)
+		key, ok := d.credentialKey(req)
 		if !ok {
 			return next.AuthenticateRequest(req)
 		}
-		last := s.users.get(key)
-		if last != nil && last.response != nil && s.isPaused() {
+		last := d.users.get(key)
+		if last != nil && last.response != nil && d.isPaused() {
 			return last.response, true, nil
 		}
 		ctx, cancel := last.limit(req.Context())
@@ -66,7 +66,7 @@ func (s *decisionFallback) authenticator(next authenticator.Request) authenticat
 		asked := time.Now()
 		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
 		if err != nil && auth.IsUnreachable(err) {
-			s.fail(req.Context())
+			d.fail(req.Context())
 			if last != nil && last.response != nil {
 				return last.response, true, nil
 			}
@@ -79,20 +79,20 @@ func (s *decisionFallback) authenticator(next authenticator.Request) authenticat
 		if ok && err == nil {
 			now.response = resp
 		}
-		s.users.add(key, now)
+		d.users.add(key, now)
 		return resp, ok, err
 	})
 }
 
 // authorizer returns an authorizer that falls back on next's last decisions.
-func (s *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
+func (d *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		key, err := s.attributesKey(a)
+		key, err := d.attributesKey(a)
 		if err != nil {
 			return next.Authorize(ctx, a)
 		}
-		last := s.decisions.get(key)
-		if last != nil && s.isPaused() {
+		last := d.decisions.get(key)
+		if last != nil && d.isPaused() {
 			return last.decision, last.reason, nil
 		}
 		limited, cancel := last.limit(ctx)
@@ -101,11 +101,11 @@ func (s *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Aut
 		decision, reason, err := next.Authorize(limited, a)
 		switch {
 		case err == nil || decision != authorizer.DecisionNoOpinion:
-			s.decisions.add(key, &pastDecision{asked: asked, decision: decision, reason: reason})
+			d.decisions.add(key, &pastDecision{asked: asked, decision: decision, reason: reason})
 		case mayNotReview(err) && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
 			return decision, reason, utilerrors.NewAggregate([]error{relay.ErrNoReviews, err})
 		case auth.IsUnreachable(err):
-			s.fail(ctx)
+			d.fail(ctx)
 			if last != nil {
 				return last.decision, last.reason, nil
 			}
@@ -123,31 +123,31 @@ func mayNotReview(err error) bool {
 }
 
 // fail records that the upstream has not responded, unless the client's own context has ended.
-func (s *decisionFallback) fail(ctx context.Context) {
+func (d *decisionFallback) fail(ctx context.Context) {
 	if ctx.Err() == nil {
 		now := time.Now()
-		s.failed.Store(&now)
+		d.failed.Store(&now)
 	}
 }
 
 // isPaused reports whether requests to the upstream are paused.
-func (s *decisionFallback) isPaused() bool {
-	failed := s.failed.Load()
+func (d *decisionFallback) isPaused() bool {
+	failed := d.failed.Load()
 	return failed != nil && time.Since(*failed) < fallbackPause
 }
 
 // credentialKey returns a digest of the credentials of req. It returns false if req has no token, so that the
 // upstream does not decide.
-func (s *decisionFallback) credentialKey(req *http.Request) (key digest, ok bool) {
+func (d *decisionFallback) credentialKey(req *http.Request) (key digest, ok bool) {
 	b := fmt.Appendf(nil, "%q %q ", req.Header["Authorization"], req.Header["Sec-Websocket-Protocol"])
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		b = append(b, req.TLS.PeerCertificates[0].Raw...)
 	}
-	return s.digester.Digest(b), len(req.Header["Authorization"])+len(req.Header["Sec-Websocket-Protocol"]) > 0
+	return d.digester.Digest(b), len(req.Header["Authorization"])+len(req.Header["Sec-Websocket-Protocol"]) > 0
 }
 
 // attributesKey returns a digest of all attributes that a SubjectAccessReview contains.
-func (s *decisionFallback) attributesKey(a authorizer.Attributes) (key digest, err error) {
+func (d *decisionFallback) attributesKey(a authorizer.Attributes) (key digest, err error) {
 	fields, err := a.GetFieldSelector()
 	if err != nil {
 		return key, err
@@ -157,7 +157,7 @@ func (s *decisionFallback) attributesKey(a authorizer.Attributes) (key digest, e
 		return key, err
 	}
 	u := a.GetUser()
-	return s.digester.Digest(fmt.Appendf(nil, "%q", []any{
+	return d.digester.Digest(fmt.Appendf(nil, "%q", []any{
 		u.GetName(), u.GetUID(), u.GetGroups(), u.GetExtra(), a.GetVerb(), a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName(),
 		a.GetAPIGroup(), a.GetAPIVersion(), a.GetPath(), a.IsResourceRequest(), fields, labels,
 	})), nil // quoting makes the text unambiguous
@@ -175,8 +175,8 @@ type pastDecision struct {
 }
 
 // limit returns the context of a request to the upstream. It ends early if there is a last decision.
-func (r *pastDecision) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if r == nil {
+func (p *pastDecision) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p == nil {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, fallbackTimeout)
@@ -191,21 +191,21 @@ type decisionCache struct {
 }
 
 // get returns the decision of a key, nil if there is none or it has expired.
-func (m *decisionCache) get(key digest) *pastDecision {
-	known, _ := m.entries.Get(key)
+func (d *decisionCache) get(key digest) *pastDecision {
+	known, _ := d.entries.Get(key)
 	r, _ := known.(*pastDecision)
 	return r
 }
 
 // add stores a decision unless it is too large, or there is the decision of a later request.
-func (m *decisionCache) add(key digest, r *pastDecision) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if last := m.get(key); last != nil && last.asked.After(r.asked) || len(r.reason) > maxDecisionSize {
+func (d *decisionCache) add(key digest, r *pastDecision) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if last := d.get(key); last != nil && last.asked.After(r.asked) || len(r.reason) > maxDecisionSize {
 		return
 	}
 	if r.response != nil && len(fmt.Sprint(r.response.User)) > maxDecisionSize {
 		return
 	}
-	m.entries.Add(key, r, m.bound-time.Since(r.asked))
+	d.entries.Add(key, r, d.bound-time.Since(r.asked))
 }

@@ -108,8 +108,8 @@ func clientFor(config *rest.Config) (*http.Client, error) {
 // noRedirects rejects redirects, because the transport would send the relay's credentials to any server.
 type noRedirects struct{ http.RoundTripper }
 
-func (d noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := d.RoundTripper.RoundTrip(req)
+func (n noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := n.RoundTripper.RoundTrip(req)
 	if err == nil && resp.StatusCode/100 == 3 {
 		resp.Body.Close()
 		return nil, fmt.Errorf("relay: the upstream answers %s with a redirect to %q", req.URL.Path, resp.Header.Get("Location"))

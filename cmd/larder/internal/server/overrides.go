@@ -83,13 +83,13 @@ func (s *Server) awaitOverrides(ctx context.Context) error {
 // refuseUnmoved returns an error if a custom resource, CRDs or APIServices belong into a, but have objects only in main,
 // the store of --etcd-servers. kube-apiserver always keeps them in main. If they seemed to be deleted, the garbage
 // collector would delete the objects that they own.
-func (a *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
-	for _, gr := range a.resources {
+func (o *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
+	for _, gr := range o.resources {
 		if gr.Group == "" {
 			continue // these resources are never in the core group
 		}
 		var counts [2]int64
-		for i, store := range []*kv.Etcd{main, a.store} {
+		for i, store := range []*kv.Etcd{main, o.store} {
 			prefix := path.Join(root, gr.Group, gr.Resource) + "/" // built-in resources have other prefixes
 			page, err := store.Range(ctx, kv.RangeOptions{Prefix: prefix, CountOnly: true})
 			if err != nil {
@@ -99,7 +99,7 @@ func (a *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string
 		}
 		if counts[0] > 0 && counts[1] == 0 {
 			return fmt.Errorf("server: --etcd-servers-overrides: the etcd at %s has no %s, but that of --etcd-servers has %d: move them, or omit the override",
-				a.servers, gr, counts[0])
+				o.servers, gr, counts[0])
 		}
 	}
 	return nil

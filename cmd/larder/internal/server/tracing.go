@@ -106,14 +106,14 @@ func (t *traces) storeStats() stats.Handler {
 type messages struct{ stats.Handler }
 
 // HandleRPC implements stats.Handler.
-func (h messages) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (m messages) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	switch s := s.(type) {
 	case *stats.OutPayload:
 		addMessage(ctx, "SENT", s.CompressedLength, s.Length)
 	case *stats.InPayload:
 		addMessage(ctx, "RECEIVED", s.CompressedLength, s.Length)
 	}
-	h.Handler.HandleRPC(ctx, s)
+	m.Handler.HandleRPC(ctx, s)
 }
 
 func addMessage(ctx context.Context, kind string, compressed, uncompressed int) {

@@ -23,7 +23,7 @@ import (
 // roundTripper is a function.
 type roundTripper func(*http.Request) (*http.Response, error)
 
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 // TestEarlyRequestsWait checks that a request before the server serves waits until its context ends.
 func TestEarlyRequestsWait(t *testing.T) {
