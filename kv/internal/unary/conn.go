@@ -296,6 +296,9 @@ func (c *Conn) checkPeer(last *tick) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pongLocked()
+	if !c.writing {
+		_ = c.conn.SetWriteDeadline(time.Time{}) // TLS writes while it reads: it answers key updates
+	}
 	if len(c.underWay) == 0 || c.frames != last.frames {
 		last.silent = 0
 	} else if last.silent++; last.silent == keepAfter {

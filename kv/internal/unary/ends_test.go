@@ -65,6 +65,26 @@ func TestIdleConnectionEndsWhenRetired(t *testing.T) {
 	}
 }
 
+// TestIdleConnectionCanBeWritten checks that the deadline of the last write has no effect on an idle connection, where
+// TLS may have to answer an update of keys.
+func TestIdleConnectionCanBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		result := p.putBytes(t.Context(), 1)
+		p.request()
+		p.answer(1)
+		if err := <-result; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * stuckAfter * Tick)
+		go io.Copy(io.Discard, p.conn)
+		if _, err := p.c.conn.Write([]byte{0}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestPingsAreAnswered checks that one ping, or many at once, are answered with a call or at the next Tick. When the
 // peer goes away, which may wait for them, they are answered at once.
 func TestPingsAreAnswered(t *testing.T) {
