@@ -33,7 +33,7 @@
 // Once a call has lasted one or two Ticks, the connection accepts no more calls, so
 // that its owner may use another peer. Running calls continue, and the connection ends with
 // the last of them. While calls run and nothing comes from the peer, Run sends a ping,
-// as gRPC's keepalive does. An inline call fails if the peer sends nothing for one Tick.
+// as gRPC's keepalive does. An inline call fails after one Tick.
 //
 // # Locks and goroutines
 //
@@ -157,8 +157,12 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	c.reader.SetMaxReadFrameSize(frameSize)
 	c.decoder = hpack.NewDecoder(4<<10, c.fieldLocked)
 	c.decoder.SetMaxStringLength(maxHeaders)
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := c.handshake(); err != nil {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	err := c.handshake()
+	if !stop() {
+		err = ctx.Err()
+	}
+	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("unary: %w", err)
 	}

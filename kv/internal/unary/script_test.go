@@ -319,6 +319,32 @@ func TestPeerThatSpeaksSomethingElse(t *testing.T) {
 	}
 }
 
+// endingConn ends a context with each read.
+type endingConn struct {
+	net.Conn
+	end context.CancelFunc
+}
+
+func (e endingConn) Read(p []byte) (int, error) {
+	defer e.end()
+	return e.Conn.Read(p)
+}
+
+// TestOpenEndsWithItsContext checks that Open returns no connection that its context has closed.
+func TestOpenEndsWithItsContext(t *testing.T) {
+	here, there := net.Pipe()
+	defer there.Close()
+	go func() {
+		go io.Copy(io.Discard, there)
+		_ = http2.NewFramer(there, nil).WriteSettings()
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, err := Open(ctx, endingConn{here, cancel}, "http", "server:1", "test"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 // TestUnwrittenCallsAreUnsent checks that a call that waits while another one is written fails with ErrUnsent when the
 // connection breaks, and that the other one does not.
 func TestUnwrittenCallsAreUnsent(t *testing.T) {
