@@ -172,8 +172,11 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 		}
 	}
 	end := base.position - Position(len(events))
-	before, _, lapped := c.log.ring.Read(at, nil, int(end)-int(at))
-	if lapped || at > end { // found in the next epoch
+	if at > end { // found in the next epoch
+		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
+	}
+	before, _, lapped := c.log.ring.Read(at, nil, int(end-at))
+	if lapped {
 		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
 	}
 	s := base.withoutIndexes().clone()

@@ -426,7 +426,7 @@ func TestTailReopensStalledWatch(t *testing.T) {
 	})
 }
 
-func TestFullQueuesLoseTheirPlace(t *testing.T) {
+func TestFullQueuesLoseTheirPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry/", QueueBytes: 1000})

@@ -117,33 +117,33 @@ var (
 	errIdle   = errors.New("httpapi: the connection was idle")
 )
 
-// NewConn returns a connection over c, whose handshake is over.
-func (s *Server) NewConn(c net.Conn) *Conn {
-	m := &Conn{
-		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*stream),
+// NewConn returns a connection over raw, whose handshake is over.
+func (s *Server) NewConn(raw net.Conn) *Conn {
+	c := &Conn{
+		s: s, conn: raw, began: time.Now(), streams: make(map[uint32]*stream),
 		window: initialWindow, initial: initialWindow, memory: newMemoryUsage(&s.config), idleSince: time.Now(),
 		flood: flowcontrol.NewTokenBucketPassiveRateLimiter(floodRate, floodBurst),
 	}
 	if invariants.Enabled {
-		m.memoryHolders = make(map[*stream]struct{})
+		c.memoryHolders = make(map[*stream]struct{})
 	}
-	if secure, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
+	if secure, ok := raw.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		state := secure.ConnectionState()
-		m.tls = &state
+		c.tls = &state
 	}
-	m.tcp = socket.TCPOf(c)
-	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
-	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
-	m.framer = http2.NewFramer((*controlWriter)(m), (*frameReader)(m))
-	m.framer.SetMaxReadFrameSize(initialFrame)
-	_ = m.framer.WriteSettings(
+	c.tcp = socket.TCPOf(raw)
+	c.decoder = hpack.NewDecoder(initialTable, c.block.add)
+	c.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
+	c.framer = http2.NewFramer((*controlWriter)(c), (*frameReader)(c))
+	c.framer.SetMaxReadFrameSize(initialFrame)
+	_ = c.framer.WriteSettings(
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(s.config.MaxStreams)},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(s.config.MaxHeaderBytes)},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(streamWindow(&s.config))},
 	)
-	_ = m.framer.WriteWindowUpdate(0, uint32(m.memory.capacity-initialWindow))
-	m.writeMu.Lock() // until handshake: nothing is written before the settings
-	return m
+	_ = c.framer.WriteWindowUpdate(0, uint32(c.memory.capacity-initialWindow))
+	c.writeMu.Lock() // until handshake: nothing is written before the settings
+	return c
 }
 
 // The initial settings of both sides (RFC 9113, 6.5.2 and 6.9.2).
