@@ -96,8 +96,8 @@ func packSize(dst []byte, size int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(min(max(size, 0), math.MaxUint32)))
 }
 
-// objectLabels and objectFields are an Object seen as its labels and fields:
-// converting the pointer makes the interface without an allocation.
+// objectLabels and objectFields implement labels.Labels and fields.Fields for an Object. Converting the pointer does
+// not allocate.
 type (
 	objectLabels Object
 	objectFields Object

@@ -14,9 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestObjectsHoldTheAttributesThatTheyWereMadeOf compares packed labels and fields with the maps that they were
-// made from.
-func TestObjectsHoldTheAttributesThatTheyWereMadeOf(t *testing.T) {
+// TestPackedAttributesEqualTheirMaps compares packed labels and fields with the maps that they were made from.
+func TestPackedAttributesEqualTheirMaps(t *testing.T) {
 	schema := NewResourceSchema("things", nil) // shared: names are learned over all rounds
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.StringN(0, 5, 20), rapid.StringN(120, 140, 400))
@@ -24,9 +23,9 @@ func TestObjectsHoldTheAttributesThatTheyWereMadeOf(t *testing.T) {
 		fieldSet := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "metadata.name", "metadata.namespace"}), text, 0, 6).Draw(t, "fields")
 		key := rapid.SampledFrom([]string{"ns/name", "name", "a/b/c"}).Draw(t, "key")
 		size := rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, math.MaxUint32)).Draw(t, "size")
-		o := NewObject(ObjectConfig{Key: key, Labels: labelSet, Fields: fieldSet, Stored: size}, schema)
-		if o.Stored() != int64(size) {
-			t.Fatalf("stored as %d bytes, want %d", o.Stored(), size)
+		o := NewObject(ObjectConfig{Key: key, Labels: labelSet, Fields: fieldSet, StoredSize: size}, schema)
+		if o.StoredSize() != int64(size) {
+			t.Fatalf("stored as %d bytes, want %d", o.StoredSize(), size)
 		}
 		if o.Namespace()+"/"+o.Name() != key && o.Name() != key || o.Key() != key {
 			t.Fatalf("key %q is namespace %q, name %q", key, o.Namespace(), o.Name())
@@ -53,7 +52,8 @@ func compareLabels(t *rapid.T, o *Object, set labels.Set, name string) {
 	}
 }
 
-func TestBodiesAreWhatWasStored(t *testing.T) {
+// TestBodiesAreTrimmed checks that a body with much spare capacity is copied, and another is not.
+func TestBodiesAreTrimmed(t *testing.T) {
 	grown := make([]byte, 100, 1000)
 	o := NewObject(ObjectConfig{Key: "a", Body: grown}, NewResourceSchema("things", nil))
 	if !bytes.Equal(o.Body(), grown) || cap(o.Body()) > 150 {
@@ -62,7 +62,7 @@ func TestBodiesAreWhatWasStored(t *testing.T) {
 	tight := make([]byte, 100, 108)
 	o = NewObject(ObjectConfig{Key: "a", Body: tight}, NewResourceSchema("things", nil))
 	if &o.Body()[0] != &tight[0] || cap(o.Body()) != 100 {
-		t.Error("a body without waste was copied, or can be appended to")
+		t.Error("a body without spare capacity was copied, or has spare capacity")
 	}
 }
 
@@ -88,8 +88,7 @@ func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
 	}
 }
 
-// TestObjectsAreMadeWhileFieldsAreLearned makes objects on several goroutines while field
-// names are still being learned.
+// TestObjectsAreMadeWhileFieldsAreLearned makes objects concurrently while field names are added to the schema.
 func TestObjectsAreMadeWhileFieldsAreLearned(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	var workers sync.WaitGroup
@@ -118,7 +117,7 @@ func FuzzPacked(f *testing.F) {
 	f.Add("metadata.name", "", "metadata.namespace", "ns")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
 		set := map[string]string{k1: v1, k2: v2}
-		o := NewObject(ObjectConfig{Key: "ns/a", Labels: set, Fields: set, Stored: len(v1)}, NewResourceSchema("things", nil))
+		o := NewObject(ObjectConfig{Key: "ns/a", Labels: set, Fields: set, StoredSize: len(v1)}, NewResourceSchema("things", nil))
 		for _, name := range []string{k1, k2, v1, v2, k1 + k2, ""} {
 			want, has := set[name]
 			if got, ok := o.Labels().Lookup(name); ok != has || got != want {

@@ -311,7 +311,7 @@ func BenchmarkEventOverhead(b *testing.B) {
 			c.Apply(Batch{Revision: o.Revision(), Time: time.Unix(0, 0), Changes: []Change{{o.Key(), o}}})
 		}
 		after := heap()
-		object := float64(before.HeapAlloc) / n // a little too much
+		object := float64(before.HeapAlloc) / n // overestimated
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/n-object, "overhead-B/event")
 		runtime.KeepAlive(c)
 	}

@@ -7,20 +7,19 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Budget limits the bytes that its caches keep besides the bodies of their current objects: secondary
-// encodings, frames, and objects that only the Logs still hold. When the limit is exceeded, encodings
-// and frames are dropped first, and rebuilt on demand. Then Logs drop events early, the
-// largest Log first. Answers stay the same.
+// Budget limits the memory of its caches besides the bodies of their current objects: secondary encodings, frames, and
+// objects that only the Logs still hold. When the limit is exceeded, encodings and frames are dropped first, and
+// rebuilt on demand. Then Logs drop events early, the largest Log first.
 //
-// Encodings in use stay. If all of them were used lately, a new encoding is not kept. Otherwise a
-// reader that repeatedly goes through more than the Budget allows would never find a kept one (E4).
-// Frames and expensive encodings are urgent: others are dropped for them.
+// Recently used encodings stay, and if there is no other, a new encoding is not kept. Otherwise a client that
+// repeatedly lists more than the Budget holds would never find a kept encoding (E4). Frames and expensive encodings are
+// urgent: others are dropped for them.
 //
 // A share is a Budget for some of the caches. Other caches may use only the part that it leaves unused (E6).
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
-	whole  *Budget // counts what this share takes; nil if this is no share, or not counted
+	parent *Budget // of a share: also counts the bytes of the share; nil without a fixed limit
 
 	total    atomic.Int64 // of encodings and frames, with their overhead
 	logBytes atomic.Int64
@@ -29,16 +28,16 @@ type Budget struct {
 	logs     sync.Map      // of *Log: the Logs that hold events
 	round    atomic.Uint32 // counts how often refused has reached the limit
 
-	mu      sync.Mutex // guards the list of kept encodings and frames, refused, and additions to total
-	edge    stored     // the sentinel of that circular list: edge.newer is the oldest element, edge.older the newest
-	refused int64      // bytes not kept in this round
+	mu       sync.Mutex // guards the list of kept encodings and frames, refused, and additions to total
+	sentinel stored     // of that circular list: sentinel.newer is the oldest element, sentinel.older the newest
+	refused  int64      // bytes not kept in this round
 }
 
 const (
 	// idleRounds is how many rounds an encoding must be unused to be dropped for another.
 	idleRounds = 4
-	// maxTries is how many encodings are examined to find an idle one. For an urgent encoding the search continues to
-	// maxUrgent, to find one that is not urgent itself.
+	// maxTries is how many encodings are examined to find an idle one. For an urgent encoding the search for one that
+	// is not urgent continues to maxUrgent.
 	maxTries  = 8
 	maxUrgent = 32
 )
@@ -46,26 +45,26 @@ const (
 // NewBudget returns a Budget of limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget {
 	b := &Budget{limit: limit}
-	b.edge.older, b.edge.newer = &b.edge, &b.edge
+	b.sentinel.older, b.sentinel.newer = &b.sentinel, &b.sentinel
 	return b
 }
 
-// NewShare returns a Budget with its own limit; 0 or less keeps nothing. If b has a fixed limit, the share is
-// a part of it, and the caches that use b directly have the rest.
+// NewShare returns a Budget with its own limit; 0 or less keeps nothing. If b has a fixed limit, the share is a part of
+// it.
 func (b *Budget) NewShare(limit int64) *Budget {
 	share := NewBudget(max(limit, 1))
 	if b.limit > 0 {
-		share.whole = b
+		share.parent = b
 	}
 	return share
 }
 
-// Growth says how a Budget grows with the bodies (E5). Encodings and frames may take half as much
-// as the bodies. Together with the Logs' past events they may take twice as much.
+// Growth configures a Budget that grows with the bodies (E5). Encodings and frames may take half as much as the bodies.
+// Together with the Logs' past events they may take twice as much.
 type Growth struct {
-	Encodings int64 // the least limit of encodings and frames
-	All       int64 // the least limit of encodings, frames and past events
-	Most      int64 // the highest value of both limits; greater than 0
+	MinEncodings int64 // minimum limit of encodings and frames
+	MinTotal     int64 // minimum limit of encodings, frames and past events
+	Max          int64 // maximum of both limits; greater than 0
 }
 
 // NewGrowingBudget returns a Budget that grows and shrinks with the bodies.
@@ -84,21 +83,21 @@ func (b *Budget) LogBytes() int64 { return b.logBytes.Load() }
 // Limit returns the bytes allowed for encodings and frames, 0 or less for no limit.
 func (b *Budget) Limit() int64 {
 	if g := b.growth; g != nil {
-		return min(max(g.Encodings, b.bodies.Load()/2), g.Most)
+		return min(max(g.MinEncodings, b.bodies.Load()/2), g.Max)
 	}
-	return b.rest()
+	return b.unshared()
 }
 
-// LimitOfAll returns the bytes allowed for encodings, frames and the Logs' past events, 0 or less for no limit.
-func (b *Budget) LimitOfAll() int64 {
+// TotalLimit returns the bytes allowed for encodings, frames and the Logs' past events, 0 or less for no limit.
+func (b *Budget) TotalLimit() int64 {
 	if g := b.growth; g != nil {
-		return min(max(g.All, 2*b.bodies.Load()), g.Most)
+		return min(max(g.MinTotal, 2*b.bodies.Load()), g.Max)
 	}
-	return b.rest()
+	return b.unshared()
 }
 
-// rest returns the part of a fixed limit that the shares do not use.
-func (b *Budget) rest() int64 {
+// unshared returns the part of a fixed limit that the shares do not use.
+func (b *Budget) unshared() int64 {
 	if b.limit <= 0 {
 		return 0
 	}
@@ -107,24 +106,24 @@ func (b *Budget) rest() int64 {
 
 // count adds bytes, which may be negative, to one of the Budget's sums.
 func (b *Budget) count(sum *atomic.Int64, bytes int64) int64 {
-	if b.whole != nil {
-		b.whole.shares.Add(bytes)
+	if b.parent != nil {
+		b.parent.shares.Add(bytes)
 	}
 	return sum.Add(bytes)
 }
 
-// excess returns by how many bytes a limit is exceeded if more bytes are added.
-func (b *Budget) excess(more int64) int64 {
-	limit, all := b.Limit(), b.LimitOfAll()
+// excess returns by how many bytes a limit will be exceeded after an addition.
+func (b *Budget) excess(added int64) int64 {
+	limit, all := b.Limit(), b.TotalLimit()
 	if limit <= 0 {
 		return 0
 	}
-	encodings := b.total.Load() + more
+	encodings := b.total.Load() + added
 	return max(encodings-limit, encodings+b.logBytes.Load()-all, 0)
 }
 
-// used records that s was used. It writes only once a round, so that readers do not contend.
-func (b *Budget) used(s *stored) {
+// touch records that s was used. It writes only once a round, so that readers do not contend.
+func (b *Budget) touch(s *stored) {
 	if now := b.round.Load(); s.round.Load() != now {
 		s.round.Store(now)
 	}
@@ -132,12 +131,12 @@ func (b *Budget) used(s *stored) {
 
 // add publishes s in its cell if there is room, or room can be made.
 func (b *Budget) add(owner *cells, s *stored) {
-	if b.insert(owner, s) && b.whole != nil {
-		b.whole.evictExcess()
+	if b.insert(owner, s) && b.parent != nil {
+		b.parent.evictExcess()
 	}
 }
 
-// insert is add without making room in b.whole. It reports whether s was published.
+// insert is add without making room in b.parent. It reports whether s was published.
 func (b *Budget) insert(owner *cells, s *stored) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,7 +146,7 @@ func (b *Budget) insert(owner *cells, s *stored) bool {
 		return false
 	}
 	if !b.roomLocked(s.cost(), s.urgent) {
-		s.schema.Refuse()
+		s.schema.CountRefused()
 		return false
 	}
 	s.round.Store(b.round.Load())
@@ -177,8 +176,8 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 		return false
 	}
 	for tries := 0; b.excess(cost) > 0; tries++ {
-		s := b.edge.newer
-		if s == &b.edge || tries >= maxTries && !urgent {
+		s := b.sentinel.newer
+		if s == &b.sentinel || tries >= maxTries && !urgent {
 			b.refuseLocked(cost)
 			return false
 		}
@@ -193,7 +192,7 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	return true
 }
 
-// refuseLocked counts an encoding that is not kept. When these add up to the limit, the next round begins.
+// refuseLocked counts an encoding that is not kept. When their bytes reach the limit, the next round begins.
 func (b *Budget) refuseLocked(cost int64) {
 	if b.refused += cost; b.refused >= b.Limit() {
 		b.refused = 0
@@ -206,8 +205,8 @@ func (b *Budget) refuseLocked(cost int64) {
 func (b *Budget) addLogBytes(bytes int64) {
 	b.count(&b.logBytes, bytes)
 	b.evictExcess()
-	if b.whole != nil {
-		b.whole.evictExcess()
+	if b.parent != nil {
+		b.parent.evictExcess()
 	}
 }
 
@@ -218,13 +217,13 @@ func (b *Budget) evictExcess() {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.edge.newer != &b.edge && b.excess(0) > 0 {
-		b.evictLocked(b.edge.newer)
+	for b.sentinel.newer != &b.sentinel && b.excess(0) > 0 {
+		b.evictLocked(b.sentinel.newer)
 	}
 }
 
-// makeRoom makes the largest Logs drop events until there is room for an addition to own, whose writer
-// calls it. It skips a Log that is being written, because that Log's own writer makes room.
+// makeRoom makes the largest Logs drop events until own has room for an addition. The writer of own calls it. It stops
+// at another Log that is being written, because that Log's writer makes room.
 func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	for b.exhausted(cost) {
 		switch largest := b.largestLog(own, adding, cost); {
@@ -238,14 +237,14 @@ func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	}
 }
 
-// exhausted reports whether Logs alone exceed the limit if more is added.
-func (b *Budget) exhausted(more int64) bool {
-	all := b.LimitOfAll()
-	return all > 0 && b.logBytes.Load()+more > all
+// exhausted reports whether Logs alone will exceed the limit after an addition.
+func (b *Budget) exhausted(added int64) bool {
+	all := b.TotalLimit()
+	return all > 0 && b.logBytes.Load()+added > all
 }
 
 func (b *Budget) appendLocked(s *stored) {
-	s.older, s.newer = b.edge.older, &b.edge
+	s.older, s.newer = b.sentinel.older, &b.sentinel
 	s.older.newer, s.newer.older = s, s
 }
 
@@ -254,7 +253,7 @@ func (b *Budget) unlinkLocked(s *stored) {
 	s.older, s.newer = nil, nil
 }
 
-// evictLocked drops s to make room, and counts that.
+// evictLocked drops s to make room, and counts the eviction.
 func (b *Budget) evictLocked(s *stored) {
 	if s.frame {
 		s.schema.pressure.frames.Add(1)
@@ -276,21 +275,21 @@ func (b *Budget) dropLocked(s *stored) {
 	s.cell.kept.Store(nil)
 }
 
-func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
+func (s *stored) cost() int64 { return int64(s.allocated) + storedOverhead }
 
-// largestLog returns the Log with the most bytes among those that can drop events. It counts the events that are about
-// to be added to own: adding is their number, cost their bytes.
+// largestLog returns the Log with the most bytes among those that can drop events. The size of own includes the events
+// that are about to be added: adding is their number, cost their bytes.
 func (b *Budget) largestLog(own *Log, adding int, cost int64) (largest *Log) {
-	var most int64
-	if own.spare(adding) {
-		if largest, most = own, own.Bytes()+cost; most > b.LimitOfAll()/2 {
+	var bytesHeld int64
+	if own.canDrop(adding) {
+		if largest, bytesHeld = own, own.Bytes()+cost; bytesHeld > b.TotalLimit()/2 {
 			return own // the usual case: no other Log can hold much more
 		}
 	}
 	for other := range b.logs.Range {
 		l := other.(*Log)
-		if bytes := l.Bytes(); bytes > most && l.spare(0) {
-			largest, most = l, bytes
+		if bytes := l.Bytes(); bytes > bytesHeld && l.canDrop(0) {
+			largest, bytesHeld = l, bytes
 		}
 	}
 	return largest

@@ -25,8 +25,8 @@ func budgetObjects(schema *ResourceSchema, n int) []*Object {
 	return objects
 }
 
-// TestScansBeyondTheBudgetKeepWhatFits reads more than the budget allows again and again. As much as the
-// budget allows must be kept.
+// TestScansBeyondTheBudgetKeepWhatFits repeatedly reads more encodings than the budget allows. As many as fit must be
+// kept.
 func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
@@ -53,7 +53,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 		scan(t, objects, 2)
 	}
 	if made := scan(t, objects, 2); made > n/10 {
-		t.Errorf("%d of %d are still made each time", made, n)
+		t.Errorf("%d of %d are made again in each scan", made, n)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	revision := int64(2)
 	for ; budget.Used() > 0; revision++ {
 		if c.Log().Oldest() != 1 {
-			t.Fatal("the log forgot before encodings were dropped")
+			t.Fatal("the log dropped events before encodings were dropped")
 		}
 		apply(revision)
 	}
@@ -140,7 +140,7 @@ func TestEventsOfLargeObjectsFitTheBudget(t *testing.T) {
 
 // TestGrowingBudgetsFollowTheBodies checks that a growing budget follows the bodies of all caches that share it.
 func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
-	budget := NewGrowingBudget(Growth{Encodings: 700, All: 1000, Most: 8000})
+	budget := NewGrowingBudget(Growth{MinEncodings: 700, MinTotal: 1000, Max: 8000})
 	var caches []*Cache
 	for _, want := range []struct{ encodings, all int64 }{{700, 2500}, {1250, 5000}, {1875, 7500}, {2500, 8000}} {
 		schema := NewResourceSchema("things", budget)
@@ -151,15 +151,15 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 		body := make([]byte, 1250)
 		c.Reset([]*Object{NewObject(ObjectConfig{Key: "a", Revision: 1, Body: body}, schema)}, 1)
 		caches = append(caches, c)
-		if budget.Limit() != want.encodings || budget.LimitOfAll() != want.all {
-			t.Errorf("limit %d and %d, want %d", budget.Limit(), budget.LimitOfAll(), want)
+		if budget.Limit() != want.encodings || budget.TotalLimit() != want.all {
+			t.Errorf("limit %d and %d, want %d", budget.Limit(), budget.TotalLimit(), want)
 		}
 	}
 	for _, c := range caches {
 		c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a"}}})
 	}
-	if budget.Limit() != 700 || budget.LimitOfAll() != 1000 {
-		t.Errorf("limit %d and %d for nothing", budget.Limit(), budget.LimitOfAll())
+	if budget.Limit() != 700 || budget.TotalLimit() != 1000 {
+		t.Errorf("limit %d and %d without objects", budget.Limit(), budget.TotalLimit())
 	}
 }
 
@@ -183,7 +183,7 @@ func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
 	}
 }
 
-// TestBudgetMakesRoom checks that MakeRoom reports what happens to an encoding that is made then.
+// TestBudgetMakesRoom checks that an encoding is kept if and only if MakeRoom returned true.
 func TestBudgetMakesRoom(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	objects := budgetObjects(NewResourceSchema("things", budget), 40)
@@ -196,14 +196,14 @@ func TestBudgetMakesRoom(t *testing.T) {
 			fitted++
 			scan(t, []*Object{o}, 1)
 			if _, ok := o.Kept(1); !ok {
-				t.Fatal("fitted and not kept")
+				t.Fatal("MakeRoom returned true, but the encoding was not kept")
 			}
 		}
 	}
 	if fitted < 10 || fitted > 20 {
-		t.Errorf("%d fitted where there is room for 10", fitted)
+		t.Errorf("MakeRoom returned true %d times with room for 10", fitted)
 	}
 	if !NewBudget(0).MakeRoom(1 << 40) {
-		t.Error("no limit has no room for everything")
+		t.Error("MakeRoom returned false without a limit")
 	}
 }

@@ -25,17 +25,15 @@ type Source interface {
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *ResourceSchema
-	// Decode makes the Object of a stored value. A Reflector calls it from several goroutines at
-	// once. A value that cannot be decoded becomes an Object with Err, and the Reflector retries
-	// later. While Decode blocks, the cache does not advance. Its result is not used once ctx
-	// has ended. The value is immutable and may be kept, unless Copies is set. Required with a
-	// Reflector.
+	// Decode makes the Object of a stored value. A Reflector calls it from several goroutines at once. A value that
+	// cannot be decoded becomes an Object with Err, and the Reflector retries later. While Decode blocks, the cache
+	// does not advance. Its result is not used once ctx has ended. The value is immutable and may be kept, unless
+	// DecodeCopies is set. Required with a Reflector.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *Object
-	// Copies says that Decode keeps no part of a value: the value's memory may be overwritten once
-	// Decode has returned.
-	Copies bool
-	// Source reports how far the cache has followed the store. If it is nil, that is the last applied
-	// revision, and Wait does not wait.
+	// DecodeCopies says that Decode keeps no part of a value. Then the value's memory is reused after Decode returns.
+	DecodeCopies bool
+	// Source reports how far the cache has followed the store. If it is nil, Fresh is the last applied revision, and
+	// Wait does not wait.
 	Source Source
 	// Log limits how far back the log reaches.
 	Log LogConfig
@@ -44,13 +42,13 @@ type Config struct {
 	OnAppend func()
 }
 
-// Change is one object's new state.
+// Change is the new state of one object.
 type Change struct {
 	Key    string
 	Object *Object // nil: deleted
 }
 
-// Batch is everything that one revision changed.
+// Batch has all changes of one revision.
 type Batch struct {
 	Revision int64
 	// Time is when the batch arrived, or a later time to keep its events longer.
@@ -97,8 +95,8 @@ func (c *Cache) Schema() *ResourceSchema { return c.schema }
 // Log returns the recent past.
 func (c *Cache) Log() *Log { return c.log }
 
-// Ready reports whether the cache has been loaded. While a Reflector replays the past it is not
-// ready: its state may be older than reads from the previous process.
+// Ready reports whether the cache has been loaded. It is not ready while a Reflector replays the past, because its
+// state may be older than reads from the previous process.
 func (c *Cache) Ready() bool {
 	select {
 	case <-c.ready:
@@ -131,8 +129,8 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 		return err
 	}
 	if c.config.Source != nil {
-		// Even if the revision was reached long ago, the source decides: after the
-		// store was replaced, the cache's own revision may be of the history before.
+		// Ask the source even if the revision was reached long ago: after the store was replaced, the cache's revision
+		// may be of the previous history.
 		return c.config.Source.Wait(ctx, revision)
 	}
 	if applied := c.current.Load().revision; applied < revision {
@@ -146,7 +144,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.reset(objects, revision, 0, c.current.Load().history)
 	c.becomeReady()
-	c.appended()
+	c.notify()
 }
 
 func (c *Cache) becomeReady() {
@@ -194,9 +192,8 @@ func (c *Cache) beginEpochLocked(next, old *state) {
 	})
 }
 
-// Retire ends a cache that is no longer kept current, and frees its part of the Budget. The Log drops
-// everything, in a new epoch. Snapshots still show the last state, at its revision. The cache does not
-// change afterwards.
+// Retire stops all changes of the cache and frees its part of the Budget. The Log drops everything, in a new epoch.
+// Snapshots still show the last state, at its revision.
 func (c *Cache) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +212,7 @@ func (c *Cache) Retire() {
 // the cache changes nothing.
 func (c *Cache) Apply(batch Batch) {
 	if c.apply(batch) {
-		c.appended()
+		c.notify()
 	}
 }
 
@@ -237,15 +234,14 @@ func (c *Cache) apply(batch Batch) bool {
 	return true
 }
 
-// appended calls OnAppend: the log has grown or was restarted.
-func (c *Cache) appended() {
+// notify calls OnAppend: the log has grown or was restarted.
+func (c *Cache) notify() {
 	if c.config.OnAppend != nil {
 		c.config.OnAppend()
 	}
 }
 
-// publish shows the state to readers, then its events, if it has any that the log lacks: see the package's
-// third guarantee.
+// publish shows the state to readers, and then its events: see the package's third guarantee.
 func (c *Cache) publish(next *state) {
 	if invariants.Enabled {
 		next.spotCheck()
@@ -255,8 +251,7 @@ func (c *Cache) publish(next *state) {
 	c.log.append(next.events)
 }
 
-// discardOld drops events from the log that are too old at the given time. Apply does the same; discardOld is for a
-// cache without new batches.
+// discardOld drops events that are too old from the log of a cache that gets no new batches. Apply does the same.
 func (c *Cache) discardOld(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

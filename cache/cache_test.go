@@ -64,7 +64,7 @@ func TestWaitReadyWaitsForTheFirstLoad(t *testing.T) {
 		}
 		c.Reset(nil, 2)
 		if !c.Ready() {
-			t.Error("loading anew made the cache not ready")
+			t.Error("a reload made the cache not ready")
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	if s := c.Snapshot(); s.Revision() != 5 || s.Get("a") == nil {
 		t.Errorf("revision %d, a is %v", s.Revision(), s.Get("a"))
 	}
-	// The store was replaced by an older one, and the cache loaded again, after the source answered.
+	// The store is replaced by an older one and the cache reloaded, after the source returned a revision.
 	source.onFresh = func() int64 {
 		c.Reset(nil, 3)
 		return 5
@@ -174,10 +174,10 @@ func TestOffersDoNotPileUp(t *testing.T) {
 		offer("large", 1<<20)
 	}
 	check("large", 16)
-	for range 3 * maxOffers { // offered and taken: nothing stays
+	for range 3 * maxOffers { // taken offers are dropped
 		offer("taken", 10)
 		if !take("taken") || take("taken") {
-			t.Fatal("an offer is to be taken once")
+			t.Fatal("an offer was not taken exactly once")
 		}
 	}
 	check("taken", 15)
@@ -297,7 +297,7 @@ func TestRetiredCacheShowsItsLastState(t *testing.T) {
 		t.Errorf("retired %v, ready %v", c.Retired(), c.Ready())
 	}
 	if _, _, err := c.Log().Read(position, nil); !errors.Is(err, ErrReset) {
-		t.Errorf("the log goes on: %v", err)
+		t.Errorf("the log of the previous epoch can be read: %v", err)
 	}
 	if _, _, err := c.Log().Read(c.Snapshot().Position(), nil); err != nil {
 		t.Errorf("the log after the last state: %v", err)

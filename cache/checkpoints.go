@@ -27,7 +27,7 @@ type checkpoints struct {
 	nextRecent atomic.Uint32
 }
 
-// keep considers prev, which next is about to replace, as a checkpoint.
+// keep makes prev, which next is about to replace, a checkpoint if the last one is far enough away.
 func (c *checkpoints) keep(prev, next *state, log *Log) {
 	list := c.list()
 	last, every := Position(0), Position(log.config.CheckpointEvery)
@@ -42,8 +42,8 @@ func (c *checkpoints) keep(prev, next *state, log *Log) {
 	c.kept.Store(&list)
 }
 
-// thin copies the list without the checkpoints that are too close to the one before: the
-// older, the further apart they may be.
+// thin returns a copy of the list without checkpoints that are too close to the previous one. The minimum distance
+// grows with their age.
 func thin(list []*state, now, every Position) []*state {
 	thinned := make([]*state, 0, len(list)+1)
 	for _, s := range list {
@@ -106,9 +106,9 @@ func (c *checkpoints) remember(s *state) {
 	c.recent[c.nextRecent.Add(1)%recentStates].Store(s)
 }
 
-// At returns the exact state at a revision, with that revision as its Revision. Lists of a
-// past state use no index. The error is ErrTooOld if the log does not reach back that far, and
-// ErrNotReady before the first load. It is another one if the cache has not reached the revision.
+// At returns the exact state at a revision, with that revision as its Revision. Lists of a past state use no index. The
+// error is ErrTooOld if the log does not reach back that far, and ErrNotReady before the first load. At also fails if
+// the cache has not reached the revision.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
 	if !c.Ready() {
@@ -127,9 +127,9 @@ func (c *Cache) At(revision int64) (Snapshot, error) {
 	return Snapshot{state: s, revision: revision}, nil
 }
 
-// Before returns a revision before the last n changes of keys with a prefix, or the log's oldest revision
-// if fewer are kept.
-func (c *Cache) Before(n int, prefix string) int64 {
+// RevisionBefore returns a revision before the last n changes of keys with a prefix, or the log's oldest revision if
+// the log has fewer.
+func (c *Cache) RevisionBefore(n int, prefix string) int64 {
 	current := c.current.Load()
 	newest := current.events // the log may lack them, see past
 	var room [1]*Event
@@ -172,7 +172,7 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 		}
 	}
 	end := base.position - Position(len(events))
-	if at > end { // found in the next epoch
+	if at > end { // After found it in the next epoch
 		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
 	}
 	before, _, lapped := c.log.ring.Read(at, nil, int(end-at))

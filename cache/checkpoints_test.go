@@ -95,7 +95,7 @@ func TestRebuiltStatesKeepNoDiscardedObjects(t *testing.T) {
 				t.Error("an object of the past is held")
 			}
 			if _, err := c.At(1); err == nil {
-				t.Error("the past is still told")
+				t.Error("the past can still be read")
 			}
 		})
 	}

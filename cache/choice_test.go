@@ -64,7 +64,7 @@ func TestTheSmallestIndexIsUsed(t *testing.T) {
 			}
 		}
 		if page.Scanned > least {
-			t.Fatalf("%q, %q: looked at %d objects by index %q, %d would have done", text, q.Field, page.Scanned, page.Index, least)
+			t.Fatalf("%q, %q: scanned %d objects by index %q, want %d", text, q.Field, page.Scanned, page.Index, least)
 		}
 	})
 }

@@ -23,16 +23,15 @@
 // use, shared by all readers, and kept as long as a [Budget] allows. Several caches may share one
 // Budget.
 //
-// A List that requires one value of an indexed field or label looks only at the objects with that
-// value. If several indexes apply, it uses the one with the fewest objects. Indexes are declared in
-// the [ResourceSchema] or learnt: for each label key, a Cache counts the objects that queries scanned in vain. It
-// builds an index that would have avoided many of these scans. A state and its indexes are published
-// together, so a query finds the same objects with an index as with a scan.
+// A List that requires one value of an indexed field or label looks only at the objects with that value. If several
+// indexes apply, it uses the one with the fewest objects. Indexes are declared in the [ResourceSchema] or learnt: for
+// each label key, a Cache counts the objects that queries scanned but did not return. It builds an index if that avoids
+// many such scans. A state and its indexes are published together, so a query finds the same objects with an index as
+// with a scan.
 //
-// A [Shard] selects objects by a hash of their identity or namespace. [ResourceSchema.IdentifyBy] sets the
-// function that finds the identity; without it, the key is the identity. With it, each Object holds the
-// first bits of its hash, and a cache also keeps a tree of hashes, 16 bytes for each object. So a List of
-// a Shard does not read the objects of other shards.
+// A [Shard] selects objects by a hash of their identity or namespace. The identity is the key, unless
+// [ResourceSchema.IdentifyBy] sets another. Then each Object holds the first bits of its hash, and a cache also has a
+// tree of hashes, 16 bytes for each object. So a List of a Shard does not read the objects of other shards.
 //
 // # Guarantees
 //
@@ -49,14 +48,12 @@
 //     reader that the ring has lapped gets [ErrTooOld] and must take a new Snapshot; it never
 //     misses events silently.
 //   - [Cache.Reset] starts a new epoch: reading from an earlier position returns [ErrReset].
-//   - No Snapshot mixes two histories of the store. Snapshot.History says which one it shows.
-//   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
-//     covers it fails, and a Get returns the Object with its error. All other keys are served. Its
-//     deletion is an ordinary event. Every 15 seconds a Reflector decodes up to a thousand corrupt
-//     objects again, and more as long as some succeed. A decoded object replaces the
-//     corrupt one, also in its event and in past states, without another event.
-//   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache still serves its
-//     last objects, at their last revision.
+//   - No Snapshot mixes two histories of the store. [Snapshot.History] identifies its history.
+//   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that covers it fails,
+//     and a Get returns the Object with its error. All other keys are served. Its deletion is an ordinary event. Every
+//     15 seconds a Reflector retries up to a thousand corrupt objects, and more as long as some succeed. A decoded
+//     object replaces the corrupt one, also in its event and in past states, without another event.
+//   - After [Cache.Retire] a Cache no longer changes. It still serves its last objects, at their last revision.
 //
 // Apply and Reset are deterministic: they start no goroutine, read no clock (the batch carries the
 // time) and do no I/O.
@@ -87,7 +84,7 @@
 //
 // # Goroutines
 //
-// A Cache starts none. [Reflector.Run] starts two and waits for them: one loads and applies; the other
-// builds indexes, drops old events and retries corrupt objects. During a replay a third waits to make the
-// cache ready. Workers run while many values are decoded.
+// A Cache starts none. [Reflector.Run] starts one that loads and applies, and itself builds indexes, drops old events
+// and retries corrupt objects. During a replay another goroutine waits to make the cache ready. Workers decode large
+// batches. Run waits for all of them.
 package cache

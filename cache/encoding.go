@@ -10,19 +10,19 @@ import (
 // storedOverhead is the memory of a kept encoding besides its bytes.
 const storedOverhead = 144
 
-// cells are the byte strings derived from one Object or Event, by number. Reading an existing one
-// takes no lock: they are a list that only grows, at its head, by one cell for each number ever
-// requested. The bytes come and go inside the cell.
+// cells are the encodings of an Object or the frames of an Event, by number. They are a linked list with one cell for
+// each number ever requested. New cells are added at the head, so reading takes no lock. The bytes come and go inside
+// the cell.
 type cells struct {
 	head atomic.Pointer[cell]
 	// state has the bit retired, and those of hashBits.
 	state atomic.Uint32
-	// extra is for the owner: room that would be padding otherwise.
+	// extra is for the owner. It uses what would be padding.
 	extra uint32
 }
 
-// retired is set when the owner leaves the cache: from then on bytes are made for
-// callers that still hold it, but not kept.
+// retired is set when the owner leaves the cache. Later encodings are made for callers that still hold it, but not
+// kept.
 const retired = 1
 
 type cell struct {
@@ -37,8 +37,8 @@ type cell struct {
 type account struct {
 	schema *ResourceSchema
 	frame  bool // of an event
-	// urgent bytes are kept even if others that are in use are dropped for them: many
-	// readers are about to request them, or they are expensive to make.
+	// urgent bytes replace others, even those in use, because many readers are about to request them or they are
+	// expensive to make.
 	urgent bool
 }
 
@@ -48,8 +48,8 @@ type stored struct {
 	bytes []byte
 	cell  *cell
 	account
-	round atomic.Uint32 // of the budget, when the bytes were last used
-	room  uint32        // the size of the allocation
+	round     atomic.Uint32 // of the budget, when the bytes were last used
+	allocated uint32        // the size of the allocation
 
 	older, newer *stored // guarded by Budget.mu
 }
@@ -62,7 +62,7 @@ func (s *stored) counted() *atomic.Int64 {
 	return &s.schema.encodings
 }
 
-// shared returns the bytes to a reader. Builds with invariants check that none wrote them.
+// shared returns the bytes to a reader. Builds tagged invariants check that no reader wrote to them.
 func (s *stored) shared() []byte {
 	s.seal.Check(s.bytes, "cache: an encoding or frame")
 	return s.bytes
@@ -72,7 +72,7 @@ func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 	for c := cs.head.Load(); c != nil; c = c.next {
 		if c.number == number {
 			if s := c.kept.Load(); s != nil {
-				budget.used(s)
+				budget.touch(s)
 				return s.shared(), true
 			}
 			return nil, false
@@ -114,12 +114,11 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 		return nil, err
 	}
 	b, room := trim(b)
-	a.schema.budget.add(cs, &stored{seal: invariants.SealOf(b), bytes: b, cell: c, account: a, room: room})
+	a.schema.budget.add(cs, &stored{seal: invariants.SealOf(b), bytes: b, cell: c, account: a, allocated: room})
 	return b, nil
 }
 
-// retire drops all kept bytes, and keeps none from then on. If none ever were kept, it costs two
-// atomic operations.
+// retire drops all kept bytes and keeps none afterwards. If none were ever kept, it costs two atomic operations.
 func (cs *cells) retire(budget *Budget) {
 	cs.state.Or(retired)
 	if cs.head.Load() == nil {

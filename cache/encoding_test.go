@@ -214,7 +214,7 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 	for _, o := range objects {
 		o.cells.retire(budget)
 	}
-	if budget.Used() != 0 || budget.edge.newer != &budget.edge || schema.EncodingBytes() != 0 {
+	if budget.Used() != 0 || budget.sentinel.newer != &budget.sentinel || schema.EncodingBytes() != 0 {
 		t.Errorf("%d bytes used, %d counted after all are gone", budget.Used(), schema.EncodingBytes())
 	}
 }

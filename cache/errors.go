@@ -36,11 +36,11 @@ func (e errFuture) Error() string {
 	return fmt.Sprintf("cache: revision %d too large (current %d)", e.Requested, e.Current)
 }
 
-// CorruptError is the error of a List that covers an object which could not be decoded.
+// CorruptError is the error of a List that covers a corrupt object.
 type CorruptError struct {
 	// Object is the corrupt object; its Err is not nil.
 	Object *Object
-	// Deleted says that the object is in the event of its deletion.
+	// Deleted says that the event is the object's deletion.
 	Deleted bool
 }
 

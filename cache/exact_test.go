@@ -43,18 +43,18 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 				for range 10 {
 					m.put(t, "/registry/others/o", "x")
 				}
-				told := m.awaitStore(t).Revision()
+				revision := m.awaitStore(t).Revision()
 				check := func(when string) {
 					t.Helper()
 					s := m.cache.Snapshot()
-					if s.Revision() < told {
-						t.Errorf("%s: %d, and was %d", when, s.Revision(), told)
+					if s.Revision() < revision {
+						t.Errorf("%s: revision %d after %d", when, s.Revision(), revision)
 					}
-					if at, err := m.cache.At(told); err != nil || at.Len() != 1 || s.Len() != 1 {
-						t.Errorf("%s: the state at %d: %v", when, told, err)
+					if at, err := m.cache.At(revision); err != nil || at.Len() != 1 || s.Len() != 1 {
+						t.Errorf("%s: the state at %d: %v", when, revision, err)
 					}
 				}
-				// Every page of the load is checked.
+				// Check before every page of the load.
 				m.store.SetHook(func(op, key string) error {
 					check("before " + op)
 					if op == "list" {
@@ -96,19 +96,19 @@ func TestSnapshotRevisionsDoNotDecreaseUnderRace(t *testing.T) {
 			if err := m.cache.WaitReady(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			var told atomic.Int64 // the highest revision of any snapshot that was taken
+			var highest atomic.Int64 // the highest revision of any snapshot that was taken
 			var over atomic.Bool
 			var rounds atomic.Int64 // of the readers
 			var readers sync.WaitGroup
 			for reader := range 3 {
 				readers.Go(func() {
 					for i := 0; !over.Load(); i++ {
-						if err := m.readLabel(t, &told, reader == 0 && i%16 == 0); err != nil {
+						if err := m.readLabel(t, &highest, reader == 0 && i%16 == 0); err != nil {
 							t.Error(err)
 							over.Store(true)
 						}
 						rounds.Add(1)
-						runtime.Gosched() // or the writer waits for the end of a reader's turn, where there is one processor
+						runtime.Gosched() // with one processor, the writer would wait until a reader is preempted
 					}
 				})
 			}
@@ -127,7 +127,7 @@ func TestSnapshotRevisionsDoNotDecreaseUnderRace(t *testing.T) {
 				if i%200 == 0 {
 					m.store.EndWatches(errors.New("connection lost"))
 				}
-				if i%8 == 0 { // no reader misses much
+				if i%8 == 0 { // let readers catch up
 					for seen := rounds.Load(); rounds.Load() == seen && !over.Load(); {
 						runtime.Gosched()
 					}
@@ -141,13 +141,13 @@ func TestSnapshotRevisionsDoNotDecreaseUnderRace(t *testing.T) {
 }
 
 // readLabel takes a snapshot, and with compare compares it with the store.
-func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error {
-	before := told.Load()
+func (m *mirror) readLabel(t *testing.T, highest *atomic.Int64, compare bool) error {
+	before := highest.Load()
 	s := m.cache.Snapshot()
 	if s.Revision() < before {
 		return fmt.Errorf("a snapshot of %d after one of %d", s.Revision(), before)
 	}
-	for old := told.Load(); old < s.Revision() && !told.CompareAndSwap(old, s.Revision()); old = told.Load() {
+	for old := highest.Load(); old < s.Revision() && !highest.CompareAndSwap(old, s.Revision()); old = highest.Load() {
 	}
 	at, err := m.cache.At(before)
 	if err == nil && at.Revision() != before || errors.As(err, new(errFuture)) {
@@ -190,23 +190,23 @@ func TestRevisionBeforeTheLastChangesIsFound(t *testing.T) {
 		m.awaitStore(t)
 		for n := 1; n <= 4; n++ {
 			want := revisions[4-n] - 1
-			if got := m.cache.Before(n, "a/"); got != want {
-				t.Errorf("%d changes of a ago: %d, want %d", n, got, want)
+			if got := m.cache.RevisionBefore(n, "a/"); got != want {
+				t.Errorf("before the last %d changes of a: %d, want %d", n, got, want)
 			}
 		}
-		if got, want := m.cache.Before(3, ""), revisions[2]; got != want {
-			t.Errorf("3 changes ago: %d, want %d", got, want)
+		if got, want := m.cache.RevisionBefore(3, ""), revisions[2]; got != want {
+			t.Errorf("before the last 3 changes: %d, want %d", got, want)
 		}
-		if got, want := m.cache.Before(9, ""), m.cache.Log().Oldest(); got != want || m.cache.Before(5, "a/") != want {
-			t.Errorf("more changes than there are: %d, want %d", got, want)
+		if got, want := m.cache.RevisionBefore(9, ""), m.cache.Log().Oldest(); got != want || m.cache.RevisionBefore(5, "a/") != want {
+			t.Errorf("before more changes than the log has: %d, want %d", got, want)
 		}
 		shown := m.cache.current.Load()
 		m.cache.current.Store(shown.apply(Batch{Revision: shown.revision + 2, Changes: []Change{{Key: "a/1"}}}, 0))
-		if got, want := m.cache.Before(1, "a/"), shown.revision+1; got != want {
-			t.Errorf("a change ago, which the log lacks: %d, want %d", got, want)
+		if got, want := m.cache.RevisionBefore(1, "a/"), shown.revision+1; got != want {
+			t.Errorf("before the last change, which the log lacks: %d, want %d", got, want)
 		}
-		if got, want := m.cache.Before(2, "a/"), revisions[3]-1; got != want {
-			t.Errorf("2 changes ago, one of which the log lacks: %d, want %d", got, want)
+		if got, want := m.cache.RevisionBefore(2, "a/"), revisions[3]-1; got != want {
+			t.Errorf("before the last 2 changes, the newer missing in the log: %d, want %d", got, want)
 		}
 	})
 }

@@ -60,9 +60,9 @@ func runPaced(all []*pacedLog, revision *int64, from time.Time, lasts time.Durat
 	}
 }
 
-// TestLongestLogsAreCutFirst checks that the longest logs drop events first. No other log drops any if it has at most
-// an equal part of the memory. A resource without further writes gives its memory to one with writes.
-func TestLongestLogsAreCutFirst(t *testing.T) {
+// TestLargestLogsAreCutFirst checks that the largest logs drop events first. A log with at most an equal part of the
+// memory drops none. A resource without further writes gives its memory to one with writes.
+func TestLargestLogsAreCutFirst(t *testing.T) {
 	const limit = 1 << 20
 	budget := NewBudget(limit)
 	hot := newPacedLog(t, budget, "hot", 10*time.Millisecond, 10_000)
@@ -83,13 +83,13 @@ func TestLongestLogsAreCutFirst(t *testing.T) {
 	revision := int64(1)
 	now := runPaced(all, &revision, time.Unix(0, 0), 200*time.Second, check)
 	if hot.Log().Bytes() < limit/2 || cold.Pressure()+rare.Pressure()+next.Pressure() != 0 {
-		t.Errorf("%d bytes are left to the hot one; %d, %d, %d events of others were cut",
+		t.Errorf("the busiest log has %d bytes; others dropped %d, %d, %d events",
 			hot.Log().Bytes(), cold.Pressure(), rare.Pressure(), next.Pressure())
 	}
 	next.every, next.size = 10*time.Millisecond, 20_000
 	runPaced(all[1:], &revision, now, 20*time.Second, check)
 	if next.Log().Bytes() < limit/3 {
-		t.Errorf("%d bytes are left to the one that is hot now", next.Log().Bytes())
+		t.Errorf("the log that is now the busiest has %d bytes", next.Log().Bytes())
 	}
 }
 

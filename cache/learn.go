@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// scansPerIndex is how often queries must have scanned all objects in vain before an index is built. Building it
-	// costs about as much.
+	// scansPerIndex is the number of avoidable full scans after which an index is built. Building it costs about as
+	// much.
 	scansPerIndex = 4
-	// minSelectivity is how selective queries and labels must be for an index. A query may find at most one in
-	// minSelectivity of the objects that it scans. A value of the label may have, on average, at most one in
+	// minSelectivity is how selective queries and labels must be for an index. A query may return at most one in
+	// minSelectivity of the objects that it scans. A value of the label may select, on average, at most one in
 	// minSelectivity of all objects.
 	minSelectivity = 8
 	// maxIdle is the number of reviews after which an unused index is dropped.
@@ -31,15 +31,15 @@ type learnConfig struct {
 	minScan    int // queries that scan fewer objects do not count
 }
 
-// learner counts the objects that queries scan in vain, and finds labels that are worth an
-// index (E2). Scores are halved periodically, so that a rare query does not count.
+// learner counts the objects that queries scan but do not return, and finds labels that are worth an index (E2). Scores
+// are halved periodically, so that a rare query does not count.
 type learner struct {
 	config learnConfig
-	wanted chan struct{} // has an element when a candidate is worth an index
+	wanted chan struct{} // signals that a candidate is worth an index
 
 	mu sync.Mutex // a leaf; readers use TryLock
-	// candidates are the scores: objects scanned in vain, by the label key whose index would
-	// have avoided the scan. While a score is negative, no index of the key is built.
+	// candidates has, by label key, how many objects were scanned that an index of the key would have skipped. While
+	// this score is negative, no index of the key is built.
 	candidates map[string]int64
 }
 
@@ -87,8 +87,7 @@ func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
 
 func (l *learner) threshold(s *state) int64 { return scansPerIndex * int64(s.objects.Len()) }
 
-// take returns the keys that are worth an index, the one with the highest score first, and
-// deletes their scores.
+// take returns the keys that are worth an index, by descending score, and deletes their scores.
 func (l *learner) take(s *state) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,7 +177,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 			corrupt = append(corrupt, e.Object)
 		}
 	}
-	// showRepaired replaces a corrupt object without an event.
+	// publishRepaired replaces a corrupt object without an event.
 	for _, o := range corrupt {
 		ix.replace(nil, now.get(o.Key()))
 	}
@@ -192,8 +191,8 @@ func (c *Cache) adopt(base *state, ix index) bool {
 
 // makeRoom returns the indexes with one more. If that exceeds the limits, it drops the least used
 // learnt indexes. It returns false if all of them are in use.
-func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
-	indexes = append(slices.Clone(indexes), more)
+func (c *Cache) makeRoom(indexes []index, added index) ([]index, bool) {
+	indexes = append(slices.Clone(indexes), added)
 	for {
 		count, entries, least := 0, 0, -1
 		for i, ix := range indexes {
@@ -201,7 +200,7 @@ func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 				continue
 			}
 			count, entries = count+1, entries+ix.tree.Len()
-			if ix.learnt != more.learnt && (least < 0 || ix.learnt.uses.Load() < indexes[least].learnt.uses.Load()) {
+			if ix.learnt != added.learnt && (least < 0 || ix.learnt.uses.Load() < indexes[least].learnt.uses.Load()) {
 				least = i
 			}
 		}

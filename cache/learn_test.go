@@ -29,8 +29,8 @@ func selector(tb testing.TB, text string) labels.Selector {
 	return s
 }
 
-// deserve makes the cache learn an index of a label.
-func (c *Cache) deserve(key string) {
+// learnIndex makes the cache learn an index of a label.
+func (c *Cache) learnIndex(key string) {
 	c.learner.mu.Lock()
 	defer c.learner.mu.Unlock()
 	c.learner.candidates[key] = 1 << 40
@@ -103,10 +103,10 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				}
 				c.Apply(batch)
 			},
-			"heal": func(t *rapid.T) {
+			"repair": func(t *rapid.T) {
 				for key, o := range corrupt {
 					sound := NewObject(ObjectConfig{Key: key, Revision: o.Revision(), Labels: objects[key]}, schema)
-					c.showRepaired([]repair{{o, sound}})
+					c.publishRepaired([]repair{{o, sound}})
 				}
 				clear(corrupt)
 			},
@@ -123,7 +123,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				c.Reset(all, revision)
 			},
 			"learn": func(t *rapid.T) {
-				c.deserve(keys.Draw(t, "label"))
+				c.learnIndex(keys.Draw(t, "label"))
 				c.learn()
 			},
 			"begin to build": func(t *rapid.T) {
@@ -249,14 +249,14 @@ func ask(t *testing.T, c *Cache, text string, times int) (index string) {
 	return index
 }
 
-// TestWhatIsLearnt checks which queries make the cache learn which indexes.
-func TestWhatIsLearnt(t *testing.T) {
+// TestQueriesTeachIndexes checks which queries make the cache learn which indexes.
+func TestQueriesTeachIndexes(t *testing.T) {
 	for _, c := range []struct {
 		query  string
 		times  int
 		config learnConfig
 		want   []string
-		index  string // that answers, if it is not the only one
+		index  string // used by the query, if there are several
 	}{
 		{query: "app=7", times: 4, want: nil}, // objects that were found do not count
 		{query: "app=7", times: 5, want: []string{"app"}},
@@ -283,7 +283,7 @@ func TestWhatIsLearnt(t *testing.T) {
 			index = c.want[0]
 		}
 		if got := ask(t, cache, c.query, 1); got != index {
-			t.Errorf("%s is answered by index %q, want %q", c.query, got, index)
+			t.Errorf("%s uses index %q, want %q", c.query, got, index)
 		}
 	}
 }
@@ -414,7 +414,7 @@ func TestLearnWhileReading(t *testing.T) {
 		c.Apply(Batch{Revision: int64(i + 2), Time: time.Now(), Changes: []Change{{o.Key(), o}}})
 	})
 	background(func(i int) {
-		c.deserve([]string{"app", "a", "b"}[i%3])
+		c.learnIndex([]string{"app", "a", "b"}[i%3])
 		c.learn()
 		for range maxIdle / 8 {
 			c.review()

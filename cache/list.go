@@ -10,38 +10,35 @@ import (
 
 // Query selects objects of a Snapshot. The zero Query selects all.
 type Query struct {
-	// Prefix of the keys. A namespace is "name/": the slash keeps "a" apart from
-	// "a-b".
+	// Prefix of the keys. A namespace is "name/", with the slash, so that "a" does not select "a-b".
 	Prefix string
 	// From is the smallest key, inclusive: Page.Next of the previous page.
 	From string
-	// Label and Field filter; nil is everything.
+	// Label and Field filter; nil selects everything.
 	Label labels.Selector
 	Field fields.Selector
-	// Shard also filters; nil is everything.
+	// Shard also filters; nil selects everything.
 	Shard *Shard
 	// Limit is the maximum number of objects; 0 or less is no limit.
 	Limit int
-	// Uncounted leaves Page.Remaining 0. This saves a walk over the rest, for readers that
-	// page through everything.
-	Uncounted bool
+	// OmitRemaining leaves Page.Remaining 0, which saves a walk over the rest.
+	OmitRemaining bool
 }
 
 // Page is the result of a Query.
 type Page struct {
 	// Objects is the dst passed to List, with the matching objects appended in key order.
 	Objects []*Object
-	// Next is the From of the next page, or "" at the end of the range. It is set
-	// if stored objects remain, whether or not they match: the next page may be
-	// empty.
+	// Next is the From of the next page, or "" at the end of the range. It is set if objects remain, whether or not
+	// they match, so the next page may be empty.
 	Next string
-	// Remaining is the number of objects from Next on, in any Shard. It is 0 if there
-	// are none, if a selector makes it unknown, and if Query.Uncounted is set.
+	// Remaining is the number of objects from Next on, in any Shard. It is 0 if there are none, if a selector makes it
+	// unknown, and if Query.OmitRemaining is set.
 	Remaining int64
 	// Scanned is the number of objects examined.
 	Scanned int
-	// Outside is the number of these that are not in the Shard.
-	Outside int
+	// OutsideShard is the number of scanned objects that are not in the Shard.
+	OutsideShard int
 	// Index names the index used, "" if the range was scanned.
 	Index string
 }
@@ -61,7 +58,7 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 		return l.page, &CorruptError{Object: l.corrupt}
 	}
 	if l.label != nil && s.state.learner != nil {
-		s.state.learner.observe(s.state, l.label, l.page.Scanned-l.page.Outside, l.found)
+		s.state.learner.observe(s.state, l.label, l.page.Scanned-l.page.OutsideShard, l.found)
 	}
 	return l.page, nil
 }
@@ -97,7 +94,7 @@ func (l *lister) run() {
 	} else {
 		l.state.objects.AscendGreaterOrEqual(pivot, l.visit)
 	}
-	if l.page.Next != "" && l.label == nil && l.field == nil && !l.query.Uncounted {
+	if l.page.Next != "" && l.label == nil && l.field == nil && !l.query.OmitRemaining {
 		l.page.Remaining = l.state.count(l.query.Prefix, l.page.Next, start, l.page.Scanned)
 	}
 }
@@ -117,7 +114,7 @@ func (l *lister) visit(o *Object) bool {
 		return false
 	}
 	if l.query.Shard != nil && !l.query.Shard.Matches(o) {
-		l.page.Outside++
+		l.page.OutsideShard++
 		return true
 	}
 	if l.label != nil && !l.label.Matches((*objectLabels)(o)) {
@@ -133,8 +130,8 @@ func (l *lister) visit(o *Object) bool {
 	return true
 }
 
-// chooseIndex picks, of the indexes that a selector pins to one value, the one with
-// the fewest objects under it; nil if there is none.
+// chooseIndex returns the index with the fewest objects among those that a selector restricts to one value, and that
+// value. It returns nil if there is none.
 func (l *lister) chooseIndex(start *Object) (*index, string) {
 	var space [4]pinnedIndex
 	pinned := space[:0]
@@ -158,14 +155,14 @@ func (l *lister) chooseIndex(start *Object) (*index, string) {
 	return best.index, best.value
 }
 
-// pinnedIndex is an index and the one value of it that matters.
+// pinnedIndex is an index and the only value that the query selects.
 type pinnedIndex struct {
 	index *index
 	value string
 }
 
 // smallest returns the index with the fewest objects in range. It counts in all indexes up to a bound, which grows
-// until one index stays below it. So it examines few more objects than the smallest has, times the number of indexes.
+// until one index stays below it. So the cost depends on the smallest index.
 func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
 	for few := 16; ; few *= 4 {
 		best, least := 0, few
@@ -180,13 +177,13 @@ func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
 	}
 }
 
-func (p pinnedIndex) count(start *Object, prefix string, most int) (n int) {
+func (p pinnedIndex) count(start *Object, prefix string, limit int) (n int) {
 	p.index.tree.AscendGreaterOrEqual(entry{p.value, start}, func(e entry) bool {
 		if e.value != p.value || !strings.HasPrefix(e.object.Key(), prefix) {
 			return false
 		}
 		n++
-		return n < most
+		return n < limit
 	})
 	return n
 }
@@ -215,8 +212,8 @@ func (l *lister) checkCorrupt(start string) {
 	}
 }
 
-// count returns the number of objects with a prefix from a key on. If the range began with the first object, count
-// does not walk: seen objects precede the key.
+// count returns the number of objects with a prefix from a key on. It does not walk if the range began with the first
+// object: then seen objects precede the key.
 func (s *state) count(prefix, from, start string, seen int) int64 {
 	if start == "" {
 		return int64(s.objects.Len() - seen)

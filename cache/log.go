@@ -9,8 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// FrameKey numbers the frames of an event, like EncodingID the encodings of an object. The code that
-// builds frames defines the numbers.
+// FrameKey numbers the frames of an event. The code that builds frames defines the numbers.
 type FrameKey uint32
 
 // Event is one change of one object. It is immutable and shared.
@@ -27,12 +26,12 @@ type Event struct {
 
 	time   int64 // of the batch, as Log.clock gives it
 	frames cells
-	// Last says that the event is the final one of its revision.
+	// Last says that the event is the last one of its revision.
 	Last bool
 }
 
-// Frame returns bytes derived from the event, made by build unless they are kept, under the rules
-// of [Object.Encoding]. A frame must not depend on its reader.
+// Frame returns an encoding of the event, made by build unless it is kept. The rules of [Object.Encoding] apply. A
+// frame must not depend on its reader.
 func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error) {
 	s := e.schema()
 	if b, ok := e.frames.find(uint32(key), s.budget); ok {
@@ -88,7 +87,7 @@ const (
 	// keepFor is the default of LogConfig.KeepFor.
 	keepFor = 90 * time.Second
 	// minBytes is the cost of events that a Log keeps although the Budget is exhausted. MinEvents of usual objects cost
-	// less. MinEvents of objects of 1 MB would exceed a small Budget.
+	// less, but MinEvents of objects of 1 MB would exceed a small Budget.
 	minBytes = 8 << 20
 )
 
@@ -106,7 +105,7 @@ func (c LogConfig) withDefaults() LogConfig {
 // takes no lock. Only its Cache writes it.
 type Log struct {
 	config LogConfig
-	began  time.Time   // where clock begins
+	start  time.Time   // zero of clock
 	writer *sync.Mutex // the Cache's mu; held while the log is changed
 	ring   *ring[Event]
 	oldest atomic.Int64
@@ -116,11 +115,11 @@ type Log struct {
 
 func newLog(config LogConfig, writer *sync.Mutex) *Log {
 	config = config.withDefaults()
-	return &Log{config: config, began: time.Now(), writer: writer, ring: newRing[Event](min(config.MinEvents, 64))}
+	return &Log{config: config, start: time.Now(), writer: writer, ring: newRing[Event](min(config.MinEvents, 64))}
 }
 
-// clock returns the nanoseconds from began to t. Steps of the wall clock do not change it if t is from time.Now.
-func (l *Log) clock(t time.Time) int64 { return int64(t.Sub(l.began)) }
+// clock returns the nanoseconds from start to t. Steps of the wall clock do not change it if t is from time.Now.
+func (l *Log) clock(t time.Time) int64 { return int64(t.Sub(l.start)) }
 
 // Oldest returns the smallest revision from which the log can be followed: every
 // later change is still there.
@@ -145,7 +144,7 @@ func (l *Log) Since() (time.Time, bool) {
 		case len(events) == 0:
 			return time.Time{}, false
 		default:
-			return l.began.Add(time.Duration(events[0].time)), true
+			return l.start.Add(time.Duration(events[0].time)), true
 		}
 	}
 }
@@ -153,9 +152,8 @@ func (l *Log) Since() (time.Time, bool) {
 // Config returns the limits of the log, with defaults filled in.
 func (l *Log) Config() LogConfig { return l.config }
 
-// Room returns the capacity in events, which grows and shrinks with the kept events, and how often
-// it has grown and shrunk.
-func (l *Log) Room() (events int, grown, shrunk int64) {
+// Capacity returns the size of the ring in events, and how often the ring has grown and shrunk.
+func (l *Log) Capacity() (events int, grown, shrunk int64) {
 	return len(*l.ring.slots.Load()), l.ring.grown.Load(), l.ring.shrunk.Load()
 }
 
@@ -178,7 +176,7 @@ func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
 	}
 	if lapped || uint64(from) < l.epoch.Load() {
 		clear(events[length:])
-		return events[:length], from, l.lost(from)
+		return events[:length], from, l.droppedError(from)
 	}
 	if invariants.Enabled {
 		for i, e := range events[length:] {
@@ -188,22 +186,21 @@ func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
 	return events, next, nil
 }
 
-// lost returns the error of a read at a position that was dropped.
-func (l *Log) lost(from Position) error {
+// droppedError returns the error of a read at a position that was dropped.
+func (l *Log) droppedError(from Position) error {
 	if uint64(from) < l.epoch.Load() {
 		return ErrReset
 	}
 	return ErrTooOld{Oldest: l.Oldest()}
 }
 
-// After returns the position of the first event after a revision, which is Next if
-// there is none yet. For a future revision, events up to it may still
-// come: the caller must drop them.
+// After returns the position of the first event after a revision, or Next if there is none yet. If the revision is in
+// the future, the caller must drop events up to it.
 func (l *Log) After(revision int64) (Position, error) {
 	for {
 		low, high := l.ring.First(), l.ring.Next()
 		at, ok := l.search(low, high, revision)
-		// Oldest is read last: it only grows within an epoch, so that any event it allows existed during the search.
+		// Read Oldest last. It only grows within an epoch, so events after it existed during the search.
 		if oldest := l.Oldest(); revision < oldest {
 			return 0, ErrTooOld{Requested: revision, Oldest: oldest}
 		}
@@ -265,8 +262,8 @@ func (l *Log) repair(r repair) {
 	}
 }
 
-// discardOld drops the oldest whole revisions until the other events, plus those about to be added, are within the
-// limits of the log's config.
+// discardOld drops the oldest revisions until the log, including the events about to be added, is within the limits of
+// its config.
 func (l *Log) discardOld(now int64, adding int, cost int64) {
 	first, next := l.ring.First(), l.ring.Next()
 	for first < next {
@@ -281,28 +278,28 @@ func (l *Log) discardOld(now int64, adding int, cost int64) {
 	}
 }
 
-// spare reports whether the log, including the events about to be added, has more than MinEvents, or more than minBytes
-// without them.
-func (l *Log) spare(adding int) bool {
+// canDrop reports whether the log has more than MinEvents, including the events about to be added, or more than
+// minBytes without them.
+func (l *Log) canDrop(adding int) bool {
 	length := l.Len()
 	return length > 0 && (length+adding > l.config.MinEvents || l.Bytes() > minBytes)
 }
 
-// dropOldest drops the oldest revision because the Budget is exhausted, and counts that.
+// dropOldest drops the oldest revision because the Budget is exhausted, and counts its events.
 func (l *Log) dropOldest() {
 	first := l.ring.First()
 	schema := l.ring.at(first).schema()
 	schema.pressure.events.Add(int64(l.dropRevision(first) - first))
 }
 
-// tryDropOldest is dropOldest for a goroutine that does not hold writer. It reports false if another
-// does, or nothing can be dropped.
+// tryDropOldest is dropOldest for a goroutine that does not hold writer. It returns false if the lock is taken or
+// nothing can be dropped.
 func (l *Log) tryDropOldest() bool {
 	if !l.writer.TryLock() {
 		return false
 	}
 	defer l.writer.Unlock()
-	if !l.spare(0) {
+	if !l.canDrop(0) {
 		return false
 	}
 	l.dropOldest()
@@ -335,7 +332,7 @@ func (l *Log) dropRevision(first Position) Position {
 
 // restart drops everything and begins a new epoch at a revision.
 func (l *Log) restart(revision int64) {
-	// Epoch first: from here on every older position gets ErrReset.
+	// Set epoch first, so that reads at older positions get ErrReset.
 	l.epoch.Store(uint64(l.ring.Next()) + 1)
 	for first := l.ring.First(); first < l.ring.Next(); {
 		first = l.dropRevision(first)

@@ -153,7 +153,7 @@ func newSubjects(t *rapid.T) []*subject {
 		for n, l := range slices.Sorted(maps.Keys(logs)) {
 			s := &subject{name: i + "," + l, config: logs[l].withDefaults(), budget: budgets[l], buffer: n}
 			schema := NewResourceSchema("things", NewBudget(s.budget), indexes[i]...)
-			if i != "names" { // there keys are identities, too, but hashes are not kept
+			if i != "names" { // without IdentifyBy the keys are the identities
 				schema.IdentifyBy(func(head []byte) []byte {
 					key, _, _ := bytes.Cut(head, []byte("@"))
 					return key
@@ -300,8 +300,9 @@ func (m *machine) discardOld(t *rapid.T) {
 	}
 }
 
-// heal decodes some corrupt objects, in all states that have them.
-func (m *machine) heal(t *rapid.T) {
+// repair decodes some corrupt objects, in all states that have them.
+
+func (m *machine) repair(t *rapid.T) {
 	now := m.model.now().objects
 	for _, key := range slices.Sorted(maps.Keys(now)) {
 		x := now[key]
@@ -316,7 +317,7 @@ func (m *machine) heal(t *rapid.T) {
 		}
 		for _, s := range m.subjects {
 			r := repair{s.cache.Snapshot().Get(key), now[key].object(s.cache.schema, key)}
-			s.cache.showRepaired([]repair{r})
+			s.cache.publishRepaired([]repair{r})
 			if s.mirror[key] == r.corrupt { // there is no event
 				s.mirror[key] = r.sound
 			}
@@ -464,8 +465,8 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w modelObj
 			return
 		}
 		if errors.Is(err, errCorrupt) && page.Index != "" {
-			// If an index shows that nothing more matches, the page covers the whole range. It then includes a corrupt
-			// object that a scan would reach only on a later page.
+			// If an index shows that nothing more matches, the page covers the whole range, including a corrupt object
+			// that a scan would reach only on a later page.
 			if _, _, _, corrupt := w.list(Query{Prefix: q.Prefix, From: q.From}); corrupt {
 				return
 			}
@@ -523,7 +524,7 @@ func TestCacheMatchesItsModel(t *testing.T) {
 			"list":     m.list,
 			"list2":    m.list,
 			"follow":   m.follow,
-			"heal":     m.heal,
+			"repair":   m.repair,
 			"reset": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
 					m.reset(t)

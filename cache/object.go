@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// EncodingID numbers the encodings of one resource. The code that makes the encodings defines the
-// numbers; 0 is the canonical one.
+// EncodingID numbers the encodings of one resource. The code that makes the encodings defines the numbers; 0 is the
+// canonical one.
 type EncodingID uint16
 
 // Object is one stored value at one revision, encoded and ready to serve. It is
@@ -45,17 +45,16 @@ type ObjectConfig struct {
 	Key string
 	// Revision is the store's revision of the write that made this state.
 	Revision int64
-	// Body is the canonical encoding. It belongs to the Object from then on, unless the Object
-	// is Packed: then the caller may reuse it.
+	// Body is the canonical encoding. NewObject takes ownership of it, unless the Object is Packed.
 	Body []byte
-	// Head, if it is not nil, allows the Object to keep a large Body packed. Head is copied and kept unpacked, for
-	// readers that need only the head.
+	// Head, if not nil, allows the Object to keep a large Body packed. It is copied and kept unpacked, for
+	// readers that do not need the rest.
 	Head []byte
 	// Labels and Fields are for selectors. They are copied.
 	Labels map[string]string
 	Fields fields.Set
-	// Stored is the size of the value in the store, in bytes.
-	Stored int
+	// StoredSize is the size of the value in the store, in bytes.
+	StoredSize int
 	// Err marks the object as corrupt: the stored value cannot be decoded.
 	Err error
 }
@@ -70,7 +69,7 @@ func NewObject(config ObjectConfig, schema *ResourceSchema) *Object {
 	var space [512]byte
 	meta := append(space[:0], config.Key...)
 	if config.Err != nil {
-		o.meta = string(packSize(meta, config.Stored))
+		o.meta = string(packSize(meta, config.StoredSize))
 		o.optional = &optional{err: config.Err}
 		return o
 	}
@@ -83,7 +82,7 @@ func NewObject(config ObjectConfig, schema *ResourceSchema) *Object {
 		o.body, _ = trim(config.Body)
 	}
 	o.seal = invariants.SealOf(o.body)
-	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
+	o.meta = string(packSize(packFields(meta, config.Fields, o), config.StoredSize))
 	o.labels = unique.Make(string(packLabels(space[:0], config.Labels)))
 	if schema.identify != nil {
 		o.cells.setHash(ByIdentity.hash(o))
@@ -91,9 +90,8 @@ func NewObject(config ObjectConfig, schema *ResourceSchema) *Object {
 	return o
 }
 
-// trim returns body without much spare capacity, and the memory that it takes. An encoder
-// that grew its buffer by doubling would otherwise cost up to twice the bytes for as long as
-// they are kept.
+// trim returns body without much spare capacity, and the memory that it takes. Buffers that grew by doubling have up to
+// twice the memory that they need.
 func trim(body []byte) ([]byte, uint32) {
 	if spare := cap(body) - len(body); spare > len(body)/8+16 {
 		body = bytes.Clone(body)
@@ -146,8 +144,8 @@ func (o *Object) Err() error {
 	return o.optional.err
 }
 
-// Stored returns the size of the object's value in the store, in bytes.
-func (o *Object) Stored() int64 {
+// StoredSize returns the size of the object's value in the store, in bytes.
+func (o *Object) StoredSize() int64 {
 	packed := o.meta[len(o.meta)-sizeWidth:] // by packSize
 	return int64(uint32(packed[0]) | uint32(packed[1])<<8 | uint32(packed[2])<<16 | uint32(packed[3])<<24)
 }
@@ -171,9 +169,9 @@ func (o *Object) Labels() labels.Labels { return (*objectLabels)(o) }
 // "metadata.name" and "metadata.namespace" are always among them.
 func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 
-// Encoding returns a secondary encoding, made by encode unless it is kept. Callers that arrive while it
-// is being made wait for it. The bytes are shared and must not be written to. An error is not kept.
-// encode may request other encodings of the object, but the requests must not form a cycle.
+// Encoding returns a secondary encoding, made by encode unless it is kept. Concurrent callers share one call of encode.
+// The bytes are shared and must not be written to. Errors are not kept. encode may request other encodings of the
+// object, but the requests must not form a cycle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema}, encode)
 }
@@ -212,7 +210,7 @@ func (o *Object) lookupField(name string) (string, bool) {
 	return o.derivedField(name)
 }
 
-// derivedField returns the fields that the key already holds.
+// derivedField returns a field that is part of the key.
 func (o *Object) derivedField(name string) (string, bool) {
 	switch name {
 	case "metadata.name":

@@ -25,12 +25,12 @@ type Offer struct {
 	madeAt int64
 
 	// The fields below are guarded by offers.mu.
-	value    []byte // nil once it was taken or dropped
+	value    []byte // nil after the offer was taken or dropped
 	revision int64  // of the write, once it is known to have succeeded
 }
 
-// Object returns the Object of o's write at revision, which the cache holds once it has taken the offer.
-// It returns nil if the Object cannot be made, or was made for another revision.
+// Object returns the Object of o's write at revision, the same that the cache gets from the offer. It returns nil if
+// the Object cannot be made, or was made for another revision.
 func (o *Offer) Object(revision int64) *Object {
 	o.once.Do(func() { o.made, o.madeAt = o.object(revision), revision })
 	if o.madeAt != revision {
@@ -39,32 +39,30 @@ func (o *Offer) Object(revision int64) *Object {
 	return o.made
 }
 
-// offers holds the offers of writes until the store's watch delivers their events, which then need not
-// be decoded. Losing one costs a decode.
+// offers holds the offers of writes until the store's watch delivers their events. Losing one costs a decode.
 type offers struct {
 	mu sync.Mutex // guards all below, and the offers' own fields
 
-	order []*Offer // oldest first, at most maxOffers; usually few, because an event soon follows its write
+	order []*Offer // oldest first, at most maxOffers
 	bytes int      // of the offers in order
 	taken []*Offer // by events that are not applied yet; some may be dropped
 }
 
-// Offer announces that value is about to be written to key. object returns the Object that Decode would make of
-// value. When a Reflector receives the same bytes for that key, it calls object instead of
-// Decode, at most once and with the revision of the event. If object returns nil, the Reflector calls Decode.
-// The event may be of another client's write of the same bytes, which make the same object.
+// Offer announces that value is about to be written to key. object returns the Object that Decode would make of value.
+// When a Reflector receives the same bytes for that key, it calls object instead of Decode, at most once and with the
+// revision of the event. If object returns nil, the Reflector calls Decode. Another client's write of the same bytes
+// may take the offer, because the object is the same.
 //
-// The value must not be written to afterwards. size is about how many bytes the offer keeps alive.
-// The caller calls Written or Withdraw once it knows the outcome of the write, or knows that it will
-// not learn it. If there are too many offers, the oldest is dropped.
+// The value must not be written to afterwards. size is about how many bytes the offer keeps alive. The caller must call
+// Written if the write succeeds, and Withdraw if it fails or its outcome stays unknown. If there are too many offers,
+// the oldest is dropped.
 func (c *Cache) Offer(key string, value []byte, size int, object func(revision int64) *Object) *Offer {
 	o := &Offer{offers: &c.offers, key: key, size: size, value: value, object: object}
 	c.offers.put(o)
 	return o
 }
 
-// Written records that the write of o has succeeded at a revision. The cache keeps o until the event
-// comes, unless the event is already applied.
+// Written records that the write of o has succeeded at a revision. The cache keeps o until the event is applied.
 func (c *Cache) Written(o *Offer, revision int64) {
 	if revision <= c.current.Load().revision {
 		o.Withdraw()
@@ -132,7 +130,7 @@ func (f *offers) take(key string, value []byte, revision int64) *Offer {
 	return nil
 }
 
-// applied drops the offers that events up to revision have taken.
+// applied drops the offers that were taken by events up to revision.
 func (f *offers) applied(revision int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

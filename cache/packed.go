@@ -7,12 +7,11 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// packFrom is the size from which bodies are packed. Packing saves little for smaller bodies, which are more
-// numerous and read often (C2).
+// packFrom is the minimum size of packed bodies. Packing saves little for smaller bodies, which are more numerous and
+// read often (C2).
 const packFrom = 16 << 10
 
-// optional holds the fields that few objects need. It is separate from Object, so that other
-// objects are smaller.
+// optional holds the fields that few objects need, so that other objects are smaller.
 type optional struct {
 	err error // why the object is corrupt
 	// head is the length of ObjectConfig.Head, with which Object.body begins; the packed body
@@ -28,8 +27,8 @@ var packing = sync.Pool{New: func() any { return new([]byte) }}
 func pack(head, body []byte) []byte {
 	buffer := packing.Get().(*[]byte)
 	defer packing.Put(buffer)
-	if most := s2.MaxEncodedLen(len(body)); cap(*buffer) < most {
-		*buffer = make([]byte, most)
+	if bound := s2.MaxEncodedLen(len(body)); cap(*buffer) < bound {
+		*buffer = make([]byte, bound)
 	}
 	packed := s2.EncodeBetter((*buffer)[:cap(*buffer)], body)
 	if len(head)+len(packed) > len(body)/4*3 {

@@ -75,7 +75,7 @@ func TestPackedBodiesAreCountedByTheirPackedSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	object := func(revision int64) *Object {
-		return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: sentences(300_000), Head: []byte("{}"), Stored: 300_000}, schema)
+		return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: sentences(300_000), Head: []byte("{}"), StoredSize: 300_000}, schema)
 	}
 	c.Reset([]*Object{object(1)}, 1)
 	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a", Object: object(2)}}})

@@ -21,7 +21,7 @@ import (
 
 const (
 	// decodeChunk is the number of values that a worker takes at once. applyChunk is the number of events that are
-	// decoded before they are applied. So readers of a long backlog need not wait for its end.
+	// decoded before they are applied, so that readers of a long backlog need not wait for its end.
 	decodeChunk = 64
 	applyChunk  = 1024
 
@@ -29,8 +29,7 @@ const (
 	retryFirst = 20 * time.Millisecond
 	retryMax   = 5 * time.Second
 
-	// maintainEvery is how often a log that nothing is appended to is trimmed, and corrupt objects are
-	// decoded again.
+	// maintainEvery is how often the log of an idle cache is trimmed and corrupt objects are retried.
 	maintainEvery = 15 * time.Second
 )
 
@@ -42,17 +41,15 @@ type ReflectorConfig struct {
 	Cache *Cache
 	// Prefix of the resource's keys in the store, ending in "/". The rest of a key is the key in the cache.
 	Prefix string
-	// Since is the revision before which the past is not replayed.
+	// Since is the oldest revision from which the past may be replayed.
 	Since int64
-	// Workers is the number of goroutines that decode; 0 is one per processor. More are
-	// useful if Decode waits for something.
+	// Workers is the number of goroutines that decode; 0 means GOMAXPROCS. More are useful if Decode waits for I/O.
 	Workers int
 	Logger  *slog.Logger // nil discards
 }
 
-// Reflector keeps a Cache equal to a prefix of a store: it loads all objects, then
-// applies the batches of its subscription, and reloads whenever the
-// subscription has lost its position. It is the only writer of its Cache.
+// Reflector keeps a Cache equal to a prefix of a store. It loads all objects, applies the batches of its subscription,
+// and reloads when the subscription loses its position. It is the only writer of its Cache.
 //
 // A subscription may begin in the past. Then the Reflector loads the objects of that revision and
 // replays the events since, so that the Log reaches back to before the start. The Cache becomes
@@ -65,12 +62,12 @@ type Reflector struct {
 
 	Stats ReflectorStats
 
-	decoding chan struct{} // has an element for each worker that decodes a part of a page
+	decoding chan struct{} // semaphore of the workers that decode pages
 
-	nextRetry string // owned by maintain: the key from which corrupt objects are decoded again
+	nextRetry string // owned by maintain: the first key of the next retry of corrupt objects
 
-	// Owned by the goroutine that loads: how often the store had been replaced before the
-	// last load, and a function that ends the wait for that load's replay.
+	// Owned by the goroutine that loads: the store's Replacements at the last load, and a function that ends the wait
+	// for that load's replay.
 	replacements uint64
 	cancelReplay context.CancelFunc
 }
@@ -102,7 +99,7 @@ type ReflectorStats struct {
 	Decoded, Offered atomic.Int64
 }
 
-// Reload starts a reload of the cache, as after a loss, and does not wait for it.
+// Reload starts a reload of the cache and does not wait for it.
 func (r *Reflector) Reload() { r.config.Sub.Reload() }
 
 // Run keeps the cache current until ctx ends, and then returns nil. It fails if the store or
@@ -118,9 +115,8 @@ func (r *Reflector) Run(ctx context.Context) error {
 	return nil
 }
 
-// maintain drops old events from the log of a cache to which nothing is applied, reviews the learnt indexes,
-// and decodes corrupt objects again. It makes indexes when the learner has found labels that are worth one.
-// A server has many caches: one goroutine and one timer for each keep an idle server small (T4, T5).
+// maintain drops old events from the log of an idle cache, reviews and builds learnt indexes, and retries corrupt
+// objects. It uses one goroutine and one timer, because a server has many caches (T4, T5).
 func (r *Reflector) maintain(ctx context.Context) error {
 	tick := time.NewTicker(maintainEvery)
 	defer tick.Stop()
@@ -151,7 +147,7 @@ func (r *Reflector) follow(ctx context.Context, group *errgroup.Group) error {
 	}
 }
 
-// loadUntilDone repeats load, at growing intervals, until it succeeds.
+// loadUntilDone retries load with backoff until it succeeds.
 func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) error {
 	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
 		err := r.load(ctx, group)
@@ -173,22 +169,22 @@ func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) er
 // load reads all objects of one revision and resets the cache to them.
 func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 	replacements := r.config.Store.Replacements()
-	least, exactTo := r.config.Since, int64(0)
+	oldest, exactTo := r.config.Since, int64(0)
 	if now, known := r.cache.present(); replacements == r.replacements {
-		least, exactTo = max(least, now.revision), known // Fresh may be lower after the load
+		oldest, exactTo = max(oldest, now.revision), known // Fresh may be lower after the load
 	}
 	for {
-		past, present, err := r.config.Sub.Begin(ctx, least)
+		past, present, err := r.config.Sub.Begin(ctx, oldest)
 		if err != nil {
 			return fmt.Errorf("cache: load %s: %w", r.config.Prefix, err)
 		}
 		objects, revision, err := r.read(ctx, past)
 		if past > 0 && errors.Is(err, kv.ErrCompacted) {
-			least = past + 1
+			oldest = past + 1
 			continue
 		}
 		if err == nil && r.config.Store.Replacements() != replacements {
-			err = kv.ErrReplaced // between two pages, maybe
+			err = kv.ErrReplaced // perhaps between two pages
 		}
 		if err != nil {
 			return fmt.Errorf("cache: load %s: %w", r.config.Prefix, err)
@@ -197,7 +193,7 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 		// revision and exactTo. The loaded state is at least as new, so it is exact up to there, too.
 		r.cache.reset(objects, revision, exactTo, replacements)
 		r.config.Sub.Loaded(revision)
-		r.cache.appended()
+		r.cache.notify()
 		r.Stats.Loads.Add(1)
 		r.replacements = replacements
 		r.replay(ctx, group, past, present)
@@ -220,21 +216,21 @@ func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, pre
 		case err == nil:
 			r.cache.becomeReady()
 		case ctx.Err() != nil || errors.Is(err, kv.ErrReplaced):
-			return nil // it is loaded again, or Run ends
+			return nil // the cache is reloaded, or Run ends
 		}
 		return err
 	})
 }
 
-// read returns all objects of a revision, 0 being the newest, and that revision. A page is fetched while the previous
-// one is decoded; at most two are held.
+// read returns all objects of a revision, 0 being the newest, and that revision. It fetches a page while the previous
+// one is decoded, so it holds at most two.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	r.Stats.Loaded.Store(0)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var pages [][]*Object
 	awaitBefore := func() {}
-	opts := kv.RangeOptions{Prefix: r.config.Prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.config.Copies}
+	opts := kv.RangeOptions{Prefix: r.config.Prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.config.DecodeCopies}
 	revision, err := kv.RangeAll(ctx, r.config.Store, opts, func(page kv.Page) error {
 		objects, await := r.decodePage(ctx, page)
 		pages = append(pages, objects)
@@ -260,8 +256,8 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 // the page. Items that are not objects become nil. It stops early if ctx ends.
 func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Object, await func()) {
 	objects = make([]*Object, len(page.Items))
-	// More workers than processors wait rather than work: smaller parts keep all of
-	// them waiting at the same time.
+	// If there are more workers than processors, Decode waits for I/O. Smaller parts let all workers wait at the same
+	// time.
 	size := max(1, min(decodeChunk, len(page.Items)/r.config.Workers))
 	var group sync.WaitGroup
 	for first := 0; first < len(objects); first += size {
@@ -291,14 +287,14 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 	r.Stats.Objects.Add(int64(len(items)))
 }
 
-// decode makes an Object of a value, by Decode or from a write's offer. If that panics, the
-// value becomes a corrupt Object, so that the other keys are still served.
+// decode makes an Object of a value, from a write's offer or by Decode. If Decode panics, the value becomes a corrupt
+// Object, so that the other keys are still served.
 func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err := fmt.Errorf("cache: panic while decoding %s%s: %v", r.config.Prefix, key, cause)
 			r.config.Logger.Error("decoder panicked", "error", err)
-			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, r.cache.schema)
+			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, StoredSize: len(value)}, r.cache.schema)
 		}
 	}()
 	if offered := r.cache.offers.take(key, value, revision); offered != nil {
@@ -367,8 +363,8 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	return nil
 }
 
-// replayedFor is how much longer replayed events are kept than others. After a crash all clients return at once, and
-// in a large cluster the last of them minutes later.
+// replayedFor is how much longer replayed events are kept than others. After a crash all clients resume their watches
+// at once, and in a large cluster the last succeed minutes later.
 const replayedFor = 3 * time.Minute
 
 // applyOne applies one batch. It calls OnAppend after Applied: a read that waits for the revision
@@ -380,7 +376,7 @@ func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
 	changed := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
 	r.config.Sub.Applied(1)
 	if changed {
-		r.cache.appended()
+		r.cache.notify()
 	}
 }
 
@@ -390,7 +386,7 @@ func (r *Reflector) changes(ctx context.Context, events []kv.Event) []Change {
 		e := &events[i]
 		key := e.Key[len(r.config.Prefix):]
 		switch {
-		case key == "": // the prefix itself is no object
+		case key == "": // the prefix itself is not an object
 		case e.Kind == kv.Delete:
 			changes = append(changes, Change{Key: key})
 		default:

@@ -258,14 +258,14 @@ func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
 				m.start(t)
 				before := m.awaitStore(t)
 				c.fault(t, m)
-				time.Sleep(10 * time.Second) // the tail may have to notice first
+				time.Sleep(10 * time.Second) // until the tail notices
 				after := m.awaitStore(t)
 				if got := after.Epoch() - before.Epoch(); got != c.epochs {
 					t.Errorf("%d new epochs, want %d", got, c.epochs)
 				}
 				_, _, err := m.cache.Log().Read(before.Position(), nil)
 				if errors.Is(err, ErrReset) != (c.epochs > 0) {
-					t.Errorf("following on from before: %v", err)
+					t.Errorf("reading from the old position: %v", err)
 				}
 			})
 		})
@@ -432,7 +432,7 @@ func TestNothingIsAppliedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestReflectorForgetsWhenIdle checks that the Log of an idle cache drops old events.
+// TestReflectorTrimsTheLogOfAnIdleCache checks that the Log of an idle cache drops old events.
 func TestReflectorForgetsWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -535,7 +535,7 @@ func TestUnappliedReturnsTheNewestWrite(t *testing.T) {
 			t.Helper()
 			o := m.cache.Unapplied("a")
 			if o == nil && revision != 0 || o != nil && o.Revision() != revision {
-				t.Errorf("%s: %v is ahead, want revision %d", when, o, revision)
+				t.Errorf("%s: unapplied %v, want revision %d", when, o, revision)
 			}
 			return o
 		}
@@ -556,7 +556,7 @@ func TestUnappliedReturnsTheNewestWrite(t *testing.T) {
 		third.Withdraw()
 		ahead := expect("two have succeeded", two)
 		if m.cache.Unapplied("b") != nil {
-			t.Error("another key has something ahead")
+			t.Error("another key has an unapplied object")
 		}
 		if m.cache.Unapplied("a") != ahead || made != 1 {
 			t.Errorf("it is made %d times", made)
@@ -585,7 +585,7 @@ func TestUnappliedReturnsTheNewestWrite(t *testing.T) {
 			t.Errorf("the event at %d made an object at %d", other, o.Revision())
 		}
 
-		// A write stays ahead until the state has it, even after its event has arrived.
+		// A write stays unapplied until the state has it, even after its event has arrived.
 		decode, asked := m.cache.config.Decode, 0
 		m.cache.config.Decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
 			expect("its event has come", revision)
@@ -608,7 +608,7 @@ func TestMemoryOfDecodedPagesIsReused(t *testing.T) {
 	for _, copies := range []bool{true, false} {
 		m := newMirror(t)
 		var kept sync.Map // values by key
-		m.cache.config.Copies = copies
+		m.cache.config.DecodeCopies = copies
 		m.cache.config.Decode = func(_ context.Context, key string, value []byte, revision int64) *Object {
 			kept.Store(key, value)
 			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: bytes.Clone(value)}, m.cache.schema)
@@ -627,14 +627,14 @@ func TestMemoryOfDecodedPagesIsReused(t *testing.T) {
 			for key, want := range values {
 				key = key[len(testPrefix):]
 				if o := m.cache.Snapshot().Get(key); o == nil || !bytes.Equal(o.Body(), want) {
-					t.Fatalf("%s is not what was stored", key)
+					t.Fatalf("%s differs from the stored value", key)
 				}
 				if value, ok := kept.Load(key); ok && !bytes.Equal(value.([]byte), want) {
 					overwritten++
 				}
 			}
 			if want := map[bool]int{true: objects}[copies]; overwritten != want {
-				t.Errorf("%d values were given back, want %d of %d", overwritten, want, objects)
+				t.Errorf("the memory of %d values was reused, want %d of %d", overwritten, want, objects)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestLoadAcrossAReplacement replaces the store between two pages of a load by one that soon has the same
-// revision. The mixed result must never be shown.
+// revision. The cache must never publish the mixed result.
 func TestLoadAcrossAReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -40,7 +40,7 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 		m.start(t)
 		s := m.awaitStore(t)
 		if shown || pages <= 3 {
-			t.Errorf("what was loaded of two histories was shown (%d pages)", pages)
+			t.Errorf("the cache published objects of two histories (%d pages)", pages)
 		}
 		if s.History() != 1 || string(s.Get("a0").Body()) != "old" || string(s.Get("z9").Body()) != "new" {
 			t.Errorf("history %d holds %q and %q", s.History(), s.Get("a0").Body(), s.Get("z9").Body())
@@ -77,7 +77,7 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 		go func() { waited <- m.cache.Wait(t.Context(), revision) }()
 		synctest.Wait()
 		if len(waited) > 0 {
-			t.Fatal("who waits for the revision of the store was told of the lost history")
+			t.Fatal("Wait for a revision of the new store returned with the snapshot of the old one")
 		}
 		close(loading)
 		if err := <-waited; err != nil {
@@ -133,8 +133,8 @@ func TestReplayOfAReplacedStore(t *testing.T) {
 	})
 }
 
-// TestPastOfALostHistory checks that a slow reader of a state before a reload does not take revisions of the
-// reloaded history for its own past.
+// TestPastOfALostHistory checks that a slow reader of a state before a reload does not get past states of the
+// reloaded history.
 func TestPastOfALostHistory(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})

@@ -32,8 +32,8 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	return m
 }
 
-// TestReflectorReplaysThePast checks that after a start a cache shows nothing until it has reached the present. Then
-// it also shows the past, as far as it is available.
+// TestReflectorReplaysThePast checks that after a start a cache is not ready until it has reached the current revision.
+// Then its log reaches back as far as the store does.
 func TestReflectorReplaysThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }
@@ -141,7 +141,7 @@ func (m *mirror) checkPast(t *testing.T, from, to int64) {
 		for _, item := range page.Items {
 			o := s.Get(strings.TrimPrefix(item.Key, testPrefix))
 			if o == nil || o.Revision() != item.Revision || string(o.Body()) != string(item.Value) {
-				t.Errorf("at %d, %s is not as in the store", revision, item.Key)
+				t.Errorf("at %d, %s differs from the store", revision, item.Key)
 			}
 		}
 		if s.Len() != len(page.Items) {
@@ -297,8 +297,8 @@ func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 	})
 }
 
-// TestReplayedEventsAge checks that replayed events, whose times are unknown, are kept for minutes longer than one from
-// the time of the start: watches may come back as late.
+// TestReplayedEventsAge checks that replayed events, whose times are unknown, are kept for minutes longer than an event
+// of the time of the start, because clients may resume their watches late.
 func TestReplayedEventsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

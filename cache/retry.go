@@ -7,25 +7,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// maxRetries limits the objects that are retried each time, unless some succeed. Otherwise many objects that can
-// never be decoded would keep the store busy.
+// maxRetries limits the objects that are retried each time, unless some succeed. Otherwise many permanently corrupt
+// objects would keep the store busy.
 const maxRetries = 1000
 
-// repair is a corrupt object and the sound one that takes its place.
+// repair is a corrupt object and the decoded one that replaces it.
 type repair struct{ corrupt, sound *Object }
 
-// retry decodes corrupt objects again, because the reason may be a failed key service and not the value. It
-// tries them in the order of their keys, maxRetries at a time, and continues as long as some of them can
-// be decoded.
+// retry decodes corrupt objects again, because a KMS plugin may have failed. It tries them in the order of their keys,
+// maxRetries at a time, and continues as long as some succeed.
 func (r *Reflector) retry(ctx context.Context) {
 	now := r.cache.current.Load()
 	for tried := 0; tried < now.corruptCount(); {
-		most := min(maxRetries, now.corruptCount()-tried)
-		part := now.corruptFrom(r.nextRetry, most)
-		part = append(part, now.corruptFrom("", most-len(part))...) // wrap around
+		limit := min(maxRetries, now.corruptCount()-tried)
+		part := now.corruptFrom(r.nextRetry, limit)
+		part = append(part, now.corruptFrom("", limit-len(part))...) // wrap around
 		tried, r.nextRetry = tried+len(part), part[len(part)-1].Key()+"\x00"
 		repaired := r.retryAll(ctx, part)
-		r.cache.showRepaired(repaired)
+		r.cache.publishRepaired(repaired)
 		if len(repaired) == 0 {
 			break
 		}
@@ -59,10 +58,9 @@ func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 	return nil
 }
 
-// showRepaired replaces corrupt objects that are still present with sound ones of the same
-// revision, also in their events and in past states. The objects have not changed in the store, so there are no new
-// events.
-func (c *Cache) showRepaired(repaired []repair) {
+// publishRepaired replaces corrupt objects that are still present with decoded ones of the same revision, also in their
+// events and in past states. The objects have not changed in the store, so there are no new events.
+func (c *Cache) publishRepaired(repaired []repair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.current.Load()

@@ -33,9 +33,9 @@ func allocated(work func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestHealedWhileIndexIsBuilt checks that an object that heals while an index is built from an older state, in
-// which it was corrupt, is found by the index.
-func TestHealedWhileIndexIsBuilt(t *testing.T) {
+// TestRepairWhileIndexIsBuilt checks that an index finds an object that was corrupt in the state from which the index
+// was built, and was repaired meanwhile.
+func TestRepairWhileIndexIsBuilt(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -49,9 +49,9 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 		t.Fatal("no index of the label")
 	}
 	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: corrupt[101].Key(), Object: corrupt[101]}}})
-	c.showRepaired([]repair{{corrupt[100], sound[100]}, {corrupt[101], sound[101]}})
+	c.publishRepaired([]repair{{corrupt[100], sound[100]}, {corrupt[101], sound[101]}})
 	if !c.adopt(base, ix) {
-		t.Fatal("the index was not taken in")
+		t.Fatal("the index was not adopted")
 	}
 	for i, app := range []string{"0", "1"} {
 		page, err := c.Snapshot().List(Query{Label: selector(t, "app="+app)}, nil)
@@ -61,8 +61,8 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// TestHealedPast checks that past states have an object that is healed, too.
-func TestHealedPast(t *testing.T) {
+// TestRepairOfPastStates checks that past states have a repaired object, too.
+func TestRepairOfPastStates(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema, Log: LogConfig{CheckpointEvery: 1}})
 	if err != nil {
@@ -75,7 +75,7 @@ func TestHealedPast(t *testing.T) {
 		o := NewObject(ObjectConfig{Key: "other", Revision: revision}, schema)
 		c.Apply(Batch{Revision: revision, Changes: []Change{{Key: o.Key(), Object: o}}})
 	}
-	c.showRepaired([]repair{{corrupt[0], sound[0]}})
+	c.publishRepaired([]repair{{corrupt[0], sound[0]}})
 	for revision := range int64(last) {
 		past, err := c.At(revision + 1)
 		if err != nil {
@@ -87,9 +87,9 @@ func TestHealedPast(t *testing.T) {
 	}
 }
 
-// TestHealedWhilePastIsRead checks that a past state with a corrupt object, which a slow reader reconstructs while the
-// object is healed, is not returned to later readers.
-func TestHealedWhilePastIsRead(t *testing.T) {
+// TestRepairWhilePastIsRead checks that a past state that a slow reader reconstructs during a repair is not returned to
+// later readers, because it has the corrupt object.
+func TestRepairWhilePastIsRead(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -100,7 +100,7 @@ func TestHealedWhilePastIsRead(t *testing.T) {
 	o := NewObject(ObjectConfig{Key: "other", Revision: 2}, schema)
 	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: o.Key(), Object: o}}})
 	before := c.current.Load()
-	c.showRepaired([]repair{{corrupt[0], sound[0]}})
+	c.publishRepaired([]repair{{corrupt[0], sound[0]}})
 	if _, err := c.past(before, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -113,9 +113,8 @@ func TestHealedWhilePastIsRead(t *testing.T) {
 	}
 }
 
-// TestHealedEvents checks that after a repair, readers of the log find the sound object in the event that brought the
-// corrupt one. Nothing else changes.
-func TestHealedEvents(t *testing.T) {
+// TestRepairOfEvents checks that a repair replaces the corrupt object in its event, and changes nothing else.
+func TestRepairOfEvents(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -147,7 +146,7 @@ func TestHealedEvents(t *testing.T) {
 		return events
 	}
 	before := read()
-	c.showRepaired([]repair{{corrupt[1], sound[1]}, {corrupt[2], sound[2]}, {corrupt[3], sound[3]}})
+	c.publishRepaired([]repair{{corrupt[1], sound[1]}, {corrupt[2], sound[2]}, {corrupt[3], sound[3]}})
 	after := read()
 	if len(after) != 6 || len(before) != 6 {
 		t.Fatalf("%d events, %d before", len(after), len(before))
@@ -159,7 +158,7 @@ func TestHealedEvents(t *testing.T) {
 		}
 	}
 	if o := before[2].Object; o != corrupt[1] {
-		t.Error("an event that a reader has is changed")
+		t.Error("an event that a reader has was changed")
 	}
 }
 
@@ -184,7 +183,7 @@ func TestCorruptObjectsCostLinearly(t *testing.T) {
 			"load":       allocated(func() { c.Reset(corrupt, 1) }),
 			"delete all": allocated(func() { c.Apply(Batch{Revision: 2, Changes: deletes}) }),
 			"apply all":  allocated(func() { c.Apply(Batch{Revision: 3, Changes: changes}) }),
-			"heal":       allocated(func() { c.showRepaired(repaired) }),
+			"repair":     allocated(func() { c.publishRepaired(repaired) }),
 		}
 	}
 	few, many := measure(4000), measure(100_000)
@@ -196,8 +195,8 @@ func TestCorruptObjectsCostLinearly(t *testing.T) {
 	}
 }
 
-// TestCorruptObjectsAreRetriedAFewAtATime checks that only some of many corrupt values are retried at a time. All heal
-// soon once they can be decoded.
+// TestCorruptObjectsAreRetriedAFewAtATime checks that only some of many corrupt values are retried at a time. All are
+// repaired soon after they can be decoded.
 func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {
@@ -237,10 +236,10 @@ func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 		time.Sleep(2 * maintainEvery)
 		m.awaitStore(t)
 		if _, err := m.cache.Snapshot().List(Query{}, nil); err != nil {
-			t.Errorf("after all can be understood: %v", err)
+			t.Errorf("after all can be decoded: %v", err)
 		}
 		if reads.Load() > n+maxRetries {
-			t.Errorf("%d reads to heal %d objects", reads.Load(), n)
+			t.Errorf("%d reads to repair %d objects", reads.Load(), n)
 		}
 	})
 }

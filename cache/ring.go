@@ -12,19 +12,18 @@ type Position uint64
 // ring is a queue with one writer and any number of readers, each of which keeps its own Position.
 // Readers take no lock. The writer does not wait for them: Read reports to a reader that it was lapped.
 //
-// Entries are shared from Append on and must not change. Append, Replace, Discard and Skip are for the writer.
+// Entries must not change after Append. Only the writer calls Append, Replace, Discard and Skip.
 //
-// Implementation: a slice of atomic pointers, whose length is a power of two. The writer raises first
-// before it clears a slot. A reader loads slots, and then first: if first has passed what it loaded,
-// the reader was lapped. To grow or shrink, the writer publishes a new slice with all live entries, and
-// never writes to the old one again.
+// Implementation: a slice of atomic pointers, whose length is a power of two. The writer raises first before it clears
+// a slot. A reader loads entries, and then first: if first has passed them, the reader was lapped. To grow or shrink,
+// the writer publishes a new slice with all live entries, and never writes to the old one again.
 type ring[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[T]]
 	// first is the oldest entry, next the position after the newest.
 	// Invariant: first <= next, next-first <= len(slots)
 	first, next atomic.Uint64
 
-	smallest int // least len(slots)
+	smallest int // minimum len(slots)
 
 	grown, shrunk atomic.Int64
 }
@@ -56,8 +55,8 @@ func (r *ring[T]) Append(entries ...*T) {
 	r.next.Store(next + uint64(len(entries)))
 }
 
-// room is the length of the slice that should hold used entries: grown when they
-// do not fit, halved when they fill less than a quarter.
+// room returns the length of the slice for used entries: doubled while they do not fit, halved while they fill less
+// than a quarter.
 func (r *ring[T]) room(used int) int {
 	room := len(*r.slots.Load())
 	for used > room {
@@ -99,13 +98,13 @@ func (r *ring[T]) Discard(before Position) {
 	}
 }
 
-// Replace replaces the entry at a position, which must be there.
+// Replace replaces the entry at a position, which must exist.
 func (r *ring[T]) Replace(p Position, e *T) {
 	slots := *r.slots.Load()
 	slots[uint64(p)&uint64(len(slots)-1)].Store(e)
 }
 
-// Skip drops every entry and leaves one position unused: all positions known so far become too old.
+// Skip drops every entry and leaves one position unused, so that all earlier positions are too old.
 func (r *ring[T]) Skip() {
 	r.Discard(r.Next())
 	r.first.Store(r.next.Load() + 1)
@@ -115,8 +114,7 @@ func (r *ring[T]) Skip() {
 // Read appends at most limit entries from a position on to dst, and returns the position after the
 // last one. lapped reports that entries at the position were dropped. Then Read returns dst unchanged.
 func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
-	// next before slots: a slice loaded later holds every entry before next that
-	// is still alive.
+	// Load next before slots: a slice loaded later holds every live entry before next.
 	end := r.next.Load()
 	slots := *r.slots.Load()
 	length := len(dst)

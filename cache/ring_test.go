@@ -63,7 +63,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 				}
 				size := len(*r.slots.Load())
 				if size < r.smallest {
-					t.Fatalf("%d slots, at least %d are due", size, r.smallest)
+					t.Fatalf("%d slots, want at least %d", size, r.smallest)
 				}
 				switch {
 				case size > room:
@@ -79,8 +79,8 @@ func TestRingMatchesItsModel(t *testing.T) {
 	})
 }
 
-// TestRingReadersSeeConsecutiveEntries reads a ring while it is written, grown, shrunk and trimmed. Readers must
-// see consecutive entries, or learn that they were overtaken.
+// TestRingReadersSeeConsecutiveEntries reads a ring while it is written, grown, shrunk and trimmed. Readers must see
+// consecutive entries, or learn that they were lapped.
 func TestRingReadersSeeConsecutiveEntries(t *testing.T) {
 	r := newRing[uint64](2)
 	var done atomic.Bool

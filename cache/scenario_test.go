@@ -152,7 +152,7 @@ func (s *scenario) list(d *datadriven.TestData) {
 		s.printf("%v\n", err)
 		return
 	}
-	q := Query{Prefix: text(d, "prefix"), From: text(d, "from"), Limit: int(number(s.t, d, "limit")), Uncounted: d.HasArg("uncounted")}
+	q := Query{Prefix: text(d, "prefix"), From: text(d, "from"), Limit: int(number(s.t, d, "limit")), OmitRemaining: d.HasArg("uncounted")}
 	if d.HasArg("label") {
 		if q.Label, err = labels.Parse(text(d, "label")); err != nil {
 			d.Fatalf(s.t, "%v", err)

@@ -8,10 +8,9 @@ import (
 
 // Index declares an exact-match index. Exactly one of its fields is set.
 type Index struct {
-	// Field is the name of a selectable field. Every object is indexed; as in selectors, an object
-	// without the field has the empty value.
+	// Field is the name of a selectable field. As in selectors, an object without the field has the empty value.
 	Field string
-	// Label is the key of a label. Objects without it are left out.
+	// Label is the key of a label. Objects without it are not in the index.
 	Label string
 }
 
@@ -46,11 +45,11 @@ type ResourceSchema struct {
 
 	fields atomic.Pointer[[]string] // never changed in place
 
-	mu sync.Mutex // serialises additions to fields
+	mu sync.Mutex // serializes additions to fields
 }
 
-// NewResourceSchema returns the ResourceSchema of a resource. Any number of schemas may share the
-// budget; nil keeps every encoding as long as its object lives.
+// NewResourceSchema returns the ResourceSchema of a resource. Any number of schemas may share the budget; nil means no
+// limit.
 func NewResourceSchema(name string, budget *Budget, indexes ...Index) *ResourceSchema {
 	if budget == nil {
 		budget = NewBudget(0)
@@ -73,9 +72,9 @@ func (s *ResourceSchema) EncodingBytes() int64 { return s.encodings.Load() }
 // FrameBytes returns the number of bytes kept in frames of events.
 func (s *ResourceSchema) FrameBytes() int64 { return s.frames.Load() }
 
-// Pressure counts the losses of a resource to the limits of its Budget since the start.
+// Pressure counts what a resource has lost to the limits of its Budget since the start.
 type Pressure struct {
-	// Encodings, Frames, and Events of the Log count data dropped early.
+	// Encodings, Frames and Events count what was dropped early. Events are those of the Log.
 	Encodings, Frames, Events int64
 	// Refused counts encodings that were made and not kept.
 	Refused int64
@@ -87,9 +86,9 @@ func (s *ResourceSchema) Pressure() Pressure {
 	return Pressure{p.encodings.Load(), p.frames.Load(), p.events.Load(), p.refused.Load()}
 }
 
-// Refuse counts an encoding that was made and not kept because there was no room. A caller that made an
-// encoding itself because [Budget.MakeRoom] reported false must call it.
-func (s *ResourceSchema) Refuse() { s.pressure.refused.Add(1) }
+// CountRefused counts an encoding that was not kept because there was no room. A caller that made an encoding itself
+// because [Budget.MakeRoom] returned false must call it.
+func (s *ResourceSchema) CountRefused() { s.pressure.refused.Add(1) }
 
 // fieldIndex returns the position of a field in every object's packed values, or -1.
 func (s *ResourceSchema) fieldIndex(name string) int {

@@ -20,17 +20,17 @@ const (
 	ByNamespace
 )
 
-// ShardKeys is how many ShardKeys there are.
-const ShardKeys = 2
+// NumShardKeys is the number of ShardKeys.
+const NumShardKeys = 2
 
-// HashRange has the hashes from First to Last, both inclusive.
+// HashRange is the range of hashes from First to Last, inclusive.
 type HashRange struct{ First, Last uint64 }
 
 // Shard selects the objects whose hash lies in one of its ranges. The hash is 64-bit FNV-1a.
 // A Shard is immutable.
 type Shard struct {
 	by ShardKey
-	// Invariant: ranges are sorted, and there are hashes between any two.
+	// Invariant: ranges are sorted, and neither overlap nor touch.
 	ranges []HashRange
 	text   string
 }
@@ -76,7 +76,7 @@ func (s *Shard) Matches(o *Object) bool {
 	return in
 }
 
-// Touches reports whether a hash that begins with a byte may be in the Shard.
+// Touches reports whether any hash that begins with the byte prefix is in the Shard.
 func (s *Shard) Touches(prefix uint8) bool {
 	low := uint64(prefix) << 56
 	some, _ := s.overlap(low, low|math.MaxUint64>>8)
@@ -125,8 +125,8 @@ func fnv1a[T string | []byte](text T) uint64 {
 	return hash
 }
 
-// The first bits of the hash of an object's identity are stored in [cells.state], beside its flags. They
-// nearly always decide whether the object is in a Shard, and take no additional memory.
+// The first bits of the hash of an object's identity are stored in [cells.state], beside its flag. They nearly always
+// decide whether the object is in a Shard, and take no additional memory.
 const (
 	hashWidth = 30
 	hashShift = 32 - hashWidth
@@ -137,11 +137,11 @@ func (cs *cells) setHash(hash uint64) { cs.state.Or(uint32(hash>>(64-hashWidth))
 // hashBits returns the smallest hash that begins with the stored bits.
 func (cs *cells) hashBits() uint64 { return uint64(cs.state.Load()>>hashShift) << (64 - hashWidth) }
 
-// hashed is an object and the first bits of its hashes, each in the upper bits of a number. A List does not
-// read the objects of other Shards, but only these bits.
+// hashed is an object and the first bits of its hashes, each in the upper bits of a number. For objects of other
+// Shards, a List reads only these bits.
 type hashed struct {
 	object *Object
-	hashes [ShardKeys]uint32
+	hashes [NumShardKeys]uint32
 }
 
 func lessHashed(a, b hashed) bool { return lessObject(a.object, b.object) }
@@ -154,7 +154,7 @@ func reindexHash(tree *btree.BTreeG[hashed], prev, next *Object) {
 	case next.Err() != nil:
 		tree.ReplaceOrInsert(hashed{object: next})
 	default:
-		tree.ReplaceOrInsert(hashed{next, [ShardKeys]uint32{
+		tree.ReplaceOrInsert(hashed{next, [NumShardKeys]uint32{
 			ByIdentity: uint32(next.cells.hashBits() >> 32), ByNamespace: uint32(ByNamespace.hash(next) >> 32),
 		}})
 	}
@@ -166,11 +166,11 @@ func (l *lister) scanHashes(start string, pivot *Object) {
 	shard := l.query.Shard
 	l.state.hashes.AscendGreaterOrEqual(hashed{object: pivot}, func(h hashed) bool {
 		if l.last == nil && l.query.Prefix == "" {
-			// Where the bits that are kept do not decide, visit does.
+			// If the stored bits do not decide, visit does.
 			low := uint64(h.hashes[shard.by]>>hashShift) << (64 - hashWidth)
 			if some, _ := shard.overlap(low, low|(1<<(64-hashWidth)-1)); !some {
 				l.page.Scanned++
-				l.page.Outside++
+				l.page.OutsideShard++
 				return true
 			}
 		}

@@ -89,7 +89,7 @@ func TestShardsDivideAList(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				all, scanned, outside = append(all, page.Objects...), scanned+page.Scanned, outside+page.Outside
+				all, scanned, outside = append(all, page.Objects...), scanned+page.Scanned, outside+page.OutsideShard
 				if from = page.Next; from == "" {
 					break
 				}

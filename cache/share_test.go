@@ -17,10 +17,10 @@ type keptEncoding struct {
 
 // shareModel is a Budget for two resources, with shares for two more, and the expected counts.
 type shareModel struct {
-	limits  [3]int64 // of the whole and of the shares
+	limits  [3]int64 // of the parent and of the shares
 	budgets [3]*Budget
 	history [3]int64
-	schemas [4]*ResourceSchema // the first two are of the whole
+	schemas [4]*ResourceSchema // the first two use the parent
 	objects []*Object          // of the schemas in turn
 	retired map[int]bool
 	want    [4]Pressure
@@ -31,8 +31,8 @@ func newShareModel(t *rapid.T) *shareModel {
 	m.limits[1] = rapid.Int64Range(0, 1500).Draw(t, "share")
 	m.limits[2] = rapid.Int64Range(0, 1500).Draw(t, "other share")
 	m.limits[0] = m.limits[1] + m.limits[2] + rapid.Int64Range(1, 1500).Draw(t, "rest")
-	whole := NewBudget(m.limits[0])
-	m.budgets = [3]*Budget{whole, whole.NewShare(m.limits[1]), whole.NewShare(m.limits[2])}
+	parent := NewBudget(m.limits[0])
+	m.budgets = [3]*Budget{parent, parent.NewShare(m.limits[1]), parent.NewShare(m.limits[2])}
 	for i := range m.schemas {
 		m.schemas[i] = NewResourceSchema(fmt.Sprint(i), m.budgets[max(0, i-1)])
 	}
@@ -97,7 +97,7 @@ func (m *shareModel) encode(t *rapid.T) {
 	if made && !kept && !m.retired[at] {
 		m.want[at%4].Refused++
 		if cost := int64(len(want)) + storedOverhead + 64; cost <= room {
-			t.Fatalf("%d was not kept where there was room for %d", cost, room)
+			t.Fatalf("%d bytes were not kept with room for %d", cost, room)
 		}
 	}
 	if m.retired[at] && kept {
@@ -137,7 +137,7 @@ func (m *shareModel) check(t *rapid.T) {
 		}
 	}
 	if got, want := m.budgets[0].Limit(), max(1, m.limits[0]-m.taken(1)-m.taken(2)); got != want {
-		t.Fatalf("%d bytes are left by shares, want %d", got, want)
+		t.Fatalf("the shares leave %d bytes, want %d", got, want)
 	}
 	for i, s := range m.schemas {
 		if s.Pressure() != m.want[i] {
@@ -159,16 +159,16 @@ func TestSharesKeepTheirRoom(t *testing.T) {
 // use memory that the share does not use, until the share needs it.
 func TestScansCostAShareNothing(t *testing.T) {
 	const cost = 1024 + storedOverhead
-	whole := NewBudget(100 * cost)
-	pods := budgetObjects(NewResourceSchema("pods", whole.NewShare(40*cost)), 60)
-	others := budgetObjects(NewResourceSchema("others", whole), 300)
+	parent := NewBudget(100 * cost)
+	pods := budgetObjects(NewResourceSchema("pods", parent.NewShare(40*cost)), 60)
+	others := budgetObjects(NewResourceSchema("others", parent), 300)
 	scan(t, others, 1)
 	if made := scan(t, others[:100], 1); made != 0 {
 		t.Errorf("%d of 100 were made again while the share was not used", made)
 	}
 	scan(t, pods[:40], 1)
-	if share := pods[0].schema.Budget(); whole.Used()+share.Used() > 100*cost {
-		t.Errorf("%d and %d are more than %d", whole.Used(), share.Used(), 100*cost)
+	if share := pods[0].schema.Budget(); parent.Used()+share.Used() > 100*cost {
+		t.Errorf("%d and %d are more than %d", parent.Used(), share.Used(), 100*cost)
 	}
 	for range 2 * idleRounds {
 		scan(t, others, 1)
@@ -181,8 +181,8 @@ func TestScansCostAShareNothing(t *testing.T) {
 // TestShareOfZeroBytesKeepsAMinimalLog checks that a share without room for encodings keeps only the minimum of its
 // Log, too.
 func TestShareOfZeroBytesKeepsAMinimalLog(t *testing.T) {
-	for _, whole := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{Encodings: 1 << 20, All: 1 << 20, Most: 1 << 30})} {
-		schema := NewResourceSchema("things", whole.NewShare(0))
+	for _, parent := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{MinEncodings: 1 << 20, MinTotal: 1 << 20, Max: 1 << 30})} {
+		schema := NewResourceSchema("things", parent.NewShare(0))
 		c, err := New(Config{Schema: schema, Log: LogConfig{MinEvents: 10}})
 		if err != nil {
 			t.Fatal(err)

@@ -2,8 +2,8 @@ package cache
 
 import "iter"
 
-// Snapshot is the resource at one revision. It is a small value, immutable and
-// safe for concurrent use. It keeps its objects in memory.
+// Snapshot has all objects of a resource at one revision. It is a small value, immutable and safe for concurrent use.
+// It keeps its objects in memory.
 type Snapshot struct {
 	state    *state
 	revision int64
@@ -21,14 +21,13 @@ func (c *Cache) present() (*state, int64) {
 		s := c.current.Load()
 		return s, s.exactTo
 	}
-	// The order matters: everything up to fresh was applied before it was read, so
-	// the state loaded afterwards holds it. The other way round, the state could
-	// miss a change that fresh already counts.
+	// Load the state after fresh: everything up to fresh was already applied when fresh was read. A state loaded before
+	// could lack a change that fresh includes.
 	epoch := c.current.Load().epoch
 	fresh := c.config.Source.Fresh()
 	s := c.current.Load()
 	if s.epoch != epoch {
-		// Fresh may be of the epoch before, which may have ended with the store's history.
+		// fresh may be of the previous epoch, and so of a replaced store.
 		return s, s.exactTo
 	}
 	return s, max(s.exactTo, fresh)
@@ -43,19 +42,18 @@ func (s Snapshot) Position() Position { return s.state.position }
 // Epoch returns how often the cache was loaded; 0 means never.
 func (s Snapshot) Epoch() uint64 { return s.state.epoch }
 
-// History returns how often the store had been replaced when the cache was loaded from it
-// ([kv.Store].Replacements). If the store's count differs, the snapshot may show objects that
-// the current store never held.
+// History returns the [kv.Store].Replacements of the load. If the store's count differs, the snapshot may show objects
+// that the current store never held.
 func (s Snapshot) History() uint64 { return s.state.history }
 
 // Len returns the number of objects.
 func (s Snapshot) Len() int { return s.state.objects.Len() }
 
-// Bytes returns the size of all bodies together.
+// Bytes returns the total size of all bodies.
 func (s Snapshot) Bytes() int64 { return s.state.bytes }
 
-// Stored returns the size of all values together in the store.
-func (s Snapshot) Stored() int64 { return s.state.stored }
+// StoredBytes returns the total size of all values in the store.
+func (s Snapshot) StoredBytes() int64 { return s.state.stored }
 
 // All returns every object in key order, corrupt ones too.
 func (s Snapshot) All() iter.Seq[*Object] {

@@ -72,8 +72,8 @@ func lessEntry(a, b entry) bool {
 	return a.object.Key() < b.object.Key()
 }
 
-// state is the resource at one revision: what a Snapshot shows. Once published
-// it never changes; the next one shares all nodes that a batch did not touch.
+// state is the content of a Snapshot: the resource at one revision. It never changes after publication. The next state
+// shares all nodes that a batch did not touch.
 type state struct {
 	schema  *ResourceSchema
 	pivots  *pivots
@@ -81,9 +81,8 @@ type state struct {
 	indexes []index // none in past states: see withoutIndexes
 	// hashes has all objects if the schema knows their identities, nil in past states.
 	hashes  *btree.BTreeG[hashed]
-	learner *learner // of the present state's queries, else nil
-	// corrupt are the objects with an error; nil as long as there was none, as almost
-	// always.
+	learner *learner // nil in past states
+	// corrupt are the objects with an error; nil if there never was one, which is usual.
 	corrupt  *btree.BTreeG[*Object]
 	bytes    int64    // of all bodies
 	stored   int64    // bytes of all values in the store
@@ -92,7 +91,7 @@ type state struct {
 	position Position // after the events of this revision
 	epoch    uint64
 	history  uint64 // of the store, see Snapshot.History
-	repairs  int    // how often showRepaired has changed the objects in this epoch
+	repairs  int    // how often publishRepaired has changed the objects in this epoch
 	// events are the events that led from the previous state to this one.
 	events []*Event
 }
@@ -117,8 +116,7 @@ func (s *state) labelIndex(key string) int {
 	return slices.IndexFunc(s.indexes, func(ix index) bool { return ix.Label == key })
 }
 
-// clone returns a state that may be changed while this one is read, and cloned,
-// by others.
+// clone returns a copy that may be changed while others read or clone this state.
 func (s *state) clone() *state {
 	next := *s
 	next.events = nil
@@ -136,16 +134,16 @@ func (s *state) clone() *state {
 	return &next
 }
 
-// withoutIndexes returns the same state without indexes, at a third of the memory: past states are
-// rarely read.
+// withoutIndexes returns the same state without indexes, which takes a third of the memory. Past states are rarely
+// read.
 func (s *state) withoutIndexes() *state {
 	p := *s
 	p.indexes, p.hashes, p.events, p.learner = nil, nil, nil, nil
 	return &p
 }
 
-// cloneTree clones a published tree. Clone writes to its receiver, so it gets a
-// copy of the header; the nodes belong to neither and will be copied on write.
+// cloneTree clones a published tree. Clone writes to its receiver, so it gets a copy of the header. Both trees copy
+// nodes on write.
 func cloneTree[T any](tree *btree.BTreeG[T]) *btree.BTreeG[T] {
 	header := *tree
 	return header.Clone()
@@ -169,7 +167,7 @@ func (s *state) put(o *Object) *Object {
 		s.corrupt.ReplaceOrInsert(o)
 	}
 	s.bytes += int64(len(o.body))
-	s.stored += o.Stored()
+	s.stored += o.StoredSize()
 	return prev
 }
 
@@ -200,7 +198,7 @@ func (s *state) reindex(prev, next *Object) {
 		s.corrupt.Delete(prev)
 	}
 	s.bytes -= int64(len(prev.body))
-	s.stored -= prev.Stored()
+	s.stored -= prev.StoredSize()
 }
 
 func (s *state) corruptCount() int {
@@ -210,16 +208,16 @@ func (s *state) corruptCount() int {
 	return s.corrupt.Len()
 }
 
-// corruptFrom returns at most most corrupt objects from a key on, in order.
-func (s *state) corruptFrom(key string, most int) (found []*Object) {
-	if s.corrupt == nil || most == 0 {
+// corruptFrom returns at most limit corrupt objects from a key on, in order.
+func (s *state) corruptFrom(key string, limit int) (found []*Object) {
+	if s.corrupt == nil || limit == 0 {
 		return nil
 	}
 	pivot := s.pivots.get(key)
 	defer s.pivots.put(pivot)
 	s.corrupt.AscendGreaterOrEqual(pivot, func(o *Object) bool {
 		found = append(found, o)
-		return len(found) < most
+		return len(found) < limit
 	})
 	return found
 }
@@ -236,7 +234,7 @@ func (s *state) apply(batch Batch, at int64) *state {
 			}
 			prev = next.put(o)
 		} else if prev = next.remove(change.Key); prev == nil {
-			continue // deleted before it was ever seen
+			continue // the cache never had it
 		}
 		events = append(events, Event{
 			Pos: next.position, Revision: batch.Revision, Object: change.Object, Prev: prev, time: at,
@@ -266,16 +264,15 @@ func (s *state) undo(events []*Event) {
 	}
 }
 
-// spotCheck calls check for some states. The more objects there are, the fewer states it checks, because
-// otherwise caches would lag by seconds in tests on busy machines.
+// spotCheck calls check for some states, fewer if there are many objects. Otherwise caches would lag by seconds in
+// tests on busy machines.
 func (s *state) spotCheck() {
 	if s.revision%int64(1+s.objects.Len()/16) == 0 {
 		s.check()
 	}
 }
 
-// check asserts the invariants of a published state. It walks everything, and is for builds tagged
-// invariants.
+// check asserts the invariants of a published state, in builds tagged invariants. It walks everything.
 func (s *state) check() {
 	invariants.Assertf(s.exactTo >= s.revision, "cache: exact up to %d, changed at %d", s.exactTo, s.revision)
 	var last *Object
@@ -287,7 +284,7 @@ func (s *state) check() {
 			corrupt++
 		}
 		bytes += int64(len(o.body))
-		stored += o.Stored()
+		stored += o.StoredSize()
 		last = o
 		return true
 	})

@@ -21,7 +21,7 @@ type replay struct {
 // newReplay returns a cursor at the first object in the scope of f.
 func newReplay(snapshot cache.Snapshot, f *filter) *replay {
 	r := &replay{snapshot: snapshot}
-	r.query = cache.Query{Label: f.label, Field: f.field, Shard: f.shard, Uncounted: true}
+	r.query = cache.Query{Label: f.label, Field: f.field, Shard: f.shard, OmitRemaining: true}
 	if f.namespace != "" {
 		r.query.Prefix = f.namespace + "/"
 	}
@@ -51,7 +51,7 @@ func (r *replay) poll(f *filter, dst []Delivery, full int) ([]Delivery, error) {
 		}
 		r.page, r.ahead = page.Objects, page.Objects
 		r.query.From, r.last = page.Next, page.Next == ""
-		r.outside += uint64(page.Outside)
+		r.outside += uint64(page.OutsideShard)
 	}
 	some := r.ahead[:min(len(r.ahead), full-len(dst))]
 	for _, o := range some {

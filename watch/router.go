@@ -10,8 +10,8 @@ import (
 // A router has no lock: the Hub's guards it.
 type router struct {
 	groups   map[routeKey][]*group
-	triggers map[trigger]int              // how many groups wait for values of each
-	shards   [cache.ShardKeys]*shardTable // nil without groups
+	triggers map[trigger]int                 // how many groups wait for values of each
+	shards   [cache.NumShardKeys]*shardTable // nil without groups
 }
 
 // routeKey selects the events of a group: those of an object, of a value of a property, of a name or of a

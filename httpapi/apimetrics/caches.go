@@ -137,7 +137,7 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 		ch <- prometheus.MustNewConstMetric(c.descs["apiserver_storage_objects"], gauge, float64(now.Len()), gr.String())
 		emit("apiserver_resource_objects", gauge, float64(now.Len()))
 		if c.sizes {
-			emit("apiserver_resource_size_estimate_bytes", gauge, float64(now.Stored()))
+			emit("apiserver_resource_size_estimate_bytes", gauge, float64(now.StoredBytes()))
 		}
 	}
 	emit("apiserver_watch_cache_resource_version", gauge, float64(now.Revision()%1e15))
@@ -162,7 +162,7 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("apiserver_init_events_total", counter, float64(hub.Initial))
 	emit("apiserver_terminated_watchers_total", counter, float64(hub.Lapped))
 	emit("apiserver_watch_cache_initializations_total", counter, float64(reflector.Loads.Load()))
-	room, grown, shrunk := r.Cache.Log().Room()
+	room, grown, shrunk := r.Cache.Log().Capacity()
 	emit("watch_cache_capacity", gauge, float64(room))
 	for name, n := range map[string]int64{"watch_cache_capacity_increase_total": grown, "watch_cache_capacity_decrease_total": shrunk, "apiserver_storage_decode_errors_total": r.Codec().Undecodable()} {
 		if n > 0 { // as with upstream's
@@ -212,7 +212,7 @@ func collectBudgets(ch chan<- prometheus.Metric, r *registry.Registry) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name, of)
 		}
 		emit(limit, "encodings", bound(b.Limit()))
-		emit(limit, "all", bound(b.LimitOfAll()))
+		emit(limit, "all", bound(b.TotalLimit()))
 		emit(used, "encodings", float64(b.Used()))
 		emit(used, "all", float64(b.Used()+b.LogBytes()))
 	}

@@ -114,8 +114,8 @@ func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 		case g == nil:
 			t.Errorf("%s is not there", key)
 			continue
-		case string(g.Body()) != string(w.Body()) || g.Revision() != w.Revision() || g.Stored() != w.Stored():
-			t.Errorf("%s:\n got %d %d %s\nwant %d %d %s", key, g.Revision(), g.Stored(), g.Body(), w.Revision(), w.Stored(), w.Body())
+		case string(g.Body()) != string(w.Body()) || g.Revision() != w.Revision() || g.StoredSize() != w.StoredSize():
+			t.Errorf("%s:\n got %d %d %s\nwant %d %d %s", key, g.Revision(), g.StoredSize(), g.Body(), w.Revision(), w.StoredSize(), w.Body())
 			continue
 		}
 		for _, label := range []string{"n", "more", "none"} {

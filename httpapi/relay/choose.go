@@ -194,7 +194,7 @@ func (f *followed) fresh(ctx context.Context, x *request.Request, from int, away
 
 // selectsAtLeast reports whether o selects at least n objects.
 func selectsAtLeast(r *registry.Resource, namespace string, o *internalversion.ListOptions, n int) bool {
-	q := cache.Query{Label: o.LabelSelector, Field: o.FieldSelector, Limit: n, Uncounted: true}
+	q := cache.Query{Label: o.LabelSelector, Field: o.FieldSelector, Limit: n, OmitRemaining: true}
 	if namespace != "" {
 		q.Prefix = namespace + "/"
 	}

@@ -246,7 +246,7 @@ func (p *Page) gatherMemory(s *Snapshot) {
 	m.Lists = p.config.Lists()
 	m.Budgets = []BudgetStatus{}
 	for _, b := range p.config.Registry.Budgets() {
-		out := BudgetStatus{Name: "shared", Limit: max(0, b.LimitOfAll()), Used: b.Used() + b.LogBytes()}
+		out := BudgetStatus{Name: "shared", Limit: max(0, b.TotalLimit()), Used: b.Used() + b.LogBytes()}
 		if !b.Resource.Empty() {
 			out.Name = b.Resource.String()
 		}

@@ -65,9 +65,9 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, more than the limit of all caches, %d, which is three eighths of the memory limit; --cache-max-bytes can allow more", shares, most)
 	}
 	return cache.NewGrowingBudget(cache.Growth{
-		Encodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5
-		All:       256 << 20,
-		Most:      most - shares,
+		MinEncodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5
+		MinTotal:     256 << 20,
+		Max:          most - shares,
 	}), nil
 }
 

@@ -88,19 +88,19 @@ func (c *Config) setDefaults() {
 	if schema := c.Schema; c.Decode == nil {
 		c.Copies = false
 		c.Decode = func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
-			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, Stored: len(value)}, schema)
+			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, StoredSize: len(value)}, schema)
 		}
 	}
 }
 
 func (m *Mirror) assemble(config Config) (err error) {
 	m.Cache, err = cache.New(cache.Config{
-		Schema:   config.Schema,
-		Decode:   config.Decode,
-		Copies:   config.Copies,
-		Source:   m.sub,
-		Log:      config.Log,
-		OnAppend: func() { m.Hub.Notify() },
+		Schema:       config.Schema,
+		Decode:       config.Decode,
+		DecodeCopies: config.Copies,
+		Source:       m.sub,
+		Log:          config.Log,
+		OnAppend:     func() { m.Hub.Notify() },
 	})
 	if err != nil {
 		return err

@@ -278,7 +278,7 @@ func (p *RequestFaults) Past(c *cache.Cache, resourceVersion string) int64 {
 	at := int64(0)
 	if p.stale != nil {
 		if at = p.stale.action.StaleAt; at == 0 {
-			at = c.Before(p.stale.action.Stale, p.prefix()) // may take long: without the lock
+			at = c.RevisionBefore(p.stale.action.Stale, p.prefix()) // may take long: without the lock
 		}
 	}
 	p.faults.mu.Lock()

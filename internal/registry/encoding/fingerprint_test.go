@@ -145,7 +145,7 @@ func checkValue(t *testing.T, r *registry.Resource, value []byte, revision int64
 		if !bytes.Equal(got.Body(), want.Body()) {
 			t.Fatalf("another body:\n%q\ndecoded anew:\n%q\nof:\n%q", got.Body(), want.Body(), value)
 		}
-		if g, w := described(got), described(want); !maps.Equal(g, w) || got.Stored() != want.Stored() {
+		if g, w := described(got), described(want); !maps.Equal(g, w) || got.StoredSize() != want.StoredSize() {
 			t.Fatalf("described as %v, decoded anew %v", g, w)
 		}
 	}

@@ -76,7 +76,7 @@ func (s ItemSource) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
 // refuse counts an item that the budget does not allow to cache.
 func (s ItemSource) refuse() {
 	if s.share > 0 {
-		s.codec.Schema.Refuse()
+		s.codec.Schema.CountRefused()
 	}
 }
 

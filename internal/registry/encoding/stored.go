@@ -113,7 +113,7 @@ func (c *Codec) prebuildCustom(s *Stored, obj runtime.Object, f *Prebuilt) bool 
 // the size of the value. Object returns nil if it cannot make the object.
 func (p *Prebuilt) Object(c *Codec, revision int64, stored int) *cache.Object {
 	config := p.config
-	config.Revision, config.Stored = revision, stored
+	config.Revision, config.StoredSize = revision, stored
 	if p.document != nil {
 		setDocument(&config, p.document)
 		return cache.NewObject(config, c.Schema)
@@ -140,7 +140,7 @@ func (c *Codec) At(o *cache.Object, revision int64) *cache.Object {
 	if o.Revision() == revision {
 		return o
 	}
-	return c.objectAt(cache.ObjectConfig{Key: o.Key(), Revision: revision, Stored: int(o.Stored())}, o.Body())
+	return c.objectAt(cache.ObjectConfig{Key: o.Key(), Revision: revision, StoredSize: int(o.StoredSize())}, o.Body())
 }
 
 // Encodes returns an error if the body of o is not the canonical encoding of obj.

@@ -25,7 +25,7 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 		err = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, errors.Unwrap(err)))
 		return c.corrupt(rest, revision, len(value), err)
 	}
-	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
+	config := cache.ObjectConfig{Key: rest, Revision: revision, StoredSize: len(value)}
 	if !c.rules.complete(data, &config) {
 		if err = c.decodeInto(data, &config); err != nil {
 			c.undecodable.Add(1)
@@ -46,7 +46,7 @@ func (c *Codec) checkRule(data []byte, made *cache.ObjectConfig) {
 }
 
 func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cache.Object {
-	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.Schema)
+	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, StoredSize: stored, Err: err}, c.Schema)
 }
 
 // decodeInto completes config by decoding data. Selectable fields are taken before decoration, as in

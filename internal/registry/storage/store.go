@@ -161,7 +161,7 @@ func (a *adapter) Stats(ctx context.Context) (storage.Stats, error) {
 	snapshot := a.Cache.Snapshot()
 	stats := storage.Stats{ObjectCount: int64(snapshot.Len())}
 	if stats.ObjectCount > 0 {
-		stats.EstimatedAverageObjectSizeBytes = snapshot.Stored() / stats.ObjectCount
+		stats.EstimatedAverageObjectSizeBytes = snapshot.StoredBytes() / stats.ObjectCount
 	}
 	return stats, nil
 }

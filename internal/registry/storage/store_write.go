@@ -206,7 +206,7 @@ func (a *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.from == nil {
 		return bytes.Equal(next.Data, p.bytes)
 	}
-	if size := p.from.Stored(); !a.codec.Encrypted && size != 0 && size != int64(len(next.Data)) {
+	if size := p.from.StoredSize(); !a.codec.Encrypted && size != 0 && size != int64(len(next.Data)) {
 		return false // the store has other bytes
 	}
 	return a.codec.StoresAs(p.from, p.bytes, next)

@@ -359,6 +359,6 @@ func stored(all *registry.Registry) func(string) (storage.Stats, error) {
 		}
 		now := r.Cache.Snapshot()
 		objects := int64(now.Len())
-		return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: int64(now.Stored()) / max(objects, 1)}, nil
+		return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: int64(now.StoredBytes()) / max(objects, 1)}, nil
 	}
 }
