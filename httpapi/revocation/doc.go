@@ -3,9 +3,9 @@
 // A watch is authenticated and authorized when it begins, and may last for an hour.
 // [Rights.Join] records the right by which a watch is open. Watches that a client opens for the
 // same objects with the same credentials share one right, so a thousand of them cost one
-// check. Once a second, and soon after answers, [Rights.Run] reads the counters and revisions that
-// rights depend on. It authenticates and authorizes again only the credentials that a change concerns.
-// Webhooks and OpenID providers do not report changes, so Run asks them again every three seconds.
+// check. Once a second, [Rights.Run] reads the counters and revisions that rights depend on. It
+// authenticates and authorizes again only the credentials that a change concerns. Webhooks and
+// OpenID providers do not report changes, so Run asks them again every three seconds.
 //
 // # Guarantees
 //

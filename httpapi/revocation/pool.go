@@ -18,10 +18,9 @@ const (
 
 // pool runs checks on its own goroutines, at most size at once. Other checks wait.
 type pool struct {
-	size     int
-	timeout  time.Duration // of a check
-	running  *sync.WaitGroup
-	answered func() // called after each check
+	size    int
+	timeout time.Duration // of a check
+	running *sync.WaitGroup
 
 	mu    sync.Mutex
 	queue []func(context.Context) // guarded by mu
@@ -48,7 +47,6 @@ func (p *pool) work(ctx context.Context) {
 		bound, cancel := context.WithTimeout(ctx, p.timeout)
 		check(bound)
 		cancel()
-		p.answered()
 	}
 }
 

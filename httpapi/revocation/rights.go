@@ -58,7 +58,7 @@ type Rights struct {
 	// authenticate, and permissions asks webhooks that authorize.
 	local, identities, permissions *pool
 	running                        sync.WaitGroup // the goroutines of the pools
-	ready                          chan struct{}  // has an element after an answer
+	lost                           chan struct{}  // has an element after a right was lost
 	all                            []*credential  // scratch of claim, which one goroutine calls
 
 	mu    sync.Mutex
@@ -68,7 +68,7 @@ type Rights struct {
 // New returns a Rights without watches.
 func New(config Config) *Rights {
 	r := &Rights{
-		config: config, known: make(map[[sha256.Size]byte]*credential), ready: make(chan struct{}, 1),
+		config: config, known: make(map[[sha256.Size]byte]*credential), lost: make(chan struct{}, 1),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "larder_watches_revoked_total",
 			Help: "Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.",
@@ -76,9 +76,9 @@ func New(config Config) *Rights {
 	}
 	r.ended.WithLabelValues(lostCredential)
 	r.ended.WithLabelValues(lostPermission)
-	r.local = &pool{size: localConcurrency, timeout: localTimeout, running: &r.running, answered: r.answered}
-	r.identities = &pool{size: RemoteConcurrency, timeout: remoteTimeout, running: &r.running, answered: r.answered}
-	r.permissions = &pool{size: RemoteConcurrency, timeout: remoteTimeout, running: &r.running, answered: r.answered}
+	r.local = &pool{size: localConcurrency, timeout: localTimeout, running: &r.running}
+	r.identities = &pool{size: RemoteConcurrency, timeout: remoteTimeout, running: &r.running}
+	r.permissions = &pool{size: RemoteConcurrency, timeout: remoteTimeout, running: &r.running}
 	if config.Revocation != nil && config.Registry != nil {
 		r.objects = make(map[string]*cache.Cache)
 		for _, resource := range config.Registry.Resources() {
@@ -164,34 +164,25 @@ func (r *Rights) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-r.ready:
-			// A round checks all credentials, so answers that arrive together share one round.
+			r.look(ctx, time.Now())
+		case <-r.lost:
+			// Ending streams looks at all of them, so rights that are lost together share that.
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(interval / 20):
 			}
 		}
-		r.look(ctx, time.Now())
+		r.config.Streams.EndRevoked(time.Now())
 	}
 }
 
-// answered makes Run start another round, because an answer may lead to another question.
-func (r *Rights) answered() {
-	select {
-	case r.ready <- struct{}{}:
-	default:
-	}
-}
-
-// look starts the checks of rights that may have changed, and ends the watches whose right is lost.
-// It waits for no answer.
+// look starts the checks of rights that may have changed. It waits for no answer.
 func (r *Rights) look(ctx context.Context, now time.Time) {
 	t := r.newRound(ctx, now)
 	for _, c := range t.claim() {
 		r.local.add(ctx, func(ctx context.Context) { t.check(ctx, c) })
 	}
-	r.config.Streams.EndRevoked(now)
 }
 
 // The reasons for the loss of a right, as labels of the metric.

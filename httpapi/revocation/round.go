@@ -307,7 +307,7 @@ func (r *round) decide(about *question, v verdict) {
 	}
 }
 
-// lose removes held and marks it as lost. Streams then ends its watches.
+// lose removes held and marks it as lost. Run then ends its watches.
 func (r *round) lose(held *right, what string) {
 	r.mu.Lock()
 	r.dropLocked(held)
@@ -315,6 +315,10 @@ func (r *round) lose(held *right, what string) {
 	r.mu.Unlock()
 	held.lost.Store(&what)
 	r.config.Streams.Revoke()
+	select {
+	case r.lost <- struct{}{}:
+	default: // Run has not looked yet
+	}
 	asked := &held.attributes
 	klog.V(2).InfoS("Ended watches whose users lost access", "user", who.GetName(), "credentialLost", what == lostCredential,
 		"group", asked.APIGroup, "resource", asked.Resource, "namespace", asked.Namespace)

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"cmp"
+	"hash/maphash"
 	"time"
 
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -22,6 +23,24 @@ func (ws *watchStream) schedule(after time.Time, pause time.Duration) {
 	if last := ws.ends.Add(-storage.LastBookmark); after.Before(last) && last.Before(ws.nextBookmark) {
 		ws.nextBookmark = last
 	}
+}
+
+// bookmarkPause returns the time until the next regular bookmark: BookmarkInterval, or less for the first two of a
+// watch. Then the bookmarks of one connection are due at the same time, so that they leave in one write. The
+// times of different connections are spread over the interval. A new watch gets no bookmark for a while,
+// because tests and short watches expect none.
+func (ws *watchStream) bookmarkPause(now time.Time) time.Duration {
+	const interval = storage.BookmarkInterval
+	connection := any(ws)
+	if ws.group != nil {
+		connection = ws.group
+	}
+	offset := time.Duration(maphash.Comparable(ws.streams.bookmarkSeed, connection) % uint64(interval))
+	pause := interval - (now.Sub(ws.streams.bookmarkEpoch)+offset)%interval
+	if pause < interval/3 {
+		pause += interval / 2
+	}
+	return pause
 }
 
 // untilTimer returns the time until a bookmark is due or the watch ends.
@@ -59,7 +78,7 @@ func (ws *watchStream) bookmark(b *batch, now time.Time) error {
 		ws.schedule(now, bookmarkRetry)
 		return nil
 	}
-	ws.schedule(now, storage.BookmarkInterval)
+	ws.schedule(now, ws.bookmarkPause(now))
 	return ws.sendBookmark(b, d)
 }
 

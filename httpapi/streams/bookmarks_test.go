@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/watch"
@@ -24,8 +25,8 @@ type noSource struct{}
 func (noSource) Fresh() int64                      { return math.MaxInt64 }
 func (noSource) Wait(context.Context, int64) error { return errors.ErrUnsupported }
 
-// TestBookmarksAreSentEachMinute checks that an idle watch gets a bookmark about every minute, and one two seconds
-// before its end. A watch without bookmarks gets none.
+// TestBookmarksAreSentEachMinute checks that an idle watch gets its first bookmark after 20 to 60 seconds, the second
+// after 30 to 60 more, then one every minute, and one two seconds before its end. A watch without bookmarks gets none.
 func TestBookmarksAreSentEachMinute(t *testing.T) {
 	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	encoder := registrytest.New(t, nil).Registry.Endpoint(configmaps, "").View.Encoder(encoding.JSON, encoding.Full)
@@ -51,23 +52,65 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 				}
 				return
 			}
-			if len(got) != 5 {
-				t.Fatalf("bookmarks after %v, want 4 and one before the end", got)
+			if len(got) < 5 {
+				t.Fatalf("bookmarks after %v, want at least 4 and one before the end", got)
 			}
-			if got[0] < 59*time.Second || got[0] > 61*time.Second {
-				t.Errorf("the first bookmark came after %v, want a minute", got[0])
+			if got[0] < 20*time.Second || got[0] > time.Minute {
+				t.Errorf("the first bookmark came after %v, want 20 to 60 s", got[0])
 			}
-			for i := 1; i < 4; i++ {
+			if pause := got[1] - got[0]; pause < 30*time.Second || pause > time.Minute {
+				t.Errorf("the second came %v after the first, want 30 to 60 s", pause)
+			}
+			last := len(got) - 1
+			for i := 2; i < last; i++ {
 				if pause := got[i] - got[i-1]; pause != time.Minute {
 					t.Errorf("%v between bookmarks, want a minute", pause)
 				}
 			}
-			if left := ws.ends.Sub(c.bookmarks[4]); left != 2*time.Second {
+			if left := 5*time.Minute - got[last]; left != 2*time.Second {
 				t.Errorf("the last bookmark came %v before the end, want 2s", left)
 			}
 		})
 	}
 }
+
+// TestBookmarksOfAConnectionAreDueTogether checks that watches which share a connection get their bookmarks at the
+// same time, whenever they began, and watches of other connections at other times.
+func TestBookmarksOfAConnectionAreDueTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ss, shared := New(), new(group)
+		due := make(map[socket.Group][]time.Time)
+		for i := range 100 {
+			time.Sleep(7 * time.Second)
+			for _, g := range []socket.Group{shared, &group{number: i}, nil} {
+				ws := &watchStream{streams: ss, response: response{group: g}}
+				first := time.Now().Add(ws.bookmarkPause(time.Now()))
+				second := first.Add(ws.bookmarkPause(first))
+				due[g] = append(due[g], second)
+				if pause := ws.bookmarkPause(second); pause != time.Minute {
+					t.Errorf("%v after the second bookmark, want a minute", pause)
+				}
+			}
+		}
+		times := make(map[time.Duration]bool)
+		for g, all := range due {
+			for _, at := range all {
+				if g == shared && at.Sub(all[0])%time.Minute != 0 {
+					t.Errorf("one watch's bookmark is due %v after another's", at.Sub(all[0]))
+				}
+				times[at.Sub(ss.bookmarkEpoch)%time.Minute] = true
+			}
+		}
+		if len(times) < 190 { // offsets are nanoseconds, so two are hardly equal
+			t.Errorf("%d times for 201 connections", len(times))
+		}
+	})
+}
+
+// group is a connection of several streams.
+type group struct{ number int }
+
+func (*group) Flush(*socket.Waiter) {}
 
 // TestTimeoutsBeforeTheBookmark checks that a watch ends at its timeout even while it sends its initial events. A
 // watch whose format carries no events ends when its first bookmark is due.

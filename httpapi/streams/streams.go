@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"hash/maphash"
 	"io"
 	"iter"
 	"maps"
@@ -29,6 +30,10 @@ type Streams struct {
 	rightLost atomic.Bool // a right was lost since EndRevoked last looked
 
 	revokedAt map[*Stream]time.Time // when EndRevoked ended streams; belongs to its goroutine
+
+	// The origin of the times of bookmarks, and the seed of each connection's offset from it.
+	bookmarkEpoch time.Time
+	bookmarkSeed  maphash.Seed
 
 	mu      sync.Mutex
 	open    map[*Stream]struct{} // guarded by mu
@@ -74,6 +79,9 @@ func New() *Streams {
 		open:      make(map[*Stream]struct{}),
 		drained:   make(chan struct{}),
 		revokedAt: make(map[*Stream]time.Time),
+
+		bookmarkEpoch: time.Now(),
+		bookmarkSeed:  maphash.MakeSeed(),
 	}
 	ss.scheduler.init()
 	return ss

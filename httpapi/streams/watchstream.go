@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -200,7 +199,8 @@ func (ws *watchStream) park() bool { return ws.signals.CompareAndSwap(0, isParke
 func (ws *watchStream) endInitial() {
 	ws.seat.Release()
 	ws.observer.seatReleased()
-	ws.schedule(ws.observer.began, storage.BookmarkInterval+rand.N(2*time.Second)-time.Second)
+	now := time.Now()
+	ws.schedule(now, ws.bookmarkPause(now))
 	ws.timer = time.AfterFunc(ws.untilTimer(), func() { ws.signal(timerFired) })
 }
 
