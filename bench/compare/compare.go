@@ -17,7 +17,7 @@ import (
 
 // Config configures a Comparison.
 type Config struct {
-	// Trials has the programs of the servers and the number of rounds. Trials.Servers is ignored.
+	// Trials has the programs of the servers and the number of rounds. All servers are measured.
 	testservers.Trials
 	// Pods is the number of pods for reads and watches, StartPods the minimum for starts.
 	Pods, StartPods int

@@ -42,14 +42,14 @@ const (
 // receives SIGTERM and starts again: its memory before, its memory at most until both informers follow the new
 // process, and its CPU time. A few other objects change shortly before, as in any cluster.
 func BenchmarkClientDuringRestart(b *testing.B) {
-	programs, err := testservers.Build(b.Context(), testservers.Config{Dir: b.TempDir()}, b.TempDir(), func(line string) { b.Log(line) })
-	if err != nil {
+	trials := testservers.Trials{Servers: []string{testservers.Stock, testservers.Larder}, Say: func(line string) { b.Log(line) }}
+	if err := trials.Build(b.Context(), b.TempDir()); err != nil {
 		b.Fatal(err)
 	}
-	for _, kind := range []string{testservers.Stock, testservers.Larder} {
+	for _, kind := range trials.Servers {
 		b.Run(kind, func(b *testing.B) {
 			for b.Loop() {
-				if err := clientDuringRestart(b, programs, kind); err != nil {
+				if err := clientDuringRestart(b, trials.TestServers, kind); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -14,37 +15,36 @@ import (
 // module is the module with the sources of all programs.
 const module = "github.com/larder-io/larder"
 
-// Build builds the programs that c does not name into dir, from the source tree around the current directory. It
-// returns c with the paths of all programs, and calls say before it builds one.
-func Build(ctx context.Context, c Config, dir string, say func(string)) (Config, error) {
-	if c.Stock != "" && c.Larder != "" && c.Etcd != "" {
-		return c, nil
-	}
-	root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", module)
-	if err != nil || root == "" {
-		return c, fmt.Errorf("testservers: programs can be built only inside Larder's source tree and with Go installed: change to that directory, or name the programs with --stock, --larder and --etcd: %w", err)
-	}
-	programs := []struct {
+// Build makes dir the directory of the servers' files. It builds the programs that t does not name into dir, from the
+// source tree around the current directory. It builds kube-apiserver only if t measures it.
+func (t *Trials) Build(ctx context.Context, dir string) error {
+	c := &t.TestServers
+	c.Dir = dir
+	for _, p := range []struct {
+		needed  bool
 		program *string
 		name    string
-		dir     string
+		dir     string // in the source tree
 		args    []string
 	}{
-		{&c.Stock, "kube-apiserver", filepath.Join(root, "bench", "buildapiserver"), []string{"run", ".", "-o", dir}},
-		{&c.Larder, "larder", root, []string{"build", "-o", dir, "./cmd/larder"}},
-		{&c.Etcd, "etcd", root, []string{"build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3"}},
-	}
-	for _, p := range programs {
-		if *p.program != "" {
+		{slices.Contains(t.Servers, Stock), &c.Stock, "kube-apiserver", "bench/buildapiserver", []string{"run", ".", "-o", dir}},
+		{true, &c.Larder, "larder", ".", []string{"build", "-o", dir, "./cmd/larder"}},
+		{true, &c.Etcd, "etcd", ".", []string{"build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3"}},
+	} {
+		if *p.program != "" || !p.needed {
 			continue
 		}
-		say(fmt.Sprintf("building %s, which takes minutes the first time", p.name))
-		if _, err := goCommand(ctx, p.dir, p.args...); err != nil {
-			return c, fmt.Errorf("testservers: building %s: %w", p.name, cmp.Or(ctx.Err(), err))
+		root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", module)
+		if err != nil || root == "" {
+			return fmt.Errorf("testservers: programs can be built only inside Larder's source tree and with Go installed: change to that directory, or name the programs with --stock, --larder and --etcd: %w", err)
+		}
+		t.Sayf("building %s, which takes minutes the first time", p.name)
+		if _, err := goCommand(ctx, filepath.Join(root, p.dir), p.args...); err != nil {
+			return fmt.Errorf("testservers: building %s: %w", p.name, cmp.Or(ctx.Err(), err))
 		}
 		*p.program = filepath.Join(dir, p.name)
 	}
-	return c, nil
+	return nil
 }
 
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {

@@ -25,14 +25,14 @@ type Server struct {
 	Again func(context.Context) (*Server, error)
 
 	log    string
-	exited chan struct{} // closed when the process has ended
-	used   time.Duration // CPU time of the process; set before exited is closed
-	etcd   *Server       // the server's own etcd, nil for none
+	exited context.Context // ends with the process
+	used   time.Duration   // CPU time of the process; set before exited ends
+	etcd   *Server         // the server's own etcd, nil for none
 }
 
 // Used waits until the process has ended, and returns its CPU time.
 func (s *Server) Used() time.Duration {
-	<-s.exited
+	<-s.exited.Done()
 	return s.used
 }
 
@@ -59,10 +59,11 @@ func launch(name, program string, args []string, log string) (*Server, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = attributes()
-	s := &Server{log: log, exited: make(chan struct{})}
+	exited, exit := context.WithCancel(context.Background())
+	s := &Server{log: log, exited: exited}
 	started := make(chan error)
 	go func() {
-		defer close(s.exited)
+		defer exit()
 		defer out.Close()
 		// With Pdeathsig, a process dies when the thread that started it ends.
 		runtime.LockOSThread()
@@ -75,7 +76,7 @@ func launch(name, program string, args []string, log string) (*Server, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		<-s.exited
+		<-exited.Done()
 		return nil, fmt.Errorf("testservers: %s: %w", name, err)
 	}
 	s.Process = process.Process{Name: name, PID: cmd.Process.Pid}
@@ -98,7 +99,7 @@ func (s *Server) Stop() error {
 	err := s.signal(syscall.SIGTERM)
 	if err == nil {
 		select {
-		case <-s.exited:
+		case <-s.exited.Done():
 		case <-time.After(grace):
 			err = s.Kill()
 		}
@@ -114,36 +115,17 @@ func (s *Server) Stop() error {
 func (s *Server) Kill() error {
 	err := s.signal(syscall.SIGKILL)
 	if err == nil {
-		<-s.exited
+		<-s.exited.Done()
 	}
 	return err
 }
 
-// alive calls wait with a context that ends with the process.
-func (s *Server) alive(ctx context.Context, wait func(context.Context) error) error {
-	const longest = 5 * time.Minute
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- wait(ctx) }()
-	select {
-	case err := <-done:
-		return err
-	case <-s.exited:
-		cancel()
-		<-done
-		return s.CheckAlive()
-	}
-}
-
 // CheckAlive returns an error with the end of the log if the process has ended.
 func (s *Server) CheckAlive() error {
-	select {
-	case <-s.exited:
-		const most = 2000
-		text, _ := os.ReadFile(s.log) // nothing, if it cannot be read
-		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, text[max(0, len(text)-most):])
-	default:
+	if s.exited.Err() == nil {
 		return nil
 	}
+	const most = 2000
+	text, _ := os.ReadFile(s.log) // nothing, if it cannot be read
+	return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, text[max(0, len(text)-most):])
 }

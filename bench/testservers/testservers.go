@@ -29,7 +29,7 @@ const issuer = "https://kubernetes.default.svc"
 type Config struct {
 	// Dir is an existing directory for the servers' files.
 	Dir string
-	// Stock, Larder and Etcd are the paths of the programs.
+	// Stock, Larder and Etcd are the paths of the programs. Those that are not started may be "".
 	Stock, Larder, Etcd string
 	// Streams, if positive, makes the Targets use HTTP/2, with up to as many concurrent requests on a connection.
 	Streams int
@@ -50,11 +50,6 @@ type Servers struct {
 // New returns a Servers whose files are in the new directory name in c.Dir, and starts its etcd. The etcd does not
 // sync files, so that results do not depend on the speed of the disk.
 func New(ctx context.Context, c Config, name string) (*Servers, error) {
-	for name, program := range map[string]string{"kube-apiserver": c.Stock, "larder": c.Larder, "etcd": c.Etcd} {
-		if program == "" {
-			return nil, fmt.Errorf("testservers: no program for %s", name)
-		}
-	}
 	if c.Dir == "" {
 		return nil, errors.New("testservers: no directory")
 	}
@@ -277,8 +272,12 @@ func (f *Servers) startAPI(ctx context.Context, name, program, url string, strea
 	server.Again = func(ctx context.Context) (*Server, error) {
 		return f.startAPI(ctx, name, program, url, streams, args)
 	}
-	if err := server.alive(ctx, target.Ready); err != nil {
-		return nil, errors.Join(err, server.Stop())
+	const longest = 5 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	defer context.AfterFunc(server.exited, cancel)()
+	if err := target.Ready(ctx); err != nil {
+		return nil, errors.Join(server.CheckAlive(), err, server.Stop())
 	}
 	return server, nil
 }
@@ -332,7 +331,7 @@ const (
 	Larder = "Larder"
 )
 
-// Trials configures which servers are measured, in turn.
+// Trials configures which servers are measured, in turn. Build completes TestServers.
 type Trials struct {
 	TestServers Config
 	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.

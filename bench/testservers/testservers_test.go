@@ -121,14 +121,29 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 }
 
 func TestConfigs(t *testing.T) {
-	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: "x", Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
+	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: t.TempDir(), Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
 		if _, err := testservers.New(t.Context(), c, "one"); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
 	}
-	given := testservers.Config{Stock: "a", Larder: "b", Etcd: "c"}
-	if built, err := testservers.Build(t.Context(), given, t.TempDir(), func(string) {}); err != nil || built != given {
-		t.Errorf("nothing to build gave %+v, %v", built, err)
+}
+
+// TestBuild checks that programs are built only if they are not given, and kube-apiserver only if it is measured.
+func TestBuild(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // so that nothing can be built
+	for _, c := range []struct {
+		stock, etcd, server string
+		builds              bool
+	}{
+		{"", "e", testservers.Larder, false}, {"s", "e", testservers.Stock, false}, {"", "e", testservers.Stock, true}, {"s", "", testservers.Larder, true},
+	} {
+		given := testservers.Config{Stock: c.stock, Larder: "l", Etcd: c.etcd}
+		trials := testservers.Trials{TestServers: given, Servers: []string{c.server}}
+		given.Dir = "dir"
+		if err := trials.Build(ctx, "dir"); (err != nil) != c.builds || trials.TestServers != given {
+			t.Errorf("%+v became %+v, %v", c, trials.TestServers, err)
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,7 +16,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/bench/benchtest"
-	"github.com/larder-io/larder/bench/testservers"
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
@@ -166,27 +164,10 @@ func TestProgressIsPrinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
 		defer cancel()
-		var said []string
-		follow(ctx, func() string { return "list: 3" }, func(line string) { said = append(said, line) })
-		if want := []string{"list: 3", "list: 3"}; !slices.Equal(said, want) {
-			t.Errorf("said %q, want %q", said, want)
+		var said bytes.Buffer
+		showProgress(ctx, &said, func() string { return "list: 3" })
+		if want := "list: 3\nlist: 3\n"; said.String() != want {
+			t.Errorf("said %q, want %q", &said, want)
 		}
 	})
-}
-
-// TestNothingIsBuiltForServersThatAreNotStarted checks that no kube-apiserver is built if it is not started, and
-// that a given program is kept.
-func TestNothingIsBuiltForServersThatAreNotStarted(t *testing.T) {
-	for _, c := range []struct {
-		stock, want string
-		servers     []string
-	}{
-		{"", os.DevNull, []string{testservers.Larder}},
-		{"", "", []string{testservers.Larder, testservers.Stock}},
-		{"given", "given", []string{testservers.Larder}},
-	} {
-		if got := requiredPrograms(&testservers.Trials{TestServers: testservers.Config{Stock: c.stock, Etcd: "e"}, Servers: c.servers}); got != (testservers.Config{Stock: c.want, Etcd: "e"}) {
-			t.Errorf("%q for %v became %+v, want %q", c.stock, c.servers, got, c.want)
-		}
-	}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/larder-io/larder/bench/baseline"
 	"github.com/larder-io/larder/bench/compare"
 	"github.com/larder-io/larder/bench/report"
-	"github.com/larder-io/larder/bench/testservers"
 )
 
 func compareCommand(o *options) *cobra.Command {
 	c, rows := &compare.Config{}, ""
+	c.Servers = []string{compare.Stock, compare.Larder}
 	cmd := &cobra.Command{
 		Use: "compare", GroupID: judging, Short: "Compare Larder with kube-apiserver and a bare TLS server", Args: cobra.NoArgs,
 		Long: `Start etcd, Larder, kube-apiserver, and a bare TLS server that sends Larder's responses from memory
@@ -65,8 +65,7 @@ func runComparison(cmd *cobra.Command, o *options, c *compare.Config, rows strin
 	}
 	c.TestServers.Streams = o.streams
 	found := &report.Report{}
-	err = o.started(cmd, c.TestServers, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
-		c.TestServers, c.Say = f, say
+	err = o.started(cmd, &c.Trials, func(ctx context.Context) (err error) {
 		found.Table, err = comparison.Run(ctx)
 		return err
 	})

@@ -51,25 +51,36 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	if err != nil {
 		return err
 	}
+	ended, end := context.WithCancel(context.Background())
+	var showing sync.WaitGroup
+	if !o.quiet {
+		showing.Go(func() { showProgress(ended, cmd.ErrOrStderr(), target.Progress) })
+	}
 	found := &report.Report{}
-	err = o.withProgress(cmd, target.Progress, func(ctx context.Context, _ func(string)) error {
-		defer context.AfterFunc(ctx, target.Stop)()
-		ctx = context.WithoutCancel(ctx) // workloads end gracefully
-		for round := range o.rounds {
-			results, err := w(ctx, target)
-			for _, r := range results {
-				if o.rounds > 1 {
-					r.Round = round + 1
-				}
-				found.Results = append(found.Results, r)
-			}
-			if err != nil || cmd.Context().Err() != nil {
-				return err
+	found.Results, err = o.repeat(cmd.Context(), target, w)
+	end()
+	showing.Wait()
+	return o.finish(cmd, found, old, err)
+}
+
+// repeat runs all rounds of a workload. When ctx ends, the round ends gracefully and is the last one. With an error it
+// also returns the results so far.
+func (o *options) repeat(ctx context.Context, target *bench.Target, w workload) ([]*bench.Result, error) {
+	var all []*bench.Result
+	defer context.AfterFunc(ctx, target.Stop)()
+	for round := range o.rounds {
+		results, err := w(context.WithoutCancel(ctx), target)
+		for _, r := range results {
+			if o.rounds > 1 {
+				r.Round = round + 1
 			}
 		}
-		return nil
-	})
-	return o.finish(cmd, found, old, err)
+		all = append(all, results...)
+		if err != nil || ctx.Err() != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // check validates the flags and returns the results of the baseline.
@@ -189,35 +200,12 @@ func toFile(name string, write func(io.Writer) error) error {
 	return nil
 }
 
-// progressInterval is how often progress is printed.
-const progressInterval = 10 * time.Second
-
-// withProgress runs work and meanwhile prints progress, unless that is nil. work may print further lines with say.
-func (o *options) withProgress(cmd *cobra.Command, progress func() string, work func(ctx context.Context, say func(string)) error) error {
-	if o.quiet {
-		return work(cmd.Context(), func(string) {})
-	}
-	var mu sync.Mutex
-	say := func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
-		fmt.Fprintln(cmd.ErrOrStderr(), text)
-	}
-	going, done := context.WithCancel(context.Background())
-	var showing sync.WaitGroup
-	if progress != nil {
-		showing.Go(func() { follow(going, progress, say) })
-	}
-	err := work(cmd.Context(), say)
-	done()
-	showing.Wait()
-	return err
-}
-
-func follow(ctx context.Context, progress func() string, say func(string)) {
-	_ = wait.PollUntilContextCancel(ctx, progressInterval, false, func(context.Context) (done bool, err error) {
+// showProgress prints progress at a fixed interval until ctx ends.
+func showProgress(ctx context.Context, w io.Writer, progress func() string) {
+	const interval = 10 * time.Second
+	_ = wait.PollUntilContextCancel(ctx, interval, false, func(context.Context) (done bool, err error) {
 		if text := progress(); text != "" {
-			say(text)
+			fmt.Fprintln(w, text)
 		}
 		return false, nil
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -149,8 +148,7 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 			return err
 		}
 		found := &report.Report{Pairs: true}
-		err = o.started(cmd, requiredPrograms(t), func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
-			t.TestServers, t.Say = programs, say
+		err = o.started(cmd, t, func(ctx context.Context) (err error) {
 			found.Results, err = run(ctx)
 			return err
 		})
@@ -166,29 +164,19 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 	return cmd
 }
 
-// requiredPrograms returns the programs of t. It names a placeholder for a kube-apiserver that is neither given nor
-// measured, because building one takes minutes.
-func requiredPrograms(t *testservers.Trials) testservers.Config {
-	programs := t.TestServers
-	if programs.Stock == "" && !slices.Contains(t.Servers, testservers.Stock) {
-		programs.Stock = os.DevNull
-	}
-	return programs
-}
-
-// started builds the programs that f does not name, and runs work with them in a temporary directory.
-func (o *options) started(cmd *cobra.Command, f testservers.Config, work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
+// started builds the programs that t does not name, and runs work, whose servers have a temporary directory. It prints
+// the progress of both.
+func (o *options) started(cmd *cobra.Command, t *testservers.Trials, work func(context.Context) error) error {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	return o.withProgress(cmd, nil, func(ctx context.Context, say func(string)) error {
-		f, err := testservers.Build(ctx, f, dir, say)
-		if err != nil {
-			return err
-		}
-		f.Dir = dir
-		return work(ctx, f, say)
-	})
+	if !o.quiet {
+		t.Say = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
+	}
+	if err := t.Build(cmd.Context(), dir); err != nil {
+		return err
+	}
+	return work(cmd.Context())
 }
