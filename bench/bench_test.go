@@ -79,8 +79,9 @@ func TestReadCountsWhatItDid(t *testing.T) {
 				t.Fatal(err)
 			}
 			target.Process = process.Process{PID: os.Getpid()}
-			between := atomic.Int64{}
-			result, err := bench.Read(t.Context(), target, bench.ReadConfig{
+			var between atomic.Int64
+			wanted := int64(11)
+			config := bench.ReadConfig{
 				Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Encoding: "gzip", Load: bench.Load{Operations: 11, Clients: 2, Rate: mode.rate},
 				Between: func(context.Context, int) error {
 					between.Add(1)
@@ -89,12 +90,19 @@ func TestReadCountsWhatItDid(t *testing.T) {
 					}
 					return nil
 				},
-			})
+			}
+			if mode.rate > 0 {
+				if _, err := bench.Read(t.Context(), target, config); err == nil {
+					t.Error("an open loop called Between")
+				}
+				config.Between, wanted = nil, 0
+			}
+			result, err := bench.Read(t.Context(), target, config)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if hits.Load() != 12 || accepted.Load() != 12 || between.Load() != 11 {
-				t.Errorf("server saw %d requests, %d with the right headers, %d times between; want 12, 12 and 11: 11 and one to warm up", hits.Load(), accepted.Load(), between.Load())
+			if hits.Load() != 12 || accepted.Load() != 12 || between.Load() != wanted {
+				t.Errorf("server saw %d requests, %d with the right headers, %d times between; want 12, 12 and %d: 11 and one to warm up", hits.Load(), accepted.Load(), between.Load(), wanted)
 			}
 			if result.Ops != 11 || result.Errors != 1 || result.Bytes != 10_000 || result.BytesPerOp() != 1000 {
 				t.Errorf("got %d requests, %d errors, %d bytes; want 11, 1, 10000", result.Ops, result.Errors, result.Bytes)

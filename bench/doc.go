@@ -22,8 +22,7 @@
 //
 // With a Rate, or a Plan of rates, the loop is open. Each operation is due at a certain time, and its latency counts
 // from then, so a stall counts for every operation that it delays. Result.Late counts operations that had to wait
-// for a free client. Without a rate the loop is closed, and latency counts from the request. No latency includes
-// the time of ReadConfig.Between.
+// for a free client. Without a rate the loop is closed, and latency counts from the request.
 //
 // # The client
 //

@@ -36,7 +36,7 @@ const (
 type loop struct {
 	Load
 
-	// between, unless nil, is called before each operation. No latency includes its time.
+	// between, unless nil, is called before each operation of a closed loop. No latency includes its time.
 	between func(ctx context.Context, i int) error
 	// through is the Target that receives the requests, nil for the measured one.
 	through *Target
@@ -240,30 +240,20 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 	return i, due, ctx.Err()
 }
 
-// prepare calls between and waits until the operation is due. It does not wait if the operation is overdue
-// or has no due time. It returns the time from which the latency counts. The latency excludes the time of between.
+// prepare calls between and waits until the operation is due, if it has a due time. It returns the time from which the
+// latency counts.
 func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time, error) {
-	late := !due.IsZero() && time.Since(due) > time.Millisecond
-	if late {
-		r.rec.set(func(r *Result) { r.Late++ })
+	if !due.IsZero() {
+		if time.Since(due) > time.Millisecond {
+			r.rec.set(func(r *Result) { r.Late++ })
+		}
+		return due, r.await(ctx, time.Until(due))
 	}
+	err := ctx.Err()
 	if r.between != nil {
-		began := time.Now()
-		err := r.between(ctx, i)
-		if began.Before(due) {
-			began = due
-		}
-		if over := time.Since(began); !due.IsZero() && over > 0 {
-			due = due.Add(over)
-		}
-		if err != nil {
-			return time.Now(), err
-		}
+		err = r.between(ctx, i)
 	}
-	if due.IsZero() {
-		return time.Now(), ctx.Err()
-	}
-	return due, r.await(ctx, time.Until(due))
+	return time.Now(), err
 }
 
 // errStopped means that no operation is left, or that the workload must stop.

@@ -154,30 +154,23 @@ func TestMixedIsAboutEverything(t *testing.T) {
 	}
 }
 
-// TestLatenciesExcludeWorkBetweenOperations checks that work between operations is not part of their latencies: in
-// a closed loop, in an open one that has time for it, and in one that it makes late.
+// TestLatenciesExcludeWorkBetweenOperations checks that work between operations is not part of their latencies.
 func TestLatenciesExcludeWorkBetweenOperations(t *testing.T) {
-	for name, l := range map[string]loop{
-		"closed": {Load: Load{Operations: 10, Clients: 1}}, "open": {Load: Load{Operations: 10, Clients: 1, Rate: 0.2}}, "open and late": {Load: Load{Operations: 10, Clients: 10, Rate: 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rec := &recorder{result: NewResult("", "")}
-				l.between = func(ctx context.Context, _ int) error { return pause(ctx, 3*time.Second) }
-				err := l.run(t.Context(), newTarget(t), rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
-					return outcome{}, pause(ctx, time.Second)
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, q := range []float64{0, 100} {
-					if got := rec.result.Quantile(q).Round(10 * time.Millisecond); got != time.Second {
-						t.Errorf("p%g is %v, want the operation's second", q, got)
-					}
-				}
-			})
+	synctest.Test(t, func(t *testing.T) {
+		rec := &recorder{result: NewResult("", "")}
+		l := loop{Load: Load{Operations: 10, Clients: 1}, between: func(ctx context.Context, _ int) error { return pause(ctx, 3*time.Second) }}
+		err := l.run(t.Context(), newTarget(t), rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
+			return outcome{}, pause(ctx, time.Second)
 		})
-	}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []float64{0, 100} {
+			if got := rec.result.Quantile(q).Round(10 * time.Millisecond); got != time.Second {
+				t.Errorf("p%g is %v, want the operation's second", q, got)
+			}
+		}
+	})
 }
 
 // TestLateOperationsAreCounted checks that operations that have to wait for a client are counted as late.

@@ -1,6 +1,9 @@
 package bench
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // ReadConfig is a workload of GET requests for one object, collection or selection.
 type ReadConfig struct {
@@ -10,13 +13,16 @@ type ReadConfig struct {
 	// Encoding is the Accept-Encoding header, "" for none.
 	Encoding string
 	Load
-	// Between, unless nil, is called before each request. It may change an object, so that the server cannot
-	// repeat its last response. No latency includes its time, even if it delays a request of an open loop.
+	// Between, unless nil, is called before each request of a closed loop. It may change an object, so that the server
+	// cannot repeat its last response. No latency includes its time.
 	Between func(ctx context.Context, request int) error
 }
 
 // Read runs the workload.
 func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
+	if c.Between != nil && c.open() {
+		return nil, errors.New("bench: Between needs a closed loop")
+	}
 	get := Request{Path: c.Path, Accept: c.Accept, Encoding: c.Encoding}
 	return repeat(ctx, t, c.Name, loop{Load: c.Load, between: c.Between}, func(int) Request { return get })
 }
