@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 )
 
@@ -94,6 +95,18 @@ func TestInvalidFramesAreRefused(t *testing.T) {
 		s := &stream{Frames: Frames{From: strings.NewReader(text)}}
 		if _, err := s.next(); err == nil || errors.Is(err, io.EOF) && len(text) > 4 && !errors.Is(err, errStream) {
 			t.Errorf("%q: %v, want a malformed stream", text, err)
+		}
+	}
+}
+
+// TestErrorsHaveTheMessageOfTheServer checks the text that errors take from the body of a response.
+func TestErrorsHaveTheMessageOfTheServer(t *testing.T) {
+	for body, want := range map[string]string{
+		string(EncodeProtobuf(&metav1.Status{Message: "binary"})): "binary", `{"kind":"Status","apiVersion":"v1","message":"text"}`: "text",
+		`{"message":"no kind"}`: "no kind", `{}`: `{}`, "404 page not found": "404 page not found", "\xff" + strings.Repeat("x", 1000): "?" + strings.Repeat("x", 199),
+	} {
+		if got := message([]byte(body)); got != want {
+			t.Errorf("%q: %q, want %q", body, got, want)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +15,11 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 //lint:file-ignore SA1019 x/net's transport takes one connection that was dialled; net/http's dials several at first.
@@ -145,24 +146,18 @@ func Send(ctx context.Context, transport http.RoundTripper, origin, agent string
 	if err != nil {
 		return nil, fmt.Errorf("bench: body of %s: %w", r.Path, err)
 	}
-	return resp, &statusError{resp.StatusCode, fmt.Sprintf("bench: %s %s: %d %s: %s", req.Method, r.Path, resp.StatusCode, http.StatusText(resp.StatusCode), message(body))}
+	text := fmt.Sprintf("bench: %s %s: %d %s: %s", req.Method, r.Path, resp.StatusCode, http.StatusText(resp.StatusCode), message(body))
+	return resp, &apierrors.StatusError{ErrStatus: metav1.Status{Code: int32(resp.StatusCode), Message: text}}
 }
-
-type statusError struct {
-	status int
-	text   string
-}
-
-func (e *statusError) Error() string { return e.text }
 
 // StatusOf returns the response status that err reports: 200 for nil, 0 if there was no response.
 func StatusOf(err error) int {
-	var refused *statusError
+	var refused *apierrors.StatusError
 	switch {
 	case err == nil:
 		return http.StatusOK
 	case errors.As(err, &refused):
-		return refused.status
+		return int(refused.ErrStatus.Code)
 	}
 	return 0
 }
@@ -170,13 +165,9 @@ func StatusOf(err error) int {
 // message returns the message of a Status, or the beginning of any other body.
 func message(body []byte) string {
 	const most = 200
-	var status metav1.Status
-	var unknown runtime.Unknown
-	binary, isBinary := bytes.CutPrefix(body, []byte("k8s\x00"))
-	switch {
-	case isBinary && unknown.Unmarshal(binary) == nil && status.Unmarshal(unknown.Raw) == nil && status.Message != "":
-		return status.Message
-	case json.Unmarshal(body, &status) == nil && status.Message != "":
+	kind := metav1.Unversioned.WithKind("Status") // of a body that does not name it
+	obj, _, _ := scheme.Codecs.UniversalDeserializer().Decode(body, &kind, nil)
+	if status, ok := obj.(*metav1.Status); ok && status.Message != "" {
 		return status.Message
 	}
 	return strings.ToValidUTF8(string(body[:min(most, len(body))]), "?")
