@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"sync"
@@ -10,8 +9,8 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// recorder collects the results of concurrent workers and the cost of processes. Cost counts only between resume
-// and pause, which excludes the workload's preparation. A part's lock is taken before that of its parent.
+// recorder collects the results of concurrent workers, and the cost of processes during the measured part of the
+// workload. A part's lock is taken before that of its parent.
 type recorder struct {
 	target *Target
 	total  int
@@ -19,18 +18,10 @@ type recorder struct {
 	series bool      // whether to fill Result.Series
 	parent *recorder // nil unless the recorder is a part
 
-	mu      sync.Mutex
-	result  *Result
-	name    string  // name and phase, for Progress
-	resumed reading // zero after pause
-}
-
-// reading holds the clock and the usage of the processes at one time.
-type reading struct {
-	at     time.Time
-	server process.Usage
-	client time.Duration
-	beside []time.Duration
+	mu        sync.Mutex
+	result    *Result
+	name      string    // name and phase, for Progress
+	measuring time.Time // when the measured part began; zero outside it
 }
 
 // recorded runs work, a workload of total operations (0 if unknown), and returns the Result. Meanwhile Progress
@@ -73,68 +64,27 @@ func (r *recorder) phase(what string) {
 	}
 }
 
-func (r *recorder) read() (reading, error) {
-	now := reading{at: time.Now(), client: process.OwnCPU()}
-	var err error
-	if now.server, err = r.target.Process.Usage(); err != nil {
-		return now, err
-	}
-	for _, p := range r.target.Beside {
-		cpu, err := p.CPU()
-		if err != nil {
-			return now, err
-		}
-		now.beside = append(now.beside, cpu)
-	}
-	return now, nil
-}
-
-func (r *recorder) resume() error {
+// measured runs the measured part of the workload.
+func (r *recorder) measured(work func() error) error {
 	if r.target.BeforeMeasuring != nil {
 		r.target.BeforeMeasuring()
 	}
-	now, err := r.read()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.resumed = now
-	return err
-}
-
-func (r *recorder) pause() error {
-	end, err := r.read()
-	if err != nil { // keep the results so far
-		end.server, end.beside = r.resumed.server, r.resumed.beside
-		r.fail(fmt.Errorf("bench: the server, or another measured process, has ended: %w", err))
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	res, start := r.result, r.resumed
-	r.resumed = reading{}
-	res.Wall += end.at.Sub(start.at)
-	res.ServerCPU += end.server.CPU - start.server.CPU
-	res.ClientCPU += end.client - start.client
-	res.Reads += end.server.Reads - start.server.Reads
-	res.Writes += end.server.Writes - start.server.Writes
-	res.Server = end.server
-	if res.Beside == nil {
-		for _, p := range r.target.Beside {
-			res.Beside = append(res.Beside, Cost{Name: p.Name})
-		}
-	}
-	for i := range res.Beside {
-		res.Beside[i].CPU += end.beside[i] - start.beside[i]
-	}
-	return nil
-}
-
-func (r *recorder) measured(work func() error) error {
-	if err := r.resume(); err != nil {
+	m, err := r.target.Meter()
+	if err != nil {
 		return err
 	}
+	r.mu.Lock()
+	r.measuring = m.start.at
+	r.mu.Unlock()
 	if err := work(); err != nil {
 		return err
 	}
-	return r.pause()
+	m.End()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.Charge(r.result)
+	r.measuring = time.Time{}
+	return nil
 }
 
 // finish returns the Result, which belongs to the caller.
@@ -156,10 +106,10 @@ func (r *recorder) passedLocked() time.Duration {
 		r.parent.mu.Lock()
 		defer r.parent.mu.Unlock()
 		return r.parent.passedLocked()
-	case r.resumed.at.IsZero():
+	case r.measuring.IsZero():
 		return r.result.Wall
 	}
-	return r.result.Wall + time.Since(r.resumed.at)
+	return r.result.Wall + time.Since(r.measuring)
 }
 
 // secondLocked returns the counts of the second that contains time at.
@@ -198,32 +148,78 @@ func (r *recorder) progress() string {
 }
 
 // Meter measures the server while other code sends the requests. It is not safe for concurrent use.
-type Meter struct{ rec *recorder }
+type Meter struct {
+	target     *Target
+	before     process.Usage
+	start, end reading
+	err        error // of the reading at the end
+}
+
+// reading holds the clock and the usage of the processes at one time.
+type reading struct {
+	at     time.Time
+	server process.Usage
+	client time.Duration
+	beside []time.Duration
+}
+
+func (t *Target) read() (reading, error) {
+	now := reading{at: time.Now(), client: process.OwnCPU()}
+	var err error
+	if now.server, err = t.Process.Usage(); err != nil {
+		return now, err
+	}
+	for _, p := range t.Beside {
+		cpu, err := p.CPU()
+		if err != nil {
+			return now, err
+		}
+		now.beside = append(now.beside, cpu)
+	}
+	return now, nil
+}
 
 // Meter starts to measure and returns the Meter.
 func (t *Target) Meter() (*Meter, error) {
-	m := &Meter{rec: &recorder{target: t, result: NewResult("", "")}}
-	err := m.rec.resume()
-	m.rec.result.Before = m.rec.resumed.server
-	return m, err
+	start, err := t.read()
+	return &Meter{target: t, before: start.server, start: start}, err
 }
 
 // End ends the measurement.
-func (m *Meter) End() error { return m.rec.pause() }
+func (m *Meter) End() {
+	if m.end, m.err = m.target.read(); m.err != nil { // the other figures are valid
+		m.end.server, m.end.beside = m.start.server, m.start.beside
+	}
+}
 
 // Replace continues the measurement with next, which replaces the measured server. That server has ended and used
 // the given CPU time in total.
 func (m *Meter) Replace(used time.Duration, next *Target) {
-	m.rec.result.ServerCPU += used - m.rec.resumed.server.CPU
-	m.rec.resumed.server, m.rec.target = process.Usage{}, next
+	m.start.server = process.Usage{CPU: m.start.server.CPU - used}
+	m.target = next
 }
 
-// Charge adds the measured cost to a Result, and sets its times.
+// Charge adds the measured cost to a Result. It adds an error if a measured process had ended.
 func (m *Meter) Charge(r *Result) {
-	own := m.rec.result
-	r.Wall, r.ServerCPU, r.Reads, r.Writes = own.Wall, own.ServerCPU, own.Reads, own.Writes
-	r.Before, r.Server, r.Beside, r.ClientCPU = own.Before, own.Server, own.Beside, own.ClientCPU
-	r.Ops += own.Ops
-	r.Errors += own.Errors
-	r.FirstError = cmp.Or(r.FirstError, own.FirstError)
+	start, end := m.start, m.end
+	r.Wall += end.at.Sub(start.at)
+	r.ServerCPU += end.server.CPU - start.server.CPU
+	r.ClientCPU += end.client - start.client
+	r.Reads += end.server.Reads - start.server.Reads
+	r.Writes += end.server.Writes - start.server.Writes
+	r.Server = end.server
+	if r.Before == (process.Usage{}) {
+		r.Before = m.before
+	}
+	if r.Beside == nil {
+		for _, p := range m.target.Beside {
+			r.Beside = append(r.Beside, Cost{Name: p.Name})
+		}
+	}
+	for i := range r.Beside {
+		r.Beside[i].CPU += end.beside[i] - start.beside[i]
+	}
+	if m.err != nil {
+		r.Record(0, 0, fmt.Errorf("bench: the server, or another measured process, has ended: %w", m.err))
+	}
 }

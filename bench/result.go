@@ -233,6 +233,7 @@ func Merge(runs ...*Result) *Result {
 			}
 		}
 		sum.Wall += r.Wall
+		sum.ClientCPU += r.ClientCPU
 		sum.ServerCPU += r.ServerCPU
 		sum.Reads += r.Reads
 		sum.Writes += r.Writes
@@ -242,14 +243,13 @@ func Merge(runs ...*Result) *Result {
 	return sum
 }
 
-// MergeParallel adds up the Results of one or more concurrent workloads. It omits the server's usage, which
-// is the same in all of them.
+// MergeParallel adds up the Results of one or more concurrent workloads. It omits their times and costs, because a
+// Meter measures those of all together.
 func MergeParallel(shares ...*Result) *Result {
 	sum := shares[0].bare()
 	sum.Values = nil
 	for _, r := range shares {
 		sum.include(r)
-		sum.Wall = max(sum.Wall, r.Wall)
 		for i := range r.Series {
 			if i == len(sum.Series) {
 				sum.Series = append(sum.Series, Counts{Latency: newHistogram(secondDigits)})
@@ -273,7 +273,6 @@ func (r *Result) include(other *Result) {
 	r.Retries += other.Retries
 	r.Late += other.Late
 	r.Bytes += other.Bytes
-	r.ClientCPU += other.ClientCPU
 	r.Interrupted = r.Interrupted || other.Interrupted
 	r.FirstError = cmp.Or(r.FirstError, other.FirstError)
 	for status, n := range other.Statuses {

@@ -27,26 +27,16 @@ func field(b []byte, want protowire.Number) []byte {
 // nextField returns the first bytes field with the number want, and the bytes after the field.
 func nextField(b []byte, want protowire.Number) (value, rest []byte) {
 	for len(b) > 0 {
-		number, kind, n := protowire.ConsumeTag(b)
+		number, kind, n := protowire.ConsumeField(b)
 		if n < 0 {
 			return nil, nil
 		}
-		b = b[n:]
-		if kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
-				return nil, nil
-			}
-			b = b[n:]
-			continue
-		}
-		value, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return nil, nil
+		if number == want && kind == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(b)
+			value, _ := protowire.ConsumeBytes(b[tag:])
+			return value, b[n:]
 		}
 		b = b[n:]
-		if number == want {
-			return value, b
-		}
 	}
 	return nil, nil
 }

@@ -91,7 +91,9 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, e
 	ready.Wait()
 	meter, err := t.Meter()
 	close(begun)
-	if err := errors.Join(err, group.Wait(), meter.End()); err != nil {
+	err = errors.Join(err, group.Wait())
+	meter.End()
+	if err != nil {
 		return nil, err
 	}
 	return s.sum(meter, found), nil
