@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
@@ -62,6 +63,38 @@ func TestEventsAreRead(t *testing.T) {
 	}
 	if want := "ADDED ns/p u 17 false, BOOKMARK /  18 true"; strings.Join(got, ", ") != want {
 		t.Fatalf("%s, want %s", strings.Join(got, ", "), want)
+	}
+}
+
+// TestPodsAppearAndDisappearOnce checks which changes a node sees, when its informer gets events and lists again.
+func TestPodsAppearAndDisappearOnce(t *testing.T) {
+	sim := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", true, 0)
+	defer sim.close()
+	var got []string
+	i := sim.newInformer(nil, "/api/v1/pods")
+	i.items = make(map[uint64]uint64)
+	i.onChange = func(name string, exists bool) { got = append(got, fmt.Sprint(name, exists)) }
+	receive := func(kind watch.EventType, name string) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
+		if kind == watch.Bookmark {
+			pod.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		}
+		if err := i.receive(&attempt{phase: newPhase()}, kind, object(bench.EncodeProtobuf(pod))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive(watch.Added, "a")
+	receive(watch.Modified, "a")
+	receive(watch.Added, "b")
+	receive(watch.Added, "c")
+	receive(watch.Deleted, "b")
+	receive(watch.Deleted, "b")
+	i.fresh = make(map[uint64]uint64) // a WatchList
+	receive(watch.Added, "c")
+	receive(watch.Added, "d")
+	receive(watch.Bookmark, "")
+	if want := "atrue btrue ctrue bfalse dtrue afalse"; strings.Join(got, " ") != want {
+		t.Errorf("saw %q, want %s", got, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,16 +22,15 @@ type control struct {
 	informers, scheduler                        *client
 	replicaSets, deployments, slices, endpoints *client
 
-	followed map[string]*informer // the controller manager's informers by path
-	all      []*informer
-	apps     []appState
+	all  []*informer // the controller manager's, then the scheduler's
+	apps []appState
 }
 
 // appState serializes the writes about one Deployment, as a controller's work queue does.
 type appState struct{ report, route sync.Mutex }
 
 func (sim *simulation) newControl() (*control, error) {
-	k := &control{sim: sim, followed: make(map[string]*informer), apps: make([]appState, sim.apps())}
+	k := &control{sim: sim, apps: make([]appState, sim.apps())}
 	var err error
 	if k.informers, err = sim.client(managerAgent+"/shared-informers", "system:kube-controller-manager"); err != nil {
 		return nil, err
@@ -93,8 +93,7 @@ func paths(list string) []string {
 
 func (k *control) start() {
 	for _, path := range paths(managerFollows) {
-		k.followed[path] = k.sim.newInformer(k.informers, path)
-		k.all = append(k.all, k.followed[path])
+		k.all = append(k.all, k.sim.newInformer(k.informers, path))
 	}
 	for _, path := range paths(schedulerFollows) {
 		k.all = append(k.all, k.sim.newInformer(k.scheduler, path))
@@ -114,7 +113,7 @@ func (k *control) renewLeases(start time.Time) {
 
 // version returns an object's version in the controller manager's informer.
 func (k *control) version(path, namespace, name string) uint64 {
-	f := k.followed[path]
+	f := k.all[slices.IndexFunc(k.all, func(f *informer) bool { return f.path == path })]
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.items[k.sim.key([]byte(namespace), []byte(name))]

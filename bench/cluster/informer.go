@@ -39,15 +39,15 @@ type informer struct {
 	sim  *simulation
 	c    *client
 	path string // includes selectors
-	// onEvent, unless nil, is called with each event of an object, with mu held. It must not block.
-	onEvent func(kind watch.EventType, m meta)
-	ctx     context.Context
-	close   func() // ends the informer
+	// onChange, unless nil, is called when an object appears or disappears, with mu held. It must not block.
+	onChange func(name string, exists bool)
+	ctx      context.Context
+	close    func() // ends the informer
 
 	mu      sync.Mutex
 	version uint64            // version of the last event
 	items   map[uint64]uint64 // versions by hash of the name
-	names   map[uint64]string // names by hash, if onEvent is set
+	names   map[uint64]string // names by hash, if onChange is set
 	fresh   map[uint64]uint64 // items of an unfinished WatchList, nil otherwise
 	synced  bool              // whether a WatchList has completed
 	lost    bool              // whether simulation.lost counts this informer
@@ -196,16 +196,25 @@ func (i *informer) applyLocked(kind watch.EventType, m meta) {
 	}
 	if kind == watch.Deleted {
 		delete(to, key)
-		delete(i.names, key)
 	} else {
 		to[key] = m.version
 	}
-	if i.onEvent != nil {
-		if kind != watch.Deleted {
-			i.names[key] = string(m.name)
-		}
-		i.onEvent(kind, m)
+	if i.onChange != nil {
+		i.changedLocked(key, string(m.name), kind != watch.Deleted)
 	}
+}
+
+// changedLocked calls onChange unless the informer knows that the object exists, or does not.
+func (i *informer) changedLocked(key uint64, name string, exists bool) {
+	if _, known := i.names[key]; known == exists {
+		return
+	}
+	if exists {
+		i.names[key] = name
+	} else {
+		delete(i.names, key)
+	}
+	i.onChange(name, exists)
 }
 
 // key returns a hash of the name of an object.
@@ -220,10 +229,9 @@ func (sim *simulation) key(namespace, name []byte) uint64 {
 
 // replaceLocked ends a WatchList. It removes the objects that were not in it.
 func (i *informer) replaceLocked() {
-	for key := range i.items {
-		if _, ok := i.fresh[key]; !ok && i.onEvent != nil {
-			i.onEvent(watch.Deleted, meta{name: []byte(i.names[key])})
-			delete(i.names, key)
+	for key, name := range i.names {
+		if _, ok := i.fresh[key]; !ok {
+			i.changedLocked(key, name, false)
 		}
 	}
 	i.items, i.fresh, i.synced = i.fresh, nil, true

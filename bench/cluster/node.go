@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -47,7 +46,6 @@ type node struct {
 
 	mu     sync.Mutex
 	mounts map[string]*mount // ConfigMaps and Secrets that the node's pods mount, by path
-	pods   map[string]bool
 
 	lease lease
 }
@@ -59,7 +57,7 @@ type mount struct {
 }
 
 func (sim *simulation) newNode(i int) (_ *node, err error) {
-	n := &node{sim: sim, name: nodeName(i), mounts: make(map[string]*mount), pods: make(map[string]bool)}
+	n := &node{sim: sim, name: nodeName(i), mounts: make(map[string]*mount)}
 	if n.c, err = sim.client(kubeletAgent, "system:node:"+n.name, "system:nodes"); err != nil {
 		return nil, err
 	}
@@ -77,7 +75,7 @@ func (n *node) start() {
 	} {
 		f := n.sim.newInformer(n.c, path)
 		if strings.HasPrefix(path, "/api/v1/pods") {
-			f.onEvent = n.podEvent
+			f.onChange = n.podChanged
 		}
 		n.all = append(n.all, f)
 	}
@@ -92,25 +90,15 @@ func (n *node) start() {
 	}
 }
 
-// podEvent handles an event of the informer of the node's pods.
-func (n *node) podEvent(kind watch.EventType, m meta) {
-	name := string(m.name)
-	if kind == watch.Added {
+// podChanged handles a pod that appears on the node or disappears from it.
+func (n *node) podChanged(name string, exists bool) {
+	change := -1
+	if exists {
 		n.sim.seen(name)
+		change = 1
 	}
-	slot, ok := slotOf(name)
-	if !ok {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case kind == watch.Deleted && n.pods[name]:
-		delete(n.pods, name)
-		n.mountLocked(slot, -1)
-	case kind != watch.Deleted && !n.pods[name]:
-		n.pods[name] = true
-		n.mountLocked(slot, 1)
+	if slot, ok := slotOf(name); ok {
+		n.mount(slot, change)
 	}
 }
 
@@ -119,9 +107,11 @@ func slotOf(name string) (int, bool) {
 	return slot, err == nil && strings.HasPrefix(name, "app-")
 }
 
-// mountLocked changes the number of pods that mount the objects of slot's Deployment. The first pod starts watches of
+// mount changes the number of pods that mount the objects of slot's Deployment. The first pod starts watches of
 // these objects, the last one ends them (pkg/kubelet/util/manager/watch_based_manager.go).
-func (n *node) mountLocked(slot, change int) {
+func (n *node) mount(slot, change int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	app := appOf(slot)
 	path := func(resource, name string) string {
 		return "/api/v1/namespaces/" + namespaceOf(app) + "/" + resource + "?fieldSelector=" + url.QueryEscape("metadata.name="+name)
