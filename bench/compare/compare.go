@@ -177,26 +177,26 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 }
 
 // record captures Larder's responses to the requests that the selected steps repeat.
-func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
+func (c *Comparison) record(ctx context.Context) (tape *baseline.Tape, err error) {
 	larder := c.servers[Larder].Target
-	tape := &baseline.Tape{Answers: make(map[string][]byte)}
+	tape = &baseline.Tape{Answers: make(map[string][]byte)}
 	for _, s := range c.reads {
-		if s.asks.path == "" {
+		r := s.asks
+		if r.Path == "" {
 			continue
 		}
-		body, path, err := []byte(nil), s.asks.path, error(nil)
-		if s.asks.watchList {
-			body, err = larder.CaptureWatchList(ctx, path, s.asks.accept)
-			path = bench.WatchListPath(path)
+		var body []byte
+		if s.watchList {
+			body, err = larder.CaptureWatchList(ctx, r.Path, r.Accept)
+			r.Path = bench.WatchListPath(r.Path)
 		} else {
-			body, err = larder.Capture(ctx, path, s.asks.accept, s.asks.encoding)
+			body, err = larder.Capture(ctx, r.Path, r.Accept, r.Encoding)
 		}
 		if err != nil {
 			return nil, err
 		}
-		tape.Answers[baseline.Key(path, s.asks.accept, s.asks.encoding)] = body
+		tape.Answers[baseline.Key(r.Path, r.Accept, r.Encoding)] = body
 	}
-	var err error
 	tape.Event, err = larder.CaptureChange(ctx, pods, c.seed.PodPath(0), bench.Protobuf)
 	return tape, err
 }

@@ -24,14 +24,11 @@ const (
 type step struct {
 	rows  []*Row
 	limit bool // whether the limit takes part
-	asks  recordedRequest
-	run   func(ctx context.Context, kind string) ([]*bench.Result, error)
-}
-
-// recordedRequest is a request whose response is recorded for the limit. The zero value means none.
-type recordedRequest struct {
-	path, accept, encoding string
-	watchList              bool
+	// asks is the request whose response is recorded for the limit, or the collection of a watch with watchList. It
+	// has no path if nothing is recorded.
+	asks      bench.Request
+	watchList bool
+	run       func(ctx context.Context, kind string) ([]*bench.Result, error)
 }
 
 func (r *Row) fill() {
@@ -116,41 +113,43 @@ func (c *Config) watchers(n int) int {
 
 // steps are all workloads on running servers, in the order in which they are run.
 func (c *Comparison) steps() []step {
-	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stalledWatchers(), c.mixed(),
+	storm := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
+	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.hold(row("B25", "opening a watch, TLS handshake included"), bench.Hold),
+		c.writes(), c.components(), c.hold(storm, bench.Storm), c.stalledWatchers(), c.mixed(),
 		// A server may share the cost of a consistent read among clients.
-		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), recordedRequest{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000),
+		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), bench.Request{Path: c.seed.PodPath(1), Accept: bench.Protobuf}, 4000, 16000),
 		c.patches(), c.flood(), c.guards())
 }
 
 func (c *Comparison) lists() []step {
 	n := c.seed.Pods
 	return []step{
-		c.read("B1", fmt.Sprintf("LIST %d pods, protobuf", n), recordedRequest{path: pods, accept: bench.Protobuf}, 8, 40),
-		c.read("B2", fmt.Sprintf("LIST %d pods, JSON", n), recordedRequest{path: pods, accept: bench.JSON}, 6, 30),
-		c.read("B3", fmt.Sprintf("LIST %d pods, JSON, gzip, one pod changed between calls", n), recordedRequest{path: pods, accept: bench.JSON, encoding: "gzip"}, 6, 40),
-		c.read("B4", fmt.Sprintf("LIST %d pods, PartialObjectMetadata, protobuf", n), recordedRequest{path: pods, accept: bench.PartialProtobuf}, 15, 60),
-		c.read("B5", fmt.Sprintf("LIST %d pods, Table", n), recordedRequest{path: pods, accept: bench.Table}, 5, 20),
-		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", recordedRequest{path: c.seed.NodeSelection(1) + "&resourceVersion=0", accept: bench.Protobuf}, 800, 5000),
-		c.read("B7", "the same, consistent", recordedRequest{path: c.seed.NodeSelection(1), accept: bench.Protobuf}, 800, 4000),
-		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), recordedRequest{path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", accept: bench.Protobuf}, 100, 1000),
-		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), recordedRequest{path: namespacedPods, accept: bench.Protobuf}, 150, 1000),
-		c.read("B10", "GET one pod, consistent", recordedRequest{path: c.seed.PodPath(1), accept: bench.Protobuf}, 2000, 8000),
+		c.read("B1", fmt.Sprintf("LIST %d pods, protobuf", n), bench.Request{Path: pods, Accept: bench.Protobuf}, 8, 40),
+		c.read("B2", fmt.Sprintf("LIST %d pods, JSON", n), bench.Request{Path: pods, Accept: bench.JSON}, 6, 30),
+		c.read("B3", fmt.Sprintf("LIST %d pods, JSON, gzip, one pod changed between calls", n), bench.Request{Path: pods, Accept: bench.JSON, Encoding: "gzip"}, 6, 40),
+		c.read("B4", fmt.Sprintf("LIST %d pods, PartialObjectMetadata, protobuf", n), bench.Request{Path: pods, Accept: bench.PartialProtobuf}, 15, 60),
+		c.read("B5", fmt.Sprintf("LIST %d pods, Table", n), bench.Request{Path: pods, Accept: bench.Table}, 5, 20),
+		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", bench.Request{Path: c.seed.NodeSelection(1) + "&resourceVersion=0", Accept: bench.Protobuf}, 800, 5000),
+		c.read("B7", "the same, consistent", bench.Request{Path: c.seed.NodeSelection(1), Accept: bench.Protobuf}, 800, 4000),
+		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), bench.Request{Path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", Accept: bench.Protobuf}, 100, 1000),
+		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), bench.Request{Path: namespacedPods, Accept: bench.Protobuf}, 150, 1000),
+		c.read("B10", "GET one pod, consistent", bench.Request{Path: c.seed.PodPath(1), Accept: bench.Protobuf}, 2000, 8000),
 	}
 }
 
-func (c *Comparison) read(id, work string, a recordedRequest, stock, fast int) step {
-	return c.readBy(1, row(id, work), a, stock, fast)
+func (c *Comparison) read(id, work string, r bench.Request, stock, fast int) step {
+	return c.readBy(1, row(id, work), r, stock, fast)
 }
 
 // readBy returns a step that repeats one request. Before each request for gzip, another server changes a pod, so that
 // the measured server cannot repeat its last response. The limit always sends the same bytes.
-func (c *Comparison) readBy(clients int, spec *Row, a recordedRequest, stock, fast int) step {
+func (c *Comparison) readBy(clients int, spec *Row, r bench.Request, stock, fast int) step {
 	spec.body = true
-	return step{rows: []*Row{spec}, limit: true, asks: a, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+	return step{rows: []*Row{spec}, limit: true, asks: r, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 		read := bench.ReadConfig{
-			Name: spec.ID, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
+			Name: spec.ID, Path: r.Path, Accept: r.Accept, Encoding: r.Encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
 		}
-		if a.encoding == "gzip" && kind != Limit {
+		if r.Encoding == "gzip" && kind != Limit {
 			other := map[string]string{Stock: Larder, Larder: Stock}[kind]
 			read.Between = func(ctx context.Context, i int) error {
 				return c.servers[other].Target.Change(ctx, c.seed.PodPath(i%c.seed.Pods))
@@ -167,7 +166,7 @@ func (c *Comparison) watchLists() []step {
 	list := func(id, work, path, accept string, objects, clients, stock, fast int) step {
 		spec := row(id, work)
 		spec.body = true
-		return step{rows: []*Row{spec}, limit: true, asks: recordedRequest{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+		return step{rows: []*Row{spec}, limit: true, asks: bench.Request{Path: path, Accept: accept}, watchList: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
 				Name: id, Path: path, Accept: accept, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients}, Objects: objects,
 			}))
@@ -188,12 +187,11 @@ func (c *Comparison) fanOut() step {
 	rate, changes := min(50, max(1, most/float64(watchers))), min(200, max(5, events/watchers))
 	spec := row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %g events/s, per delivery", watchers, rate))
 	spec.body = true
-	return c.undisturbed(step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return c.watch(ctx, kind, bench.WatchConfig{
-			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Load: bench.Load{Operations: c.ops(kind, changes, changes), Rate: rate, Clients: 4},
-		})
-	}})
+	return c.watch(spec, true, func(kind string) bench.WatchConfig {
+		return bench.WatchConfig{
+			Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, changes, changes), Rate: rate, Clients: 4},
+		}
+	})
 }
 
 // selective sends each event to few of many watchers.
@@ -201,21 +199,21 @@ func (c *Comparison) selective() step {
 	const rate = 400
 	watchers := c.config.watchers(1000)
 	spec := row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate))
-	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+	return c.watch(spec, false, func(kind string) bench.WatchConfig {
 		changes := c.ops(kind, 1200, 1200)
 		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
-		return c.watch(ctx, kind, bench.WatchConfig{
-			Name: "B24", Path: pods, Selections: c.seed.NodeSelections(c.seed.Nodes), Accept: bench.Protobuf, Watchers: watchers,
-			Objects: objects, Load: bench.Load{Operations: changes, Rate: rate, Clients: 8}, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true,
-		})
-	}})
+		return bench.WatchConfig{
+			Selections: c.seed.NodeSelections(c.seed.Nodes), Watchers: watchers, Objects: objects, Load: bench.Load{Operations: changes, Rate: rate, Clients: 8},
+			Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true,
+		}
+	})
 }
 
-func (c *Comparison) opening() step {
-	spec := row("B25", "opening a watch, TLS handshake included")
+// hold returns a step that opens watches.
+func (c *Comparison) hold(spec *Row, do func(context.Context, *bench.Target, bench.HoldConfig) (*bench.Result, error)) step {
 	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return one(bench.Hold(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
+		return one(do(ctx, c.servers[kind].Target, bench.HoldConfig{
+			Name: spec.ID, Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
 		}))
 	}}
 }
@@ -255,15 +253,6 @@ func (c *Comparison) patches() step {
 		paths := c.seed.PodPaths(min(500, c.seed.Pods))
 		return one(bench.Patch(ctx, c.servers[kind].Target, "B38", paths, bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16}))
 	}})
-}
-
-func (c *Comparison) storm() step {
-	spec := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
-	return step{rows: []*Row{spec}, limit: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
-		}))
-	}}
 }
 
 func (t *Table) inOrder() {

@@ -27,25 +27,28 @@ func (c *Comparison) stalledWatchers() step {
 	const rate = 100
 	watchers := c.config.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
-	return c.undisturbed(step{rows: []*Row{spec}, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return c.watch(ctx, kind, bench.WatchConfig{
-			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},
-		})
-	}})
+	return c.watch(spec, false, func(kind string) bench.WatchConfig {
+		return bench.WatchConfig{
+			Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},
+		}
+	})
 }
 
-// watch measures a server's watches while a separate server makes changes. kube-apiserver could not make them at the
-// full rate, and would use the measured server's CPU time. The limit makes its own changes.
-func (c *Comparison) watch(ctx context.Context, kind string, config bench.WatchConfig) ([]*bench.Result, error) {
-	if kind != Limit {
-		through, err := c.writer(ctx)
-		if err != nil {
-			return nil, err
+// watch returns a step that measures a server's watches while a separate server makes changes. kube-apiserver could not
+// make them at the full rate, and would use the measured server's CPU time. The limit makes its own changes.
+func (c *Comparison) watch(spec *Row, limit bool, configure func(kind string) bench.WatchConfig) step {
+	return c.undisturbed(step{rows: []*Row{spec}, limit: limit, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+		config := configure(kind)
+		config.Name, config.Path, config.Accept = spec.ID, pods, bench.Protobuf
+		if kind != Limit {
+			through, err := c.writer(ctx)
+			if err != nil {
+				return nil, err
+			}
+			config.Through = through.Target
 		}
-		config.Through = through.Target
-	}
-	return one(bench.Watch(ctx, c.servers[kind].Target, config))
+		return one(bench.Watch(ctx, c.servers[kind].Target, config))
+	}})
 }
 
 // Names of the mixed load's Values: the latency of its small requests.
