@@ -10,7 +10,7 @@ package baseline
 import (
 	"context"
 	"crypto/tls"
-	"encoding/gob"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,25 +39,23 @@ func Key(path, accept, encoding string) string { return path + "\n" + accept + "
 
 // Save writes the tape to a file.
 func (t *Tape) Save(file string) error {
-	f, err := os.Create(file)
-	if err != nil {
-		return fmt.Errorf("baseline: %w", err)
+	data, err := json.Marshal(t)
+	if err == nil {
+		err = os.WriteFile(file, data, 0o600)
 	}
-	if err := errors.Join(gob.NewEncoder(f).Encode(t), f.Close()); err != nil {
+	if err != nil {
 		return fmt.Errorf("baseline: %w", err)
 	}
 	return nil
 }
 
 // Load reads a tape that Save has written.
-func Load(file string) (Tape, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return Tape{}, fmt.Errorf("baseline: %w", err)
+func Load(file string) (t Tape, err error) {
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &t)
 	}
-	defer f.Close()
-	var t Tape
-	if err := gob.NewDecoder(f).Decode(&t); err != nil {
+	if err != nil {
 		return t, fmt.Errorf("baseline: tape: %w", err)
 	}
 	return t, nil
