@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -28,9 +30,6 @@ const (
 	largeBuffer = 64 << 10
 	smallBuffer = 4 << 10
 )
-
-// protocols holds the names of the protocols by major version.
-var protocols = [...]string{1: "HTTP/1.1", 2: "HTTP/2"}
 
 // conn sends one request after the other, over its own HTTP/1.1 connection or a shared HTTP/2 connection. It
 // connects before the first request, after an error, and after the server has announced that it closes.
@@ -121,13 +120,9 @@ func (c *conn) send(r Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	agent := c.t.config.UserAgent
-	if agent == "" {
-		agent = "larder-bench"
-	}
-	resp, err := Send(c.connected, c.transport, c.t.origin, agent, r)
+	resp, err := Send(c.connected, c.transport, c.t.origin, cmp.Or(c.t.config.UserAgent, "larder-bench"), r)
 	if resp != nil {
-		c.t.protocol.Store(protocols[resp.ProtoMajor%len(protocols)])
+		c.t.protocol.Store(strings.TrimSuffix(resp.Proto, ".0"))
 	}
 	return resp, err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"time"
@@ -147,7 +148,7 @@ func (v Value) String() string {
 	case "B":
 		return Bytes(int64(v.Value))
 	case "s":
-		return Duration(time.Duration(v.Value * float64(time.Second)))
+		return Duration(time.Duration(math.Round(v.Value * float64(time.Second))))
 	}
 	return fmt.Sprintf("%.4g%s", v.Value, v.Unit)
 }

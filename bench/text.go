@@ -17,34 +17,32 @@ import (
 
 // WriteText prints an aligned table with one row for all rounds of each workload, and notes below it.
 func WriteText(w io.Writer, results ...*Result) error {
-	rounds := Rounds(results)
+	loops, protocols := make(map[string]bool), make(map[string]bool)
+	var notes strings.Builder
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "workload\tops\tfailed\tbytes/op\tops/s\tserver CPU/op\tp50\tp99\tmax\twall\tRSS\tclient CPU\t")
-	for _, each := range rounds {
+	for _, each := range Rounds(results) {
 		r := Merge(each...)
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
 			r.Name, r.Counted(), r.Failures(), Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())),
 			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), known(r.Server.RSS, Bytes(r.Server.RSS)), known(r.ClientCPU, Duration(r.ClientCPU)))
-	}
-	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	loops, protocols := make(map[string]bool), make(map[string]bool)
-	for _, each := range rounds {
-		r := Merge(each...)
 		loops[r.Loop] = true
 		if r.Protocol != "" {
 			protocols[r.Protocol] = true
 		}
 		for _, more := range []string{r.Details(), r.Endings(), Spread(each)} {
 			if more != "" {
-				fmt.Fprintf(w, "%s: %s\n", r.Name, more)
+				fmt.Fprintf(&notes, "%s: %s\n", r.Name, more)
 			}
 		}
 		if r.FirstError != "" {
-			fmt.Fprintf(w, "%s: first error: %s\n", r.Name, r.FirstError)
+			fmt.Fprintf(&notes, "%s: first error: %s\n", r.Name, r.FirstError)
 		}
 	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	fmt.Fprint(w, &notes)
 	if len(protocols) > 0 {
 		fmt.Fprintf(w, "Protocol: %s.\n", strings.Join(slices.Sorted(maps.Keys(protocols)), ", "))
 	}
@@ -114,21 +112,18 @@ func Spread(rounds []*Result) string {
 		return ""
 	}
 	var parts []string
-	for _, figure := range []struct {
-		name string
-		of   func(*Result) (float64, string)
-	}{
-		{"p50", func(r *Result) (float64, string) { return r.Quantile(50).Seconds(), Duration(r.Quantile(50)) }},
-		{"p99", func(r *Result) (float64, string) { return r.Quantile(99).Seconds(), Duration(r.Quantile(99)) }},
-		{"ops/s", func(r *Result) (float64, string) { return r.Rate(), fmt.Sprintf("%.4g", r.Rate()) }},
-		{"server CPU/op", func(r *Result) (float64, string) { return r.CPUPerOp().Seconds(), Duration(r.CPUPerOp()) }},
-	} {
-		values, texts := make([]float64, len(rounds)), make([]string, len(rounds))
-		for i, r := range rounds {
-			values[i], texts[i] = figure.of(r)
+	figures := func(r *Result) []Value {
+		return []Value{{"p50", r.Quantile(50).Seconds(), "s"}, {"p99", r.Quantile(99).Seconds(), "s"}, {"ops/s", r.Rate(), ""}, {"server CPU/op", r.CPUPerOp().Seconds(), "s"}}
+	}
+	for i, figure := range figures(rounds[0]) {
+		var values []float64
+		var texts []string
+		for _, r := range rounds {
+			v := figures(r)[i]
+			values, texts = append(values, v.Value), append(texts, v.String())
 		}
 		if median := Median(values); median > 0 {
-			parts = append(parts, fmt.Sprintf("%s %s (spread %.0f %%)", figure.name, strings.Join(texts, ", "), 100*(slices.Max(values)-slices.Min(values))/median))
+			parts = append(parts, fmt.Sprintf("%s %s (spread %.0f %%)", figure.Name, strings.Join(texts, ", "), 100*(slices.Max(values)-slices.Min(values))/median))
 		}
 	}
 	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))

@@ -87,17 +87,15 @@ func (l loop) inTurn(ctx context.Context, t *Target, kinds []writeKind) (results
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
 	other.stopping = context.Background() // so that the removal continues after Stop
-	rec := &recorder{target: t, name: "deleting the created objects", total: n, began: time.Now(), result: NewResult("", "")}
-	t.running.Store(rec, nil)
-	defer t.running.Delete(rec)
 	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations) + 1, Clients: c.Clients}, strict: true}
-	return l.run(ctx, other, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+	_, err := l.measure(ctx, other, "deleting the created objects", "object", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		o, err := own.do(c.write(remove, i))
 		if o.status == http.StatusNotFound {
 			err = nil
 		}
 		return o, err
 	})
+	return err
 }
 
 func (c *WriteConfig) write(verb string, i int) Request {
