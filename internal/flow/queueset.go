@@ -32,11 +32,23 @@ type queueSet struct {
 	taken    int // seats that were given without the queues
 	passed   int // requests that were given seats without the queues
 	// open says that upstream decides. Invariant: while open is false, no request holds a seat in
-	// QueueSet.
+	// QueueSet, so it gives a seat to each placeholder.
 	open         bool
 	counted      map[*counted]bool // requests of the controller that have such seats
 	placeholders []*placeholder    // one for each seat that Control itself took before the queues opened
-	lingersUntil time.Time         // until then, requests that have ended may keep seats in QueueSet
+	held         queueSeats
+}
+
+// queueSeats counts the seats that upstream's queues give. Requests keep them for their additional latency.
+type queueSeats struct {
+	flowmetrics.RatioedGauge
+	taken atomic.Int64
+}
+
+// Add implements flowmetrics.RatioedGauge.
+func (s *queueSeats) Add(n float64) {
+	s.taken.Add(int64(n))
+	s.RatioedGauge.Add(n)
 }
 
 // enter takes seats, if there are none to take, or the queues are closed and enough seats are free.
@@ -104,7 +116,7 @@ func (q *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 		q.closeLocked()
 		return nil, idle
 	}
-	return &queued{request, q, work.AdditionalLatency}, false
+	return &queued{request, q}, false
 }
 
 // began updates upstream's metrics for a request that got seats without the queues. Upstream would observe a queue of
@@ -132,9 +144,7 @@ func (q *queueSet) openLocked(schema string) {
 	}
 	for range unnamed {
 		one := &flowrequest.WorkEstimate{InitialSeats: 1}
-		if p := q.placeLocked(one, rand.Uint64(), schema); p != nil {
-			q.placeholders = append(q.placeholders, p)
-		}
+		q.placeholders = append(q.placeholders, q.placeLocked(one, rand.Uint64(), schema))
 	}
 	q.limitLocked(q.dispatch.ConcurrencyLimit)
 	q.open = true
@@ -149,12 +159,9 @@ type placeholder struct {
 	seats    int
 }
 
-// placeLocked starts a placeholder; nil if upstream refuses it.
+// placeLocked starts a placeholder.
 func (q *queueSet) placeLocked(work *flowrequest.WorkEstimate, hash uint64, schema string) *placeholder {
 	request, _ := q.QueueSet.StartRequest(context.Background(), work, hash, "", schema, nil, nil, nil)
-	if request == nil {
-		return nil
-	}
 	p := &placeholder{request, q, schema, work.MaxSeats()}
 	p.count(-1)
 	return p
@@ -182,18 +189,9 @@ func (q *queueSet) limitLocked(limit int) {
 	completer.Complete(config)
 }
 
-// lingerLocked keeps the queues open for at least latency, because a request that has ended keeps its seats in the
-// queues for that long. A later call of closeLocked closes them; if latency is 0, this one may.
-func (q *queueSet) lingerLocked(latency time.Duration) {
-	if end := time.Now().Add(latency); latency > 0 && end.After(q.lingersUntil) {
-		q.lingersUntil = end
-	}
-	q.closeLocked()
-}
-
 // closeLocked closes the queues if no request is left in them and no request that has ended keeps seats in them.
 func (q *queueSet) closeLocked() {
-	if q.open && !time.Now().Before(q.lingersUntil) && q.QueueSet.IsIdle() {
+	if q.open && q.held.taken.Load() == 0 && q.QueueSet.IsIdle() {
 		q.open = false
 	}
 }
@@ -251,7 +249,7 @@ func (c *counted) releaseLocked() {
 	}
 	l.taken -= seats
 	c.placeholder.finish()
-	l.lingerLocked(c.work.AdditionalLatency)
+	l.closeLocked()
 }
 
 // enqueueLocked starts a placeholder in the queues, which have just been opened. If the request
@@ -268,10 +266,10 @@ func (c *counted) enqueueLocked() {
 	}
 }
 
+// queued is a request that upstream's queues decide on.
 type queued struct {
 	fairqueuing.Request
 	queueSet *queueSet
-	lingers  time.Duration
 }
 
 // Finish implements fairqueuing.Request.
@@ -280,7 +278,7 @@ func (q *queued) Finish(execute func()) (idle bool) {
 		l := q.queueSet
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.lingerLocked(q.lingers)
+		l.closeLocked()
 	}()
 	return q.Request.Finish(execute)
 }
@@ -315,8 +313,9 @@ type queueSetFactory struct {
 // BeginConstruction implements fairqueuing.QueueSetFactory.
 func (f *queueSetFactory) BeginConstruction(config fairqueuing.QueuingConfig, requests flowmetrics.RatioedGaugePair, seats flowmetrics.RatioedGauge, demand flowmetrics.Gauge) (fairqueuing.QueueSetCompleter, error) {
 	f.flow.generation.Add(1)
-	next, err := f.QueueSetFactory.BeginConstruction(config, requests, seats, demand)
 	l := &queueSet{name: config.Name, flow: f.flow, demand: demand, seats: seats, exempt: config.DesiredNumQueues < 0, counted: make(map[*counted]bool)}
+	l.held.RatioedGauge = seats
+	next, err := f.QueueSetFactory.BeginConstruction(config, requests, &l.held, demand)
 	return &queueSetCompleter{next, l, config}, err
 }
 

@@ -253,3 +253,42 @@ func TestUtilizationHasSeatsByCount(t *testing.T) {
 		}
 	})
 }
+
+// lateClock is a clock whose events are a second late.
+type lateClock struct{ eventclock.Real }
+
+func (c lateClock) EventAfterDuration(f eventclock.EventFunc, d time.Duration) {
+	c.Real.EventAfterDuration(f, d+time.Second)
+}
+
+// TestLingeringSeatsAreNotGivenTwice checks that the queues stay open until upstream has released the last seat, even
+// if its timer is late. Requests that got seats without the queues would exceed the limit.
+func TestLingeringSeatsAreNotGivenTwice(t *testing.T) {
+	flowmetrics.Register()
+	synctest.Test(t, func(t *testing.T) {
+		flow := &Control{config: Config{Informers: informers.NewSharedInformerFactory(nil, 0)}, queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
+		factory := &queueSetFactory{flow, queueset.NewQueueSetFactory(lateClock{})}
+		q := newQueues(factory, fairqueuing.QueuingConfig{Name: "late", DesiredNumQueues: 0}, 1)
+		start := func(latency time.Duration) {
+			q.start(flowrequest.WorkEstimate{InitialSeats: 1, AdditionalLatency: latency}, 1, true)
+			synctest.Wait()
+		}
+		start(time.Millisecond)
+		start(0) // opens the queues
+		close(q.requests[0].done)
+		q.requests[0].done = make(chan struct{})
+		time.Sleep(10 * time.Millisecond)
+		start(0)
+		start(0)
+		time.Sleep(time.Second)
+		start(0)
+		if got, want := q.states(false), []string{"gone", "refused", "refused", "refused", "executing"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		q.end()
+		synctest.Wait()
+		if q.seats.now != 0 {
+			t.Errorf("%v seats after all requests", q.seats.now)
+		}
+	})
+}
