@@ -16,8 +16,8 @@ import (
 // crowd is a set of watchers, each with a goroutine that reads it.
 type crowd struct {
 	*fixture
-	told sync.WaitGroup // deliveries that are still to come
-	stop func()
+	pending sync.WaitGroup // undelivered events
+	stop    func()
 }
 
 func newCrowd(b *testing.B, options []watch.Options) *crowd {
@@ -39,7 +39,7 @@ func newCrowd(b *testing.B, options []watch.Options) *crowd {
 				for _, d := range ds {
 					_, _ = d.Frame(1, func(d watch.Delivery) ([]byte, error) { return d.Object.Body(), nil })
 				}
-				c.told.Add(-len(ds))
+				c.pending.Add(-len(ds))
 			}
 		})
 	}
@@ -67,9 +67,9 @@ func BenchmarkFanOut(b *testing.B) {
 	defer c.stop()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		c.told.Add(watchers)
+		c.pending.Add(watchers)
 		c.write(fmt.Sprintf("default/p%d", i%100), "n")
-		c.told.Wait()
+		c.pending.Wait()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/watchers, "ns/delivery")
 }
@@ -85,14 +85,13 @@ func BenchmarkNodes(b *testing.B) {
 	defer c.stop()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		c.told.Add(1)
+		c.pending.Add(1)
 		c.write(fmt.Sprintf("default/p%d", i%nodes), fmt.Sprintf("n%d", i%nodes))
-		c.told.Wait()
+		c.pending.Wait()
 	}
 }
 
-// BenchmarkSelectors has 1,000 watchers with selectors that the Hub has no lookup for: each is evaluated at each
-// event.
+// BenchmarkSelectors has 1,000 watchers with selectors that are not indexed, so the Hub evaluates each for each event.
 func BenchmarkSelectors(b *testing.B) {
 	options := make([]watch.Options, 1000)
 	for i := range options {

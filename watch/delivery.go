@@ -11,7 +11,7 @@ type EventType uint8
 
 // The types of deliveries.
 const (
-	// Added is an object that the filter did not select before.
+	// Added is an object that the filter did not select before the change.
 	Added EventType = iota + 1
 	// Modified is an object that the filter selected before and selects now.
 	Modified
@@ -22,8 +22,7 @@ const (
 	// InitialEnd is the bookmark that ends the initial objects.
 	InitialEnd
 
-	// corrupt takes the place of an event whose object cannot be decoded. It stays inside
-	// the package: a Watcher that reaches it ends.
+	// corrupt replaces an event whose object cannot be decoded. It is never delivered: a Watcher that reaches it ends.
 	corrupt
 )
 
@@ -48,9 +47,8 @@ type Delivery struct {
 	// for bookmarks.
 	Object *cache.Object
 
-	// Revision is the resource version for the client. For Added and Modified it is the
-	// object's own. For Deleted it is the event's, which replaces the Object's. For a
-	// bookmark it is the revision up to which everything was delivered.
+	// Revision is the resourceVersion for the client. For Added and Modified it is the object's, for Deleted the
+	// event's. For a bookmark it is the revision up to which everything was delivered.
 	Revision int64
 
 	// event is the source of the delivery; nil for initial objects and bookmarks.
@@ -69,10 +67,9 @@ func (d Delivery) Prev() *cache.Object {
 // the caller should write the frame straight to its destination.
 func (d Delivery) Shared() bool { return d.event != nil }
 
-// Frame returns the bytes of the delivery in the encoding enc. The caller numbers encodings. build
-// makes the bytes. They may depend only on the delivery and on enc, because all watchers that deliver
-// the same event in the same encoding share them. The frame of an event is built once; frames of
-// initial objects and bookmarks are built at each call. An error is not kept.
+// Frame returns the bytes of the delivery in the encoding enc, as made by build. They may depend only on the delivery
+// and on enc, because all watchers that deliver the same event in the same encoding share them. The frame of an event
+// is built once; frames of initial objects and bookmarks are built at each call. Errors are not kept.
 func (d Delivery) Frame(enc cache.EncodingID, build func(Delivery) ([]byte, error)) ([]byte, error) {
 	if d.event == nil {
 		return build(d)

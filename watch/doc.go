@@ -2,17 +2,14 @@
 //
 // # Model
 //
-// A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a label selector, a
-// field selector and a shard. It has no queue, and nothing is pushed to it. It starts from
-// a [cache.Snapshot], whose objects it delivers first, or from a revision. In both cases it then follows
-// the Log, so it misses nothing and repeats nothing, without a lock over both.
+// A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a label selector, a field selector and
+// a shard. It has no queue. It starts from a [cache.Snapshot], whose objects it delivers first, or from a revision. In
+// both cases it then follows the Log, so it misses nothing and repeats nothing.
 //
-// A [Hub] is the only regular reader of one resource's Log. Watchers with equal filters share a
-// group. The Hub evaluates a filter once per group and event, and appends the outcome to the group's
-// chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. Some watchers
-// are not at the chain: they resume at an old revision, have just finished their initial objects, or were
-// too slow for it. They read the Log themselves, with the same filter, up to the start of the chain,
-// and join there.
+// A [Hub] reads one resource's Log for all watchers. Watchers with equal filters share a group. The Hub evaluates a
+// filter once per group and event, and appends selected events to the group's chain, which all its watchers read. Some
+// watchers need events from before the chain: they resume at an old revision, have just finished their initial objects,
+// or are slow. They read the Log themselves, with the same filter, up to the start of the chain, and join there.
 //
 //	Watch(Initial)                Watch(After)
 //	      |                            |
@@ -33,8 +30,8 @@
 //
 // Close, the end of an epoch and a corrupt object lead from every state to closed.
 //
-// An event reaches only the groups that it may concern. Each group is indexed by the
-// first of these keys that its filter fixes:
+// The Hub does not examine all groups for an event. Each group is indexed by the first of these keys that its filter
+// fixes:
 //
 //   - namespace and name of an object
 //   - one exact value of a field or label
@@ -42,7 +39,7 @@
 //   - the first byte of the hashes in its shard
 //   - nothing
 //
-// The Hub finds the groups of an event by its key, and by the object's values before and after.
+// The Hub finds the groups of an event by its key, and by the object's values before and after the change.
 //
 // # Transitions
 //
@@ -53,13 +50,12 @@
 //	selected        selected        [Modified]
 //	selected        not, or deleted [Deleted], with the object before and the event's revision
 //
-// A watcher that started at a revision gets the transitions between states of the store, even if
-// it has not seen the earlier state. (apiserver pkg/storage/cacher/cache_watcher.go has the same rule.)
+// The object before is the store's, even if the watcher has not delivered it. (apiserver
+// pkg/storage/cacher/cache_watcher.go has the same rule.)
 //
 // # Guarantees
 //
-// For every Watcher, these hold within an epoch (see below).
-// Package watchtest checks them by these names.
+// These hold for every Watcher within an epoch (see below). Package watchtest checks them.
 //
 //	W1 Ordered       Initial objects come in key order. After them revisions never
 //	                 decrease.
@@ -80,34 +76,31 @@
 //
 // # Slow watchers
 //
-// A slow watcher lags behind without delaying others. A chain holds at most 1024
-// revisions for a watcher that does not read. After that the watcher falls back to the Log. Once the
-// Log has dropped the next event, the watcher is lapped: Next returns [cache.ErrTooOld]. There is no
-// timeout. A watcher that reads its initial objects keeps their Snapshot alive, so its caller must
-// limit how long a write to its client may take.
+// A slow watcher does not delay others. A chain holds at most 1024 revisions for a watcher that does not read. After
+// that the watcher falls back to the Log. Once the Log has dropped the next event, the watcher is lapped: Next returns
+// [cache.ErrTooOld]. There is no timeout. A watcher that reads its initial objects keeps their Snapshot in memory, so
+// its caller must set a deadline for writes to the client.
 //
 // # Epochs
 //
-// When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts, and all watchers end with io.EOF. A
-// live watcher first delivers the rest of its chain; others drop undelivered events. Their clients
-// resume where they stopped, as far as the new Log reaches back. The same happens when Run ends. If the store
-// was replaced by another history, for example a restored backup, watchers end with [ErrReplaced]: their
-// clients must start again.
+// When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts, and all watchers end with io.EOF. A live watcher
+// first delivers the rest of its chain; others drop undelivered events. Their clients can resume if the new Log reaches
+// back to their revision. The same happens when Run ends. If the store was replaced by another history, for example a
+// restored backup, watchers end with [ErrReplaced]: their clients must list again.
 //
 // # Corrupt objects
 //
-// An object with an error (a stored value that cannot be decoded) has no labels or fields. It is in
-// the scope of its namespace and name, in no shard, and only empty selectors select it. A watcher
-// that would deliver it ends with [cache.CorruptError]; the others continue.
+// An object with an error (a stored value that cannot be decoded) has no labels or fields. It is in no shard, and only
+// empty selectors select it. A watcher that would deliver it ends with [cache.CorruptError]; the others continue.
 //
 // # Locks
 //
 //	Hub.mu
 //		group.mu
 //
-// No lock is held during a call out of the package, except for calls of selectors, of the Cache's
-// lock-free readers and of [Options].Wake. A Watcher has no lock: one goroutine at a time calls its
-// methods. Only [Watcher.Close] and [Watcher.LastRevision] may be called from any goroutine.
+// Selectors, lock-free readers of the Cache and [Options].Wake are called with these locks held; no other functions
+// outside the package are. A Watcher has no lock: one goroutine at a time may call its methods, except [Watcher.Close]
+// and [Watcher.LastRevision].
 //
 // # Goroutines
 //
@@ -127,8 +120,8 @@ package watch
 // garbage collector frees nodes that all watchers of a group have read. A ring per group would keep
 // its last events alive, read or not.
 //
-// After Config.backlog nodes the Hub ends the chain with a truncated node, and starts a new chain.
-// The old one does not link to it.
+// After Config.backlog nodes the Hub ends the chain with a truncated node, and starts a new chain without a link from
+// the old one.
 //
-// A watcher that finds its node open arms itself and looks again. The Hub links a node and then looks
-// for armed watchers. One of the two sees the other, so no wake-up is lost.
+// A watcher that finds its node open sets armed and checks the node again. The Hub links a node and then checks armed.
+// One of the two sees the other, so no wake-up is lost.

@@ -30,6 +30,6 @@ func (h *Hub) Publish(events []*cache.Event) { h.publish(events) }
 
 // Examined returns the number of groups that the Hub examines for an event.
 func (h *Hub) Examined(e *cache.Event) (groups int) {
-	h.router.concerned(e, func(*group) { groups++ })
+	h.router.visitCandidates(e, func(*group) { groups++ })
 	return groups
 }

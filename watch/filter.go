@@ -6,27 +6,26 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// filter is a scope, and selectors within it. All watchers of a group have the same filter. It is
-// immutable.
+// filter is a scope (namespace and name), selectors and a shard. It is immutable.
 type filter struct {
-	namespace, name string // "" is any
+	namespace, name string // "" matches any
 	label           labels.Selector
 	field           fields.Selector
-	shard           *cache.Shard // nil is everything
+	shard           *cache.Shard // nil selects everything
 
-	// open says that the selectors and the shard select everything.
-	open bool
+	// all says that the selectors and the shard select everything.
+	all bool
 }
 
-// identity is the key of a filter's group: filters with the same identity select the same objects.
-type identity struct {
+// groupKey identifies a filter's group: filters with the same key select the same objects.
+type groupKey struct {
 	namespace, name     string
 	label, field, shard string
 	// A selector of nothing has the same text as a selector of everything.
 	noLabel, noField bool
 }
 
-func newFilter(options Options) (filter, identity) {
+func newFilter(options Options) (filter, groupKey) {
 	label, field := options.Label, options.Field
 	if label == nil {
 		label = labels.Everything()
@@ -34,11 +33,11 @@ func newFilter(options Options) (filter, identity) {
 	if field == nil {
 		field = fields.Everything()
 	}
-	namespace := narrow(options.Namespace, field, "metadata.namespace")
-	name := narrow(options.Name, field, "metadata.name")
+	namespace := fixedValue(options.Namespace, field, "metadata.namespace")
+	name := fixedValue(options.Name, field, "metadata.name")
 	f := filter{namespace: namespace, name: name, label: label, field: field, shard: options.Shard}
-	f.open = label.Empty() && field.Empty() && f.shard == nil
-	id := identity{namespace: namespace, name: name, label: label.String(), field: field.String()}
+	f.all = label.Empty() && field.Empty() && f.shard == nil
+	id := groupKey{namespace: namespace, name: name, label: label.String(), field: field.String()}
 	id.noLabel = id.label == "" && !label.Empty()
 	id.noField = id.field == "" && !field.Empty()
 	if f.shard != nil {
@@ -47,9 +46,8 @@ func newFilter(options Options) (filter, identity) {
 	return f, id
 }
 
-// narrow returns the scope, or, if that is empty, the one value that the field selector
-// allows for path.
-func narrow(scope string, field fields.Selector, path string) string {
+// fixedValue returns the scope, or, if it is empty, the only value that the field selector allows for path.
+func fixedValue(scope string, field fields.Selector, path string) string {
 	if scope != "" {
 		return scope
 	}
@@ -57,8 +55,8 @@ func narrow(scope string, field fields.Selector, path string) string {
 	return value
 }
 
-// covers reports whether o is in the scope.
-func (f *filter) covers(o *cache.Object) bool {
+// inScope reports whether o has the namespace and name of the scope.
+func (f *filter) inScope(o *cache.Object) bool {
 	return (f.namespace == "" || f.namespace == o.Namespace()) && (f.name == "" || f.name == o.Name())
 }
 
@@ -67,7 +65,7 @@ func (f *filter) selects(o *cache.Object) bool {
 	switch {
 	case o == nil:
 		return false
-	case f.open:
+	case f.all:
 		return true
 	case o.Err() != nil:
 		return false
@@ -75,9 +73,9 @@ func (f *filter) selects(o *cache.Object) bool {
 	return (f.shard == nil || f.shard.Matches(o)) && f.label.Matches(o.Labels()) && f.field.Matches(o.Fields())
 }
 
-// outside counts the states in e, before it and now, that are in the scope but not in the shard.
-func (f *filter) outside(e *cache.Event) (n uint64) {
-	if f.shard == nil || !f.covers(e.Subject()) {
+// countOutsideShard returns how many of the objects before and after e are in the scope but not in the shard.
+func (f *filter) countOutsideShard(e *cache.Event) (n uint64) {
+	if f.shard == nil || !f.inScope(e.Subject()) {
 		return 0
 	}
 	for _, o := range [...]*cache.Object{e.Prev, e.Object} {
@@ -88,11 +86,10 @@ func (f *filter) outside(e *cache.Event) (n uint64) {
 	return n
 }
 
-// transition returns the delivery of e, and whether there is one, by the rule of the
-// package's doc.
+// transition returns the delivery of e, and whether there is one: see the package's documentation.
 func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 	subject := e.Subject()
-	if !f.covers(subject) {
+	if !f.inScope(subject) {
 		return Delivery{}, false
 	}
 	before, now := f.selects(e.Prev), f.selects(e.Object)
@@ -107,8 +104,7 @@ func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 	default:
 		d.Type, d.Object = Deleted, e.Prev
 	}
-	// Whether the selectors match an object that cannot be decoded is not known, so the
-	// watcher ends instead of delivering a deletion.
+	// It is unknown whether the selectors match a corrupt object, so the watcher ends instead of delivering a deletion.
 	if subject.Err() != nil {
 		d.Type, d.Object = corrupt, subject
 	}

@@ -11,17 +11,17 @@ import (
 // group has the watchers of one filter, and the chain from which they read (E9).
 type group struct {
 	filter
-	id identity
+	id groupKey
 
-	// hashed says that the group waits in a shardTable. Hub.mu guards it.
-	hashed bool
+	// byShard says that the group is in a shardTable. Hub.mu guards it.
+	byShard bool
 
-	// open is the node at the chain's end. The Hub alone moves it.
+	// open is the node at the chain's end. Only the Hub moves it.
 	//
 	// Invariant: open.next is nil until the Hub has moved open on.
 	open atomic.Pointer[node]
 
-	// length is the number of nodes since the chain's beginning. Hub.mu guards it.
+	// length is the number of nodes of the chain. Hub.mu guards it.
 	length int
 
 	// touched says that open holds deliveries that are not published. Hub.mu guards it.
@@ -30,8 +30,8 @@ type group struct {
 	// history is Snapshot.History in the epoch.
 	history uint64
 
-	// over says that the epoch has ended, or the Hub's Run.
-	over atomic.Bool
+	// ended says that the epoch or the Hub's Run has ended.
+	ended atomic.Bool
 
 	mu sync.Mutex
 	// watchers also change only under Hub.mu.
@@ -42,33 +42,31 @@ type group struct {
 
 // node is a link of a group's chain: the deliveries of one revision.
 type node struct {
-	// next publishes first and rest, which are not read before it is set. It stays
-	// nil in a node that is cut.
+	// next publishes first and rest, which are not read before it is set. It stays nil in a truncated node.
 	next atomic.Pointer[node]
 
-	// start is where the node begins in the Log: the nodes before it have the selected events
-	// before start.
+	// start is where the node begins in the Log: earlier nodes have the selected events before start.
 	//
 	// Invariant: it lies between two revisions.
 	start cache.Position
 
-	// truncated says that the chain ends here. The new chain begins at start or later. A watcher reads
-	// the Log from start until it has reached the new chain.
+	// truncated says that the chain ends here. A watcher reads the Log from start until it reaches the start of the new
+	// chain.
 	truncated bool
 
-	first Delivery // of type 0 in a node without deliveries
+	first Delivery // its type is 0 in a node without deliveries
 	rest  []Delivery
 }
 
 // newGroup makes a group whose chain begins at start.
-func newGroup(f filter, id identity, start cache.Position) *group {
+func newGroup(f filter, id groupKey, start cache.Position) *group {
 	g := &group{filter: f, id: id}
 	g.open.Store(&node{start: start})
 	return g
 }
 
-// appendLocked appends the delivery of e, if there is one, to the open node. It reports
-// whether that is the node's first delivery. Hub.mu is held.
+// appendLocked appends the delivery of e, if there is one, to the open node. It reports whether it is the node's first.
+// Hub.mu is held.
 func (g *group) appendLocked(e *cache.Event) bool {
 	d, selected := g.transition(e)
 	if !selected {
@@ -83,8 +81,7 @@ func (g *group) appendLocked(e *cache.Event) bool {
 	return true
 }
 
-// publishLocked lets the watchers see the open node; end is the position after it. Hub.mu
-// is held.
+// publishLocked publishes the open node; end is the position after it. Hub.mu is held.
 func (g *group) publishLocked(end cache.Position, backlog int) {
 	full := g.open.Load()
 	g.touched = false
@@ -98,11 +95,11 @@ func (g *group) publishLocked(end cache.Position, backlog int) {
 	full.next.Store(next)
 }
 
-// cutLocked publishes the open node and ends the chain, which holds everything before
-// end. A new chain begins at start. Hub.mu is held.
+// cutLocked publishes the open node and ends the chain, which has everything before end. A new chain begins at start.
+// Hub.mu is held.
 func (g *group) cutLocked(end, start cache.Position) {
 	last := g.open.Load()
-	// A watcher that comes to the cut must find the new chain, so this comes first.
+	// Set open first: a watcher that reaches the truncated node must find the new chain.
 	g.open.Store(&node{start: start})
 	g.length = 0
 	last.next.Store(&node{start: end, truncated: true})
@@ -116,7 +113,7 @@ func (g *group) attach(w *Watcher) {
 	g.watchers = append(g.watchers, w)
 }
 
-// detach takes w out and reports whether it was the last. w is attached.
+// detach removes w, which is attached, and reports whether it was the last.
 func (g *group) detach(w *Watcher) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,8 +134,7 @@ func (g *group) each(visit func(*Watcher)) {
 	}
 }
 
-// wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds
-// everything published before. now is the time of the publication.
+// wake signals the armed watchers, or all watchers if all is true. now is the time of the publication.
 func (g *group) wake(all bool, now int64) {
 	g.each(func(w *Watcher) {
 		if w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
@@ -148,7 +144,7 @@ func (g *group) wake(all bool, now int64) {
 	})
 }
 
-// lag counts in behind the watchers that were signalled and have not read everything since. It raises slowest to the
+// lag adds to behind the watchers that were signalled and have not read everything since. It raises slowest to the
 // longest time since such a signal.
 func (g *group) lag(now int64, behind *int, slowest *int64) {
 	g.each(func(w *Watcher) {
@@ -164,6 +160,6 @@ func (g *group) lag(now int64, behind *int, slowest *int64) {
 
 // end ends the group and all its watchers.
 func (g *group) end() {
-	g.over.Store(true)
+	g.ended.Store(true)
 	g.wake(true, time.Now().UnixNano())
 }

@@ -25,7 +25,7 @@ var errClosed = errors.New("watch: the hub is closed")
 var ErrReplaced = errors.New("watch: the store's history was replaced")
 
 const (
-	// defaultBacklog is far more than the lag of a watcher that still reads.
+	// defaultBacklog is far more than a reading watcher lags behind.
 	defaultBacklog = 1024
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
@@ -37,25 +37,23 @@ type Config struct {
 	// Cache is the cache of the watched resource. Its OnAppend must call [Hub.Notify].
 	Cache *cache.Cache
 
-	// Closed, if it is set, is called when a Watcher that has delivered something is closed, before
-	// [Watcher.Close] returns. Its parameters are the store's history that the Watcher followed
-	// ([cache.Snapshot].History) and the revision of its last delivery or bookmark. Any goroutine may
-	// call it, without any of the package's locks.
-	Closed func(history uint64, revision int64)
+	// OnClose, if set, is called when a Watcher that has delivered something is closed, before [Watcher.Close] returns.
+	// Its parameters are the history that the Watcher followed ([cache.Snapshot.History]) and the revision of its last
+	// delivery or bookmark. It is called on any goroutine, without the package's locks.
+	OnClose func(history uint64, revision int64)
 
-	// backlog is how many revisions a chain holds for a watcher that does not read; 0 is
-	// defaultBacklog. Only tests set it.
+	// backlog is the maximum length of a chain; 0 means defaultBacklog. Only tests set it.
 	backlog int
 }
 
-// Hub reads one resource's Log and publishes each event to the groups of watchers concerned.
+// Hub reads one resource's Log and publishes each event to the groups of watchers that select it.
 type Hub struct {
-	cache    *cache.Cache
-	log      *cache.Log
-	backlog  int
-	onClosed func(history uint64, revision int64) // Config.Closed
-	notify   chan struct{}                        // holds a token while the Log may have more
-	counts   counters
+	cache   *cache.Cache
+	log     *cache.Log
+	backlog int
+	onClose func(history uint64, revision int64) // Config.OnClose
+	notify  chan struct{}                        // has an element while the Log may have more
+	counts  counters
 
 	// Everything before donePosition, and everything at or below doneRevision, is
 	// published in the chains.
@@ -66,12 +64,12 @@ type Hub struct {
 	epoch   uint64         // of the groups
 	history uint64         // of the epoch
 	next    cache.Position // of the next event to publish; between two revisions
-	groups  map[identity]*group
+	groups  map[groupKey]*group
 	router  *router
 	closed  bool
 
-	events    []*cache.Event // scratch of step
-	concerned []*group       // groups to wake; empty between steps
+	events []*cache.Event // scratch of step
+	toWake []*group       // empty between steps
 }
 
 // counters back [Stats].
@@ -92,59 +90,55 @@ type Stats struct {
 	Lapped uint64
 	// Initial counts the initial objects that watchers delivered.
 	Initial uint64
-	// Sharded counts watchers with a shard. Outside counts the states of objects outside their
-	// shards: for each event up to two for each of these watchers.
-	Sharded int
-	Outside uint64
+	// Sharded is the number of watchers with a shard. OutsideShard counts objects outside their shards: for each
+	// event and watcher, the object before and the one after.
+	Sharded      int
+	OutsideShard uint64
 }
 
 // Options are the filter and the start of a Watcher.
 type Options struct {
 	// Namespace and Name, if not empty, narrow the scope.
 	Namespace, Name string
-	// Label and Field select in the scope, and belong to the Hub from now on. Nil
-	// selects everything.
+	// Label and Field select in the scope. The Hub takes ownership of them. Nil selects everything.
 	Label labels.Selector
 	Field fields.Selector
 	// Shard also selects. Nil selects everything.
 	Shard *cache.Shard
 
-	// Initial is the Snapshot to begin with: its objects are delivered as Added,
-	// followed by later changes. After is then ignored.
+	// Initial is a Snapshot whose objects are delivered first, as Added. After is then ignored.
 	Initial *cache.Snapshot
-	// After is the revision after which to begin. It may be in the future: nothing
-	// at or below it is delivered.
+	// After is the revision after which to begin. It may be in the future.
 	After int64
 
 	// Bookmarks requests InitialEnd after the initial objects, and enables
 	// [Watcher.Bookmark].
 	Bookmarks bool
 
-	// Wake, if it is set, replaces [Watcher.Ready] and [Watcher.Next], for callers without a
-	// waiting goroutine. After Poll has returned nothing, it is called when there may be something to
-	// read. Close also calls it. Any goroutine may call it, with the package's locks held: it must
-	// neither block nor call back.
+	// Wake, if set, replaces [Watcher.Ready] and [Watcher.Next], for callers without a waiting goroutine. After Poll
+	// has returned nothing, it is called when there may be something to read. Close also calls it. It is called on any
+	// goroutine with the package's locks held, so it must not block or call this package.
 	Wake func()
 }
 
-// New makes a Hub. It does nothing before Run.
+// New makes a Hub. It publishes nothing before Run.
 func New(config Config) (*Hub, error) {
 	if config.Cache == nil {
 		return nil, errors.New("watch: Config.Cache is nil")
 	}
 	return &Hub{
-		cache:    config.Cache,
-		log:      config.Cache.Log(),
-		backlog:  cmp.Or(config.backlog, defaultBacklog),
-		onClosed: config.Closed,
-		notify:   make(chan struct{}, 1),
-		groups:   make(map[identity]*group),
-		router:   newRouter(),
-		events:   make([]*cache.Event, 0, readLimit),
+		cache:   config.Cache,
+		log:     config.Cache.Log(),
+		backlog: cmp.Or(config.backlog, defaultBacklog),
+		onClose: config.OnClose,
+		notify:  make(chan struct{}, 1),
+		groups:  make(map[groupKey]*group),
+		router:  newRouter(),
+		events:  make([]*cache.Event, 0, readLimit),
 	}, nil
 }
 
-// Notify says that the Log has new events or was restarted. It never waits.
+// Notify tells the Hub that the Log has new events or was restarted. It never waits.
 func (h *Hub) Notify() {
 	select {
 	case h.notify <- struct{}{}:
@@ -157,7 +151,7 @@ func (h *Hub) Stats() Stats {
 	return Stats{
 		Watchers: int(h.counts.watchers.Load()), Groups: int(h.counts.groups.Load()),
 		Events: h.counts.events.Load(), Lapped: h.counts.lapped.Load(), Initial: h.counts.initial.Load(),
-		Sharded: int(h.counts.sharded.Load()), Outside: h.counts.outside.Load(),
+		Sharded: int(h.counts.sharded.Load()), OutsideShard: h.counts.outside.Load(),
 	}
 }
 
@@ -192,29 +186,28 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// step publishes the events of one read of the Log. It reports true when there may be more to do without another
-// Notify.
+// step publishes the events of one read of the Log. It reports whether there may be more without another Notify.
 func (h *Hub) step() bool {
 	from := h.position()
 	events, _, err := h.log.Read(from, h.events[:0])
 	more := len(events) >= readLimit
 	switch {
 	case errors.Is(err, cache.ErrReset):
-		// The Log was restarted and the Cache is about to say so.
+		// The Log was restarted; the Cache will call Notify.
 	case err != nil:
 		h.skip(from)
 		more = true
 	default:
 		h.publish(events)
 	}
-	if len(h.concerned) > 0 {
+	if len(h.toWake) > 0 {
 		now := time.Now().UnixNano()
-		for _, g := range h.concerned {
+		for _, g := range h.toWake {
 			g.wake(false, now)
 		}
 	}
-	clear(h.concerned)
-	h.concerned = h.concerned[:0]
+	clear(h.toWake)
+	h.toWake = h.toWake[:0]
 	clear(events)
 	return more
 }
@@ -227,8 +220,7 @@ func (h *Hub) position() cache.Position {
 	return h.next
 }
 
-// publish adds events, whole revisions, to the chains they concern. It holds the lock
-// for one revision at a time.
+// publish appends events to the chains that select them. It holds the lock for one revision at a time.
 func (h *Hub) publish(events []*cache.Event) {
 	for len(events) > 0 {
 		n := 1
@@ -242,29 +234,29 @@ func (h *Hub) publish(events []*cache.Event) {
 	}
 }
 
-// publishRevision adds the events of one revision to the chains they concern. It
-// reports false if the Hub has entered another epoch meanwhile.
+// publishRevision appends the events of one revision to the chains that select them. It returns false if the Hub has
+// entered another epoch meanwhile.
 func (h *Hub) publishRevision(events []*cache.Event) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if events[0].Pos != h.next {
 		return false
 	}
-	before := len(h.concerned)
+	before := len(h.toWake)
 	for _, e := range events {
-		passed := h.router.concerned(e, func(g *group) {
+		passed := h.router.visitCandidates(e, func(g *group) {
 			if g.shard != nil {
-				h.counts.outside.Add(g.outside(e) * uint64(len(g.watchers)))
+				h.counts.outside.Add(g.countOutsideShard(e) * uint64(len(g.watchers)))
 			}
 			if g.appendLocked(e) {
-				h.concerned = append(h.concerned, g)
+				h.toWake = append(h.toWake, g)
 			}
 		})
 		h.counts.outside.Add(passed)
 	}
 	last := events[len(events)-1]
 	h.next = last.Pos + 1
-	for _, g := range h.concerned[before:] {
+	for _, g := range h.toWake[before:] {
 		g.publishLocked(h.next, h.backlog)
 	}
 	h.doneRevision.Store(last.Revision)
@@ -276,34 +268,33 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	return true
 }
 
-// skip continues at the oldest event of the Log, which has dropped the events at from. The chains are
-// cut, so every watcher reads the Log and gets cache.ErrTooOld.
+// skip continues at the oldest event of the Log, which has dropped the events at from. It cuts the chains, so every
+// watcher reads the Log and gets cache.ErrTooOld.
 func (h *Hub) skip(from cache.Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	oldest := h.log.Oldest()
 	next, err := h.log.After(oldest)
 	if err != nil || h.next != from {
-		return // the Log or the Hub has moved on meanwhile; the next step looks again
+		return // the Log or the Hub has advanced meanwhile; the next step checks again
 	}
 	for _, g := range h.groups {
 		g.cutLocked(from, next)
-		h.concerned = append(h.concerned, g)
+		h.toWake = append(h.toWake, g)
 	}
 	h.next = next
 	h.doneRevision.Store(oldest)
 	h.donePosition.Store(uint64(next))
 }
 
-// enterEpochLocked ends the groups of an epoch that is over.
+// enterEpochLocked ends the groups of the previous epoch if there is a new one.
 func (h *Hub) enterEpochLocked() {
 	s := h.cache.Snapshot()
 	if s.Epoch() == h.epoch {
 		return
 	}
 	h.endLocked()
-	// A Snapshot may be ahead of the Log, which the chains must not be: a watcher that
-	// catches up with them reads the Log.
+	// A Snapshot may be ahead of the Log, but the chains must not be: a watcher reads the Log up to their start.
 	h.epoch, h.history, h.next = s.Epoch(), s.History(), min(s.Position(), h.log.Next())
 	h.doneRevision.Store(0)
 	h.donePosition.Store(uint64(h.next))
@@ -314,7 +305,7 @@ func (h *Hub) endLocked() {
 		g.end()
 	}
 	h.counts.groups.Add(int64(-len(h.groups)))
-	h.groups = make(map[identity]*group)
+	h.groups = make(map[groupKey]*group)
 	h.router = newRouter()
 }
 
@@ -336,16 +327,15 @@ func (h *Hub) checkLocked() {
 		g.mu.Lock()
 		invariants.Assertf(len(g.watchers) > 0, "watch: group %v without watchers", id)
 		for i, w := range g.watchers {
-			invariants.Assertf(w.slot == i && w.group == g, "watch: watcher %d of %v thinks it is %d", i, id, w.slot)
+			invariants.Assertf(w.slot == i && w.group == g, "watch: watcher %d of %v has slot %d", i, id, w.slot)
 		}
 		g.mu.Unlock()
 	}
 }
 
-// Watch makes a Watcher. The error is cache.ErrTooOld if the Log does not reach back to
-// Options.After, and cache.ErrNotReady before the Cache is loaded. It is another one when Run
-// has ended. A Watcher may be made, and read its initial objects, before Run is
-// called.
+// Watch makes a Watcher. The error is cache.ErrTooOld if the Log does not reach back to Options.After, and
+// cache.ErrNotReady before the Cache is loaded. Watch also fails after Run has ended. A Watcher may be made, and read
+// its initial objects, before Run is called.
 func (h *Hub) Watch(options Options) (*Watcher, error) {
 	f, id := newFilter(options)
 	w := newWatcher(h, options, &f)
@@ -360,7 +350,7 @@ func (h *Hub) Watch(options Options) (*Watcher, error) {
 		return nil, cache.ErrNotReady
 	}
 	if options.Initial != nil && options.Initial.Epoch() != h.epoch {
-		w.state, w.err = closed, io.EOF // its epoch is over already
+		w.state, w.err = closed, io.EOF // its epoch has ended
 		return w, nil
 	}
 	if options.Initial == nil {
@@ -377,17 +367,17 @@ func (h *Hub) Watch(options Options) (*Watcher, error) {
 		h.router.add(g)
 		h.counts.groups.Add(1)
 	}
-	w.group, w.joined = g, h.next
+	w.group, w.countedFrom = g, h.next
 	g.attach(w)
 	h.counts.watchers.Add(1)
 	if g.shard != nil {
 		h.counts.sharded.Add(1)
-		h.router.count(g, 1)
+		h.router.countWatchers(g, 1)
 	}
 	return w, nil
 }
 
-// release takes w out of its group, and the group out of the Hub if w was its last.
+// release removes w from its group, and an empty group from the Hub.
 func (h *Hub) release(w *Watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -399,7 +389,7 @@ func (h *Hub) release(w *Watcher) {
 	if g.shard != nil {
 		h.counts.sharded.Add(-1)
 		if h.groups[g.id] == g {
-			h.router.count(g, -1)
+			h.router.countWatchers(g, -1)
 		}
 	}
 	if !g.detach(w) || h.groups[g.id] != g {

@@ -80,7 +80,7 @@ func TestNextWaits(t *testing.T) {
 	})
 }
 
-// TestReadyAfterPart reads with too little room for what is available. Ready must not wait for the next event.
+// TestReadyAfterPart polls with too little room for all available events. Ready must not wait for another event.
 func TestReadyAfterPart(t *testing.T) {
 	f := newFixture(t, config{events: 100})
 	f.reset()
@@ -99,7 +99,7 @@ func TestReadyAfterPart(t *testing.T) {
 	}
 }
 
-func TestNextGivesUpWithItsContext(t *testing.T) {
+func TestNextEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, stop := running(t, config{events: 100})
 		defer stop()
@@ -160,12 +160,12 @@ func TestEndOfRun(t *testing.T) {
 			t.Errorf("Watch afterwards: %v", err)
 		}
 		if s := w.hub.Stats(); s.Watchers != 0 || s.Groups != 0 {
-			t.Errorf("left behind: %+v", s)
+			t.Errorf("leaked: %+v", s)
 		}
 	})
 }
 
-func TestEndOfEpochWakesAll(t *testing.T) {
+func TestEndOfEpochWakesAllWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, stop := running(t, config{events: 100})
 		defer stop()
@@ -178,8 +178,8 @@ func TestEndOfEpochWakesAll(t *testing.T) {
 	})
 }
 
-// TestWakesTheConcerned checks which of many waiting watchers, with all kinds of filters, a change wakes.
-func TestWakesTheConcerned(t *testing.T) {
+// TestChangesWakeMatchingWatchers checks which of many waiting watchers, with all kinds of filters, a change wakes.
+func TestChangesWakeMatchingWatchers(t *testing.T) {
 	waiting := []filter{
 		{namespace: "a"}, {namespace: "b"}, {name: "p"}, {namespace: "a", name: "p"}, {namespace: "b", name: "p"},
 		{field: "spec.nodeName=n1"}, {field: "spec.nodeName=n2"}, {field: "spec.nodeName=n3"}, {label: "app=x"}, {label: "app=y"},
@@ -227,8 +227,8 @@ func TestWakesTheConcerned(t *testing.T) {
 	})
 }
 
-// TestNoWakeIsLost has watchers begin to wait at about the time at which Ready or Wake is to wake them. One that
-// misses its wake-up would wait forever.
+// TestNoWakeIsLost has watchers begin to wait at about the time of their wake-up by Ready or Wake. A watcher that
+// missed it would wait forever.
 func TestNoWakeIsLost(t *testing.T) {
 	const watchers, rounds = 4, 5000
 	w, stop := running(t, config{events: 100})
@@ -255,7 +255,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		w.apply(change{key: "a/p"})
 		for range watchers {
 			if revision := <-told; revision != w.last {
-				t.Fatalf("told of revision %d, want %d", revision, w.last)
+				t.Fatalf("received revision %d, want %d", revision, w.last)
 			}
 		}
 	}
@@ -305,13 +305,13 @@ func TestEventsOfAnOlderEpoch(t *testing.T) {
 	watcher := f.must(t, watch.Options{After: f.last, Bookmarks: true})
 	f.hub.Publish(events)
 	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != nil {
-		t.Errorf("told of the epoch before: %v, %v", reports(ds), err)
+		t.Errorf("received events of the previous epoch: %v, %v", reports(ds), err)
 	}
 	if b, ok := watcher.Bookmark(); !ok || b.Revision != f.last {
 		t.Errorf("bookmark %v, want %d", reportOf(b), f.last)
 	}
 	if ds, err := old.Poll(nil); len(ds) != 0 || err != io.EOF {
-		t.Errorf("the watcher of the epoch before: %v, %v", reports(ds), err)
+		t.Errorf("the watcher of the previous epoch: %v, %v", reports(ds), err)
 	}
 }
 
@@ -325,10 +325,10 @@ func TestStaleSnapshotsEndWatchers(t *testing.T) {
 	f.reset()
 	watcher := f.must(t, watch.Options{Initial: &old, Bookmarks: true})
 	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != io.EOF {
-		t.Errorf("from the epoch before: %v, %v", ds, err)
+		t.Errorf("with a snapshot of the previous epoch: %v, %v", ds, err)
 	}
 	if _, ok := watcher.Bookmark(); ok {
-		t.Error("a bookmark from the epoch before")
+		t.Error("got a bookmark of the previous epoch")
 	}
 }
 
@@ -380,7 +380,7 @@ func TestReadEventsAreGarbage(t *testing.T) {
 			kept++
 		}
 	}
-	// The Log's two events with their objects, seen twice each, are all there is.
+	// Only the Log's two events keep their objects, each received twice.
 	if kept > 8 {
 		t.Errorf("%d of %d objects delivered are still held", kept, len(objects))
 	}
@@ -389,8 +389,8 @@ func TestReadEventsAreGarbage(t *testing.T) {
 	runtime.KeepAlive(other)
 }
 
-// TestStuckWatchersHoldLittle checks that a watcher that never reads keeps a bounded amount of memory.
-func TestStuckWatchersHoldLittle(t *testing.T) {
+// TestStuckWatchersUseBoundedMemory checks that a watcher that never reads keeps few objects in memory.
+func TestStuckWatchersUseBoundedMemory(t *testing.T) {
 	f := newFixture(t, config{events: 2, backlog: 4})
 	f.reset()
 	stuck, quick := f.must(t, watch.Options{After: f.last}), f.must(t, watch.Options{After: f.last})
@@ -413,7 +413,7 @@ func TestStuckWatchersHoldLittle(t *testing.T) {
 		}
 	}
 	if limit := 4 + 2 + 1; kept > limit {
-		t.Errorf("%d objects are held, want at most the backlog's 4, the Log's 2 and what one replaced", kept)
+		t.Errorf("%d objects are in memory, want at most 4 of the backlog, 2 of the Log and 1 replaced", kept)
 	}
 	ds, err := stuck.Poll(nil)
 	if err != nil || len(ds) != 4 {
@@ -533,7 +533,7 @@ func TestLagCountsWatchersThatHaveNotRead(t *testing.T) {
 
 func TestNewNeedsACache(t *testing.T) {
 	if _, err := watch.New(watch.Config{}); err == nil {
-		t.Error("made a Hub of nothing")
+		t.Error("New without a Cache succeeded")
 	}
 }
 

@@ -133,7 +133,7 @@ func (m *model) poll(t *rapid.T, c *client, room int) bool {
 	c.woken = false
 	ds, err := c.Poll(make([]watch.Delivery, 0, room))
 	if asleep && (len(ds) > 0 || err != nil) {
-		t.Fatalf("%+v: %d deliveries and %v, and nobody was woken", c.filter, len(ds), err)
+		t.Fatalf("%+v: %d deliveries and %v without a wake-up", c.filter, len(ds), err)
 	}
 	c.quiet = len(ds) == 0 && err == nil
 	if broken := c.checker.Observe(reports(ds)...); broken != nil {

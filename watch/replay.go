@@ -2,20 +2,20 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// shardPage is how many objects of a shard are looked up at once. They lie far apart, and finding
-// the position of a page in the tree reads keys that nothing else has read lately (S1).
+// shardPage is how many objects of a shard are listed at once. They lie far apart, and finding the start of a page in
+// the tree reads keys that are not in the processor's cache (S1).
 const shardPage = 1024
 
-// replay is a cursor in a Snapshot. It holds at most a page of the objects that are not delivered yet.
+// replay is a cursor in a Snapshot. It holds at most one page of objects.
 type replay struct {
 	snapshot cache.Snapshot
-	query    cache.Query // the rest
-	key      string      // of the only object, "" when there may be more
+	query    cache.Query // of the next page
+	key      string      // of the only object; "" if there may be more
 	page     []*cache.Object
-	ahead    []*cache.Object // the part of page that is not delivered
+	pending  []*cache.Object // the part of page that is not delivered
 	last     bool            // page is the last
 	done     bool
-	outside  uint64 // objects met that are not in the shard
+	outside  uint64 // scanned objects that are not in the shard
 }
 
 // newReplay returns a cursor at the first object in the scope of f.
@@ -26,7 +26,7 @@ func newReplay(snapshot cache.Snapshot, f *filter) *replay {
 		r.query.Prefix = f.namespace + "/"
 	}
 	if f.name != "" {
-		// Where objects have no namespace, the name is the key.
+		// The name is the key if objects have no namespace.
 		if key := r.query.Prefix + f.name; f.namespace != "" || r.snapshot.Get(key) != nil {
 			r.key = key
 		}
@@ -40,7 +40,7 @@ func (r *replay) poll(f *filter, dst []Delivery, full int) ([]Delivery, error) {
 		r.done = true
 		return r.pollOne(f, dst)
 	}
-	if len(r.ahead) == 0 {
+	if len(r.pending) == 0 {
 		r.query.Limit = full - len(dst)
 		if f.shard != nil {
 			r.query.Limit = max(r.query.Limit, shardPage)
@@ -49,18 +49,18 @@ func (r *replay) poll(f *filter, dst []Delivery, full int) ([]Delivery, error) {
 		if err != nil {
 			return dst, err
 		}
-		r.page, r.ahead = page.Objects, page.Objects
+		r.page, r.pending = page.Objects, page.Objects
 		r.query.From, r.last = page.Next, page.Next == ""
 		r.outside += uint64(page.OutsideShard)
 	}
-	some := r.ahead[:min(len(r.ahead), full-len(dst))]
+	some := r.pending[:min(len(r.pending), full-len(dst))]
 	for _, o := range some {
-		if f.covers(o) {
+		if f.inScope(o) {
 			dst = append(dst, added(o))
 		}
 	}
-	r.ahead = r.ahead[len(some):]
-	r.done = r.last && len(r.ahead) == 0
+	r.pending = r.pending[len(some):]
+	r.done = r.last && len(r.pending) == 0
 	return dst, nil
 }
 

@@ -97,9 +97,9 @@ func (w *writer) write(t *testing.T, times int) {
 	}
 }
 
-// TestWatchesGoOnAfterRestart checks that watchers whose server ended can resume at its successor, each at its own
-// revision, however old, and get everything once.
-func TestWatchesGoOnAfterRestart(t *testing.T) {
+// TestWatchesResumeAfterRestart checks that watchers can resume after a restart of their server, each at its own
+// revision, and get every event once.
+func TestWatchesResumeAfterRestart(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (store kv.Store, reopen func() kv.Store){
 		"memory": func(*testing.T) (kv.Store, func() kv.Store) {
 			store := kvtest.NewMemory()
@@ -204,7 +204,7 @@ func (r *reader) follow(t *testing.T, p *process, h *watchtest.History, resumed 
 		case <-watcher.Ready():
 		case <-time.After(time.Millisecond):
 		case <-ctx.Done():
-			t.Fatal("the watcher was not told everything")
+			t.Fatal("the watcher did not receive all events")
 		}
 	}
 	if err := checker.Verify(h, h.Last()); err != nil {

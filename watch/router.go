@@ -6,23 +6,22 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// router finds the groups that an event can concern. Each group has one routeKey.
-// A router has no lock: the Hub's guards it.
+// router finds the groups that may select an event. Each group has one routeKey. Hub.mu guards it.
 type router struct {
 	groups   map[routeKey][]*group
-	triggers map[trigger]int                 // how many groups wait for values of each
+	triggers map[trigger]int                 // number of groups by trigger
 	shards   [cache.NumShardKeys]*shardTable // nil without groups
 }
 
-// routeKey selects the events of a group: those of an object, of a value of a property, of a name or of a
-// namespace. The zero routeKey selects all.
+// routeKey selects the events of an object, of a value of a trigger, of a name or of a namespace. The zero routeKey
+// selects all events.
 type routeKey struct {
 	namespace, name string
 	trigger         trigger
 	value           string
 }
 
-// trigger is a property of objects by whose values groups wait.
+// trigger is a field or label for which groups require one value.
 type trigger struct {
 	kind triggerKind
 	name string
@@ -35,7 +34,7 @@ const (
 	byLabel
 )
 
-// value returns o's value for t. It returns false if o cannot concern any group that waits for values of t.
+// value returns o's value for t. It returns false if no group that requires a value of t can select o.
 func (t trigger) value(o *cache.Object) (string, bool) {
 	switch {
 	case o == nil || o.Err() != nil:
@@ -73,8 +72,8 @@ func routeKeyOf(f *filter) routeKey {
 // add adds g under its routeKey, or to a shardTable.
 func (r *router) add(g *group) {
 	at := routeKeyOf(&g.filter)
-	// A group waits for hashes if nothing but the shard narrows it.
-	if g.hashed = at == (routeKey{}) && g.shard != nil && narrowShard(&g.filter); g.hashed {
+	// Use a shardTable if only the shard narrows the filter.
+	if g.byShard = at == (routeKey{}) && g.shard != nil && isNarrow(&g.filter); g.byShard {
 		t := r.shards[g.shard.Key()]
 		if t == nil {
 			t = new(shardTable)
@@ -93,7 +92,7 @@ func (r *router) add(g *group) {
 // remove removes g.
 func (r *router) remove(g *group) {
 	without := func(at []*group) []*group { return slices.DeleteFunc(at, func(o *group) bool { return o == g }) }
-	if g.hashed {
+	if g.byShard {
 		t := r.shards[g.shard.Key()]
 		t.edit(g, without)
 		if t.groups--; t.groups == 0 {
@@ -113,42 +112,42 @@ func (r *router) remove(g *group) {
 	}
 }
 
-// count adds more, which may be negative, to the number of watchers in the groups of g's shardTable.
-func (r *router) count(g *group, more int) {
-	if g.hashed {
-		r.shards[g.shard.Key()].watchers += uint64(more)
+// countWatchers adds delta to the number of watchers in the groups of g's shardTable.
+func (r *router) countWatchers(g *group, delta int) {
+	if g.byShard {
+		r.shards[g.shard.Key()].watchers += uint64(delta)
 	}
 }
 
-// concerned calls visit for each group that e can concern, once. It returns the number of states of e (its object
-// before and after) times the number of watchers in shardTables that it has skipped.
-func (r *router) concerned(e *cache.Event, visit func(*group)) (skipped uint64) {
+// visitCandidates calls visit once for each group that may select e. It returns the number of objects in e (before and
+// after) times the number of watchers in shardTables that it has skipped.
+func (r *router) visitCandidates(e *cache.Event, visit func(*group)) (skipped uint64) {
 	namespace, name := e.Subject().Namespace(), e.Subject().Name()
-	r.visit(routeKey{}, visit)
-	r.visit(routeKey{name: name}, visit)
+	r.visitKey(routeKey{}, visit)
+	r.visitKey(routeKey{name: name}, visit)
 	if namespace != "" {
-		r.visit(routeKey{namespace: namespace}, visit)
-		r.visit(routeKey{namespace: namespace, name: name}, visit)
+		r.visitKey(routeKey{namespace: namespace}, visit)
+		r.visitKey(routeKey{namespace: namespace, name: name}, visit)
 	}
 	for t := range r.triggers {
 		now, isNow := t.value(e.Object)
 		if isNow {
-			r.visit(routeKey{trigger: t, value: now}, visit)
+			r.visitKey(routeKey{trigger: t, value: now}, visit)
 		}
 		if before, was := t.value(e.Prev); was && !(isNow && before == now) {
-			r.visit(routeKey{trigger: t, value: before}, visit)
+			r.visitKey(routeKey{trigger: t, value: before}, visit)
 		}
 	}
 	for key, t := range r.shards {
 		if t != nil {
-			skipped += t.concerned(cache.ShardKey(key), e, visit)
+			skipped += t.visitCandidates(cache.ShardKey(key), e, visit)
 		}
 	}
 	return skipped
 }
 
-// visit calls visit for each group under a routeKey.
-func (r *router) visit(at routeKey, visit func(*group)) {
+// visitKey calls visit for each group under a routeKey.
+func (r *router) visitKey(at routeKey, visit func(*group)) {
 	for _, g := range r.groups[at] {
 		visit(g)
 	}

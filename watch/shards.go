@@ -2,27 +2,27 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// wideShard limits the first bytes of hashes, of 256, that a shard in a shardTable may touch. Groups with wider
-// shards wait for every event.
-const wideShard = 64
+// maxPrefixes limits the first bytes of hashes, of 256, that a shard in a shardTable may touch. Groups with wider
+// shards are examined for every event.
+const maxPrefixes = 64
 
-// shardTable has, for each first byte of a hash, the groups whose shards touch it. So an event examines few groups,
-// regardless of their number. It belongs to a router.
+// shardTable has, for each first byte of a hash, the groups whose shards touch it. So the Hub examines few groups for
+// an event.
 type shardTable struct {
 	prefixes [256][]*group
 	groups   int
 	watchers uint64
 }
 
-// narrowShard reports whether the shard of f touches few prefixes.
-func narrowShard(f *filter) bool {
+// isNarrow reports whether the shard of f touches at most maxPrefixes.
+func isNarrow(f *filter) bool {
 	n := 0
 	for p := range 256 {
 		if f.shard.Touches(uint8(p)) {
 			n++
 		}
 	}
-	return n <= wideShard
+	return n <= maxPrefixes
 }
 
 // edit applies change to the groups at each prefix that g's shard touches.
@@ -34,9 +34,9 @@ func (t *shardTable) edit(g *group, change func([]*group) []*group) {
 	}
 }
 
-// concerned calls visit for each group that e can concern, once. It returns the number of states of e
-// times the number of watchers that were skipped.
-func (t *shardTable) concerned(key cache.ShardKey, e *cache.Event, visit func(*group)) uint64 {
+// visitCandidates calls visit once for each group that may select e. It returns the number of objects in e times the
+// number of watchers that it has skipped.
+func (t *shardTable) visitCandidates(key cache.ShardKey, e *cache.Event, visit func(*group)) uint64 {
 	var first uint8
 	states, passed := uint64(0), t.watchers
 	for _, o := range [...]*cache.Object{e.Object, e.Prev} {

@@ -19,8 +19,8 @@ func (f *fixture) shards(t *testing.T, n uint64) []*watch.Watcher {
 	return watchers
 }
 
-// TestAnEventFindsItsShards checks that an event is delivered to one of many shards, and that the Hub considers few of
-// their groups. Stats count the states that were not delivered to the others.
+// TestAnEventFindsItsShards checks that an event is delivered to one of many shards, and that the Hub examines few of
+// their groups. Stats count the objects that were not delivered to the others.
 func TestAnEventFindsItsShards(t *testing.T) {
 	f := newFixture(t, config{events: 1000})
 	f.reset()
@@ -69,10 +69,10 @@ func TestAnEventFindsItsShards(t *testing.T) {
 		t.Errorf("%d groups examined for %d events", examined, 2*creates)
 	}
 	stats := f.hub.Stats()
-	// Each state is outside all shards but one of each division. It is also outside the shard of no hashes, which reads
-	// an event from before it was opened.
-	if got, want := stats.Outside-before.Outside, uint64(3*creates*(shards-1+1+1)+1); got != want {
-		t.Errorf("%d states outside, want %d", got, want)
+	// Each object is outside all shards except one of each division. The last event's is also outside the empty shard,
+	// whose watcher was opened later.
+	if got, want := stats.OutsideShard-before.OutsideShard, uint64(3*creates*(shards-1+1+1)+1); got != want {
+		t.Errorf("%d objects outside the shards, want %d", got, want)
 	}
 	if stats.Sharded != shards+3 {
 		t.Errorf("%d sharded watchers", stats.Sharded)
@@ -81,6 +81,6 @@ func TestAnEventFindsItsShards(t *testing.T) {
 		watcher.Close()
 	}
 	if got := f.hub.Stats(); got.Sharded != 3 || got.Groups != 3 {
-		t.Errorf("left behind: %+v", got)
+		t.Errorf("leaked: %+v", got)
 	}
 }

@@ -49,7 +49,7 @@ type stress struct {
 	ended   map[string]int
 }
 
-// stream is one watcher's life.
+// stream is one watch, from open to end.
 type stream struct {
 	filter  filter
 	checker *watchtest.Checker
@@ -97,7 +97,7 @@ func (s *stress) write(rnd *rand.Rand) {
 	for revision := s.last; s.cache.Log().Next() != s.hub.Published(); {
 		runtime.Gosched()
 		if s.last != revision {
-			s.t.Error("the writer is not alone")
+			s.t.Error("another goroutine writes")
 		}
 	}
 	s.final = s.last

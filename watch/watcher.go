@@ -25,12 +25,12 @@ const (
 	closed                      // nothing more
 )
 
-// Watcher delivers the events that its filter selects. It is a position and has no queue. One goroutine
-// at a time calls its methods; only Close and LastRevision may be called from any goroutine.
+// Watcher delivers the events that its filter selects. One goroutine at a time may call its methods, except Close and
+// LastRevision.
 type Watcher struct {
 	hub   *Hub
-	group *group        // nil if it never had one
-	ready chan struct{} // holds a token while there may be something to read; nil if there is wake
+	group *group        // nil if Watch found that the epoch has ended
+	ready chan struct{} // has an element while there may be something to read; nil with wake
 	wake  func()        // Options.Wake
 
 	state     state
@@ -38,16 +38,17 @@ type Watcher struct {
 	err       error   // why it is closed
 	replay    *replay // while replaying
 
-	// next is the position of the first event that is not delivered. While live it
-	// is only a lower bound: the node says where the watcher is.
+	// next is the position of the first event that is not delivered. While live it is only a lower bound, and node has
+	// the position.
 	next cache.Position
-	// node is the chain's node to read next, while live.
+	// node is the next node to read while live.
 	node *node
-	// joined is the position from which the Hub counts the objects outside the shard.
-	joined cache.Position
-	// after is the revision up to which nothing is delivered.
+	// countedFrom is the position from which the Hub counts the objects outside the shard.
+	countedFrom cache.Position
+	// after is Options.After.
 	after int64
-	// delivered is the revision up to which everything selected was delivered, or will be once the initial objects are.
+	// delivered is the revision up to which everything selected was delivered. While replaying it is that of the
+	// Snapshot.
 	//
 	// Invariant: it never decreases.
 	delivered int64
@@ -56,7 +57,7 @@ type Watcher struct {
 	// Bookmark set it.
 	lastRevision atomic.Int64
 
-	// armed says that the watcher has found nothing and wants to be signalled.
+	// armed says that the watcher has found nothing and must be signalled.
 	armed atomic.Bool
 	// since is when the watcher was signalled last, in Unix nanoseconds.
 	since atomic.Int64
@@ -84,16 +85,15 @@ func newWatcher(h *Hub, options Options, f *filter) *Watcher {
 	return w
 }
 
-// Ready returns a channel from which a receive succeeds when there may be something to
-// read. The receiver then calls Poll until it returns nothing; only after that does the
-// channel become ready again.
+// Ready returns a channel that receives when there may be something to read. The receiver must then call Poll until it
+// returns nothing. Only after that does the channel receive again.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
 // LastRevision returns the revision of the last delivery, 0 before the first. It may be called by
 // any goroutine.
 func (w *Watcher) LastRevision() int64 { return w.lastRevision.Load() }
 
-// signal puts a token into ready, or calls wake.
+// signal sends to ready, or calls wake.
 func (w *Watcher) signal() {
 	if w.wake != nil {
 		w.wake()
@@ -122,13 +122,16 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 	}
 }
 
-// Poll appends to dst what can be delivered now, and returns at once. It fills the spare
-// capacity of dst (64 deliveries if there is none) and exceeds it only to finish a
-// revision. To return nothing is no error: the caller is woken when there is something.
+// Poll appends to dst what can be delivered now, and returns at once. It fills the spare capacity of dst (64 deliveries
+// if there is none) and exceeds it only to finish a revision. If there is nothing, the error is nil and the caller is
+// woken later.
 //
-// An error ends the Watcher, and comes without deliveries: io.EOF after Close, at the end of an epoch
-// and when the Hub's Run has ended; ErrReplaced if the store was replaced; cache.ErrTooOld when the Watcher
-// was lapped; a [cache.CorruptError] at an object that cannot be decoded.
+// An error ends the Watcher, and comes without deliveries:
+//
+//   - io.EOF after Close, at the end of an epoch, and when the Hub's Run has ended
+//   - ErrReplaced if the store was replaced
+//   - cache.ErrTooOld if the Watcher was lapped
+//   - a [cache.CorruptError] at an object that cannot be decoded
 func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
 	full := cap(dst)
@@ -140,7 +143,7 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 		w.lastRevision.Store(dst[len(dst)-1].Revision)
 	}
 	if w.err != nil {
-		w.Close() // calls Config.Closed with lastRevision
+		w.Close() // calls Config.OnClose with lastRevision
 	}
 	if armed {
 		return dst, nil // nothing more for now
@@ -154,17 +157,17 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	return dst, nil
 }
 
-// poll is Poll until dst is full, the watcher has ended, or there is nothing more for
-// now: it is armed then.
+// poll is Poll until dst is full, the watcher has ended, or there is nothing more for now. In the last case it arms the
+// watcher.
 func (w *Watcher) poll(dst []Delivery, full int) (_ []Delivery, armed bool) {
 	for w.err == nil && len(dst) < full {
 		if w.released.Load() {
 			w.end(io.EOF)
 			break
 		}
-		if w.group.over.Load() {
-			err := w.over()
-			if w.state == live && err == io.EOF { // first the rest of the chain, which does not grow any more
+		if w.group.ended.Load() {
+			err := w.endError()
+			if w.state == live && err == io.EOF { // first deliver the rest of the chain
 				dst = w.pollChain(dst, full)
 			}
 			if w.err == nil && len(dst) < full {
@@ -198,20 +201,19 @@ func (w *Watcher) end(err error) {
 func (w *Watcher) Close() {
 	if w.released.CompareAndSwap(false, true) {
 		w.hub.release(w)
-		if last := w.lastRevision.Load(); last > 0 && w.hub.onClosed != nil {
-			w.hub.onClosed(w.group.history, last)
+		if last := w.lastRevision.Load(); last > 0 && w.hub.onClose != nil {
+			w.hub.onClose(w.group.history, last)
 		}
 		w.signal()
 	}
 }
 
-// pollSnapshot delivers initial objects. It leaves room in dst only when it has delivered all of them, or the watcher
-// has ended.
+// pollSnapshot delivers initial objects until dst is full, all are delivered, or the watcher has ended.
 func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	r := w.replay
 	for !r.done && len(dst) < full {
-		// If the Log has dropped events after the Snapshot, the watch could not continue after the initial objects:
-		// it ends now, before more of them are sent.
+		// If the Log has dropped events after the Snapshot, the watch cannot continue after the initial objects. End it
+		// now, before more of them are sent.
 		if w.hub.log.Oldest() > w.delivered && w.group.open.Load().start > w.next {
 			w.end(w.lapped())
 			return dst
@@ -236,8 +238,8 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	return dst
 }
 
-// pollLog delivers the selected events of the Log, up to where the group's chain is open. It leaves room in dst only
-// when it has reached that point or ended.
+// pollLog delivers the selected events of the Log until dst is full, the open node of the group's chain is reached, or
+// the watcher has ended.
 func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 	var space [readLimit]*cache.Event
 	join := w.group.open.Load()
@@ -249,7 +251,7 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 		events, _, err := w.hub.log.Read(w.next, space[:0])
 		switch {
 		case errors.Is(err, cache.ErrReset):
-			w.end(w.over())
+			w.end(w.endError())
 		case err != nil:
 			// The watcher does not need events up to delivered, even if the Log has dropped them.
 			if w.next, err = w.hub.log.After(w.delivered); err != nil {
@@ -262,22 +264,21 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 	return dst
 }
 
-// over returns the error for a watcher whose epoch or Hub has ended.
-func (w *Watcher) over() error {
+// endError returns the error for a watcher whose epoch or Hub has ended.
+func (w *Watcher) endError() error {
 	if w.hub.cache.Snapshot().History() != w.group.history {
 		return ErrReplaced
 	}
 	return io.EOF
 }
 
-// lapped returns the error for a watcher that the Log has overtaken.
+// lapped counts a watcher whose next event the Log has dropped, and returns its error.
 func (w *Watcher) lapped() error {
 	w.hub.counts.lapped.Add(1)
 	return cache.ErrTooOld{Requested: w.delivered, Oldest: w.hub.log.Oldest()}
 }
 
-// takeEvents delivers the selected ones of events, whole revisions, until dst is full or the position limit is
-// reached.
+// takeEvents delivers the selected events of whole revisions until dst is full or the position limit is reached.
 func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, events []*cache.Event) []Delivery {
 	mark := len(dst)
 	for _, e := range events {
@@ -285,8 +286,8 @@ func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, eve
 			break
 		}
 		if e.Revision > w.after {
-			if e.Pos < w.joined {
-				w.hub.counts.outside.Add(w.group.outside(e))
+			if e.Pos < w.countedFrom {
+				w.hub.counts.outside.Add(w.group.countOutsideShard(e))
 			}
 			if d, selected := w.group.transition(e); selected {
 				dst = w.take(dst, mark, d)
@@ -306,8 +307,8 @@ func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, eve
 	return dst
 }
 
-// pollChain delivers from the group's chain. It leaves room in dst only when the
-// chain is cut, or when it has come to the open node: the watcher is armed then.
+// pollChain delivers from the group's chain until dst is full, the chain is truncated, or the open node is reached. In
+// the last case it arms the watcher.
 func (w *Watcher) pollChain(dst []Delivery, full int) []Delivery {
 	for w.err == nil && len(dst) < full {
 		n := w.node
@@ -356,22 +357,20 @@ func (w *Watcher) take(dst []Delivery, mark int, d Delivery) []Delivery {
 	return append(dst, d)
 }
 
-// Bookmark returns a bookmark of the newest revision up to which everything is known to be
-// delivered. It returns false if the Watcher was made without bookmarks, or has something left to
-// deliver: the caller must call Poll first.
+// Bookmark returns a bookmark of the newest revision up to which everything is known to be delivered. It returns false
+// if the Watcher was made without bookmarks, or has something left to deliver; the caller then calls Poll.
 func (w *Watcher) Bookmark() (Delivery, bool) {
 	if w.state != live || !w.bookmarks {
 		return Delivery{}, false
 	}
-	// The order matters. All events before the Snapshot's position, and all up to doneRevision,
-	// were in the chain before these were read. If the watcher's node is still the open one
-	// afterwards, the watcher has delivered them all.
+	// Check the node last. All events before donePosition, and all up to doneRevision, were in the chain before these
+	// were read. If the watcher's node is still open afterwards, the watcher has delivered them all.
 	s := w.hub.cache.Snapshot()
 	position, revision := w.hub.donePosition.Load(), w.hub.doneRevision.Load()
 	if cache.Position(position) >= s.Position() {
 		revision = s.Revision()
 	}
-	if w.node.truncated || w.node.next.Load() != nil || w.group.over.Load() {
+	if w.node.truncated || w.node.next.Load() != nil || w.group.ended.Load() {
 		return Delivery{}, false
 	}
 	if revision < w.after && w.delivered == w.after {

@@ -173,7 +173,7 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("larder_watcher_groups", gauge, float64(hub.Groups))
 	if storage.Sharded() {
 		emit("apiserver_watch_shards_total", gauge, float64(hub.Sharded))
-		emit("apiserver_watch_filtered_events_total", counter, float64(hub.Outside))
+		emit("apiserver_watch_filtered_events_total", counter, float64(hub.OutsideShard))
 	}
 	behind, slowest := r.Hub.Lag()
 	emit("larder_watchers_behind", gauge, float64(behind))

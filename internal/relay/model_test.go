@@ -166,7 +166,7 @@ func (f *fixture) readFresh(ctx context.Context) {
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	snapshot, err := f.mirror.Fresh(ctx)
+	snapshot, err := f.mirror.ConsistentSnapshot(ctx)
 	if err != nil {
 		return // upstream or its watch does not come so far
 	}
@@ -275,7 +275,7 @@ func (f *fixture) awaitSync(ctx context.Context) error {
 	f.locked(func() { f.answer, f.served = nil, 0 })
 	time.Sleep(30 * time.Second) // longer than any pause between attempts
 	last := f.put("z/last", "1")
-	snapshot, err := f.mirror.Fresh(ctx)
+	snapshot, err := f.mirror.ConsistentSnapshot(ctx)
 	if err != nil {
 		return err
 	}

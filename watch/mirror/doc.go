@@ -1,6 +1,5 @@
-// Package mirror keeps all keys under a prefix of a store in memory, and serves reads and watches of
-// them. It only connects packages kv, cache and watch. A server over etcd has one
-// [Mirror] for each of its resources.
+// Package mirror keeps all keys under a prefix of a store in memory, and serves reads and watches of them. It connects
+// packages kv, cache and watch. An API server has one [Mirror] for each resource.
 //
 // # Model
 //
@@ -12,9 +11,8 @@
 //
 // # Guarantees
 //
-//   - [Mirror.Fresh], [Mirror.Get] and [Mirror.List] see every write by any client that the store
-//     acknowledged before the call. A call costs the store one read of its
-//     revision, which concurrent callers share.
+//   - [Mirror.ConsistentSnapshot], [Mirror.Get] and [Mirror.List] see every write by any client that the store
+//     acknowledged before the call. A call reads the store's revision; concurrent callers share that read.
 //   - [Mirror.Snapshot] returns the current state of the cache, without waiting. A later
 //     Snapshot is never older, unless the store was replaced.
 //   - A Snapshot is exact: the state of the prefix at its revision.
@@ -26,8 +24,8 @@
 //
 // # Bytes
 //
-// Objects are shared by all readers and never written. The decode function may keep its
-// value, unless Config.Copies is set, and must not write to it.
+// Objects are shared by all readers and never written. The decode function may keep its value, unless
+// Config.DecodeCopies is set, and must not write to it.
 //
 // # Locks and goroutines
 //

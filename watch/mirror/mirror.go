@@ -16,18 +16,16 @@ import (
 
 // Config configures a Mirror. Store and Prefix are required.
 type Config struct {
-	// Store is followed. The caller runs it.
+	// Store has the keys. The caller runs it.
 	Store kv.Store
 	// Prefix of the keys in the store; it ends in "/". The rest of a key is the object's key.
 	Prefix string
 
-	// Decode makes the object of a stored value, like [cache.Config].Decode: several goroutines call
-	// it at once, and for a value that cannot be decoded it returns an object with an error. Nil
-	// makes objects whose bodies are the stored values.
+	// Decode is [cache.Config].Decode. Nil makes objects whose bodies are the stored values.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *cache.Object
-	// Copies says that Decode keeps no part of a value, like [cache.Config].Copies.
-	Copies bool
-	// Schema describes the objects; nil is one without indexes. With Decode it is required.
+	// DecodeCopies is [cache.Config].DecodeCopies.
+	DecodeCopies bool
+	// Schema describes the objects; nil means one without indexes. It is required with Decode.
 	Schema *cache.ResourceSchema
 
 	// Tail follows the store for several Mirrors, and the caller runs it. If it is nil, the Mirror
@@ -35,13 +33,13 @@ type Config struct {
 	Tail *kv.Tail
 	// Log limits the past events, from which watchers can resume.
 	Log cache.LogConfig
-	// Since is the revision before which the past is not replayed.
+	// Since is [cache.ReflectorConfig].Since.
 	Since int64
-	// Workers is how many goroutines decode; 0 is one per processor.
+	// Workers is [cache.ReflectorConfig].Workers.
 	Workers int
-	// Closed is [watch.Config].Closed.
-	Closed func(history uint64, revision int64)
-	Logger *slog.Logger // nil discards
+	// OnClose is [watch.Config].OnClose.
+	OnClose func(history uint64, revision int64)
+	Logger  *slog.Logger // nil discards
 }
 
 // Mirror is a Cache of the keys under a prefix of a store, the Reflector that keeps it current, and
@@ -86,7 +84,7 @@ func (c *Config) setDefaults() {
 		c.Schema = cache.NewResourceSchema(c.Prefix, nil)
 	}
 	if schema := c.Schema; c.Decode == nil {
-		c.Copies = false
+		c.DecodeCopies = false
 		c.Decode = func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, StoredSize: len(value)}, schema)
 		}
@@ -97,7 +95,7 @@ func (m *Mirror) assemble(config Config) (err error) {
 	m.Cache, err = cache.New(cache.Config{
 		Schema:       config.Schema,
 		Decode:       config.Decode,
-		DecodeCopies: config.Copies,
+		DecodeCopies: config.DecodeCopies,
 		Source:       m.sub,
 		Log:          config.Log,
 		OnAppend:     func() { m.Hub.Notify() },
@@ -105,7 +103,7 @@ func (m *Mirror) assemble(config Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.Hub, err = watch.New(watch.Config{Cache: m.Cache, Closed: config.Closed}); err != nil {
+	if m.Hub, err = watch.New(watch.Config{Cache: m.Cache, OnClose: config.OnClose}); err != nil {
 		return err
 	}
 	m.Reflector, err = cache.NewReflector(cache.ReflectorConfig{
@@ -115,8 +113,8 @@ func (m *Mirror) assemble(config Config) (err error) {
 	return err
 }
 
-// Run keeps the Mirror current and serves its watchers until ctx ends, which is no error. It returns
-// when all its goroutines have ended. It may be called once.
+// Run keeps the Mirror current and serves its watchers until ctx ends, and then returns nil. It returns when all its
+// goroutines have ended. It may be called once.
 func (m *Mirror) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	if m.owned {
@@ -131,13 +129,13 @@ func (m *Mirror) Run(ctx context.Context) error {
 	return nil
 }
 
-// reflect runs the Reflector once the tail has its place in the store's history. A load before that
-// would have to be repeated if the store changed meanwhile, and that would end watches.
+// reflect runs the Reflector after the tail has found its start revision. If the store changed before that, the load
+// would have to be repeated, which ends watches.
 func (m *Mirror) reflect(ctx context.Context) error {
 	for {
 		err := m.tail.Wait(ctx, 1)
 		if errors.Is(err, kv.ErrReplaced) {
-			continue // the tail looks for a place in the new history
+			continue // the tail starts again in the new history
 		}
 		if err != nil {
 			return err
@@ -146,8 +144,8 @@ func (m *Mirror) reflect(ctx context.Context) error {
 	}
 }
 
-// Retire ends a Mirror whose Run has ended or will never start. The Mirror still shows its last state,
-// but drops its Log and its encodings.
+// Retire frees a Mirror whose Run has ended or will never start. The Mirror still has its last objects, but drops its
+// Log and its encodings.
 func (m *Mirror) Retire() {
 	m.Cache.Retire()
 	m.sub.Close()
@@ -157,20 +155,20 @@ func (m *Mirror) Retire() {
 // loaded, it is empty ([cache.Cache.WaitReady]).
 func (m *Mirror) Snapshot() cache.Snapshot { return m.Cache.Snapshot() }
 
-// Outdated reports whether the Mirror shows a history that was replaced: until it has
-// reloaded, it may show objects that the store never held.
+// Outdated reports whether the store was replaced since the Mirror has loaded. Until it has reloaded, it may show
+// objects that the store never held.
 func (m *Mirror) Outdated() bool { return m.Snapshot().History() != m.store.Replacements() }
 
-// Shows reports whether the Mirror shows the store's current history, up to a revision.
-func (m *Mirror) Shows(revision int64) bool {
+// HasRevision reports whether the Mirror has loaded the store's current history and has reached a revision.
+func (m *Mirror) HasRevision(revision int64) bool {
 	snapshot := m.Snapshot()
 	return snapshot.Revision() >= revision && snapshot.History() == m.store.Replacements()
 }
 
-// Fresh waits until the Mirror shows every write that the store acknowledged before the
-// call, and returns a Snapshot. If the store is replaced meanwhile, Fresh reads the
-// revision again, because the earlier one belongs to another history.
-func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
+// ConsistentSnapshot waits until the Mirror has every write that the store acknowledged before the call, and returns a
+// Snapshot. If the store is replaced meanwhile, it reads the revision again, because the earlier one belongs to another
+// history.
+func (m *Mirror) ConsistentSnapshot(ctx context.Context) (cache.Snapshot, error) {
 	for {
 		history := m.store.Replacements()
 		revision, err := m.store.Revision(ctx)
@@ -194,10 +192,9 @@ func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 	}
 }
 
-// Get returns the object with a key as it is in the store now, nil if there is none.
-// A corrupt object is an error.
+// Get returns the object with a key from a ConsistentSnapshot, nil if there is none. A corrupt object is an error.
 func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
-	snapshot, err := m.Fresh(ctx)
+	snapshot, err := m.ConsistentSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -208,10 +205,10 @@ func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
 	return o, nil
 }
 
-// List returns the objects that are in the store now, and their revision. To get
-// several pages of one revision, list them from one Snapshot.
+// List lists a ConsistentSnapshot, and returns its revision. To get several pages of one revision, list them from one
+// Snapshot.
 func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64, error) {
-	snapshot, err := m.Fresh(ctx)
+	snapshot, err := m.ConsistentSnapshot(ctx)
 	if err != nil {
 		return cache.Page{}, 0, err
 	}

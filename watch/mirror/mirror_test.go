@@ -62,14 +62,13 @@ func receivedBy(t *testing.T, w *watch.Watcher) string {
 	return strings.Join(list, ", ")
 }
 
-// TestReadsSeeWritesBefore holds the store's events back. A consistent read must wait for them, and a read of the
-// present state must not show them.
-func TestReadsSeeWritesBefore(t *testing.T) {
+// TestReadsSeeEarlierWrites holds the store's events back. A consistent read must wait for them. Snapshot must not.
+func TestReadsSeeEarlierWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		put(t, store, "a", "1")
 		m := start(t, mirror.Config{Store: store, Prefix: prefix})
-		if snapshot, err := m.Fresh(t.Context()); err != nil || shown(snapshot) != "a=1" {
+		if snapshot, err := m.ConsistentSnapshot(t.Context()); err != nil || shown(snapshot) != "a=1" {
 			t.Fatalf("%q, %v", shown(snapshot), err)
 		}
 		store.Hold()
@@ -86,18 +85,18 @@ func TestReadsSeeWritesBefore(t *testing.T) {
 			read <- string(page.Objects[0].Body())
 		}()
 		<-time.After(time.Minute)
-		if got := shown(m.Snapshot()); got != "a=1" || m.Shows(written) {
-			t.Errorf("at hand is %q, shows the write %v", got, m.Shows(written))
+		if got := shown(m.Snapshot()); got != "a=1" || m.HasRevision(written) {
+			t.Errorf("Snapshot has %q, HasRevision returns %v", got, m.HasRevision(written))
 		}
 		store.Release()
 		if got := <-read; got != "2" {
 			t.Errorf("read %q", got)
 		}
-		if o, err := m.Get(t.Context(), "a"); err != nil || o == nil || o.Revision() != written || !m.Shows(written) {
-			t.Errorf("%+v, %v, shown %v", o, err, m.Shows(written))
+		if o, err := m.Get(t.Context(), "a"); err != nil || o == nil || o.Revision() != written || !m.HasRevision(written) {
+			t.Errorf("%+v, %v, shown %v", o, err, m.HasRevision(written))
 		}
 		if o, err := m.Get(t.Context(), "b"); err != nil || o != nil {
-			t.Errorf("what is not there: %+v, %v", o, err)
+			t.Errorf("Get of a missing key: %+v, %v", o, err)
 		}
 	})
 }
@@ -109,15 +108,15 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestWatchFollowsASnapshot checks that watchers get the changes since a snapshot that their selectors select, and
-// that Closed gets the revision of the last of them.
+// TestWatchFollowsASnapshot checks that watchers get the selected changes since a snapshot, and that OnClose gets the
+// revision of the last one.
 func TestWatchFollowsASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		schema := cache.NewResourceSchema("pods", nil, cache.Index{Label: "app"})
 		var closed []string
 		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix, Schema: schema,
-			Closed: func(history uint64, revision int64) { closed = append(closed, fmt.Sprint(history, revision)) },
+			OnClose: func(history uint64, revision int64) { closed = append(closed, fmt.Sprint(history, revision)) },
 			Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 				return cache.NewObject(cache.ObjectConfig{
 					Key: key, Revision: revision, Body: value, Labels: map[string]string{"app": string(value)},
@@ -131,7 +130,7 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 		}
 		kvtest.RunUntilEnd(t, m.Run)
 		put(t, store, "ns/a", "x")
-		snapshot, err := m.Fresh(t.Context())
+		snapshot, err := m.ConsistentSnapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,9 +157,9 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 	})
 }
 
-// TestReplacedStoresShowTheNewHistoryAlone restores the store to an older state while events are held back. Reads
-// must see only the new history, and watchers must end with an error that makes clients list again.
-func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
+// TestReplacedStoresShowOnlyTheNewHistory restores the store to an older state while events are held back. Reads
+// must see only the new history, and watchers must end with ErrReplaced.
+func TestReplacedStoresShowOnlyTheNewHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		old := put(t, store, "a", "old")
@@ -168,7 +167,7 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 		for range 5 {
 			put(t, store, "a", "lost")
 		}
-		snapshot, err := m.Fresh(t.Context())
+		snapshot, err := m.ConsistentSnapshot(t.Context())
 		if err != nil || shown(snapshot) != "a=lost" {
 			t.Fatalf("%q, %v", shown(snapshot), err)
 		}
@@ -185,11 +184,11 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 			return nil
 		})
 		store.Restore(old, true)
-		if !m.Outdated() || m.Shows(old) {
-			t.Errorf("after the store was replaced, the old state is outdated: %v, shown: %v", m.Outdated(), m.Shows(old))
+		if !m.Outdated() || m.HasRevision(old) {
+			t.Errorf("after the store was replaced, the old state is outdated: %v, shown: %v", m.Outdated(), m.HasRevision(old))
 		}
 		close(asked)
-		if snapshot, err = m.Fresh(t.Context()); err != nil || shown(snapshot) != "a=old" || m.Outdated() {
+		if snapshot, err = m.ConsistentSnapshot(t.Context()); err != nil || shown(snapshot) != "a=old" || m.Outdated() {
 			t.Errorf("%q, %v, outdated %v", shown(snapshot), err, m.Outdated())
 		}
 		if _, err := w.Next(t.Context(), nil); !errors.Is(err, watch.ErrReplaced) {
@@ -198,9 +197,9 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 	})
 }
 
-// TestReplacedWhileAsked replaces the store between its answer with the revision and the wait for it. That revision
-// belongs to no history any more, and must not be waited for.
-func TestReplacedWhileAsked(t *testing.T) {
+// TestReplacedDuringConsistentRead replaces the store after a read of its revision. The mirror must not wait for that
+// revision, which belongs to the old history.
+func TestReplacedDuringConsistentRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := kvtest.NewMemory()
 		old := put(t, memory, "a", "old")
@@ -209,19 +208,19 @@ func TestReplacedWhileAsked(t *testing.T) {
 		}
 		store := &late{Memory: memory}
 		m := start(t, mirror.Config{Store: store, Prefix: prefix})
-		if _, err := m.Fresh(t.Context()); err != nil {
+		if _, err := m.ConsistentSnapshot(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		store.then = func() { memory.Restore(old, true) }
-		snapshot, err := m.Fresh(soon(t))
+		snapshot, err := m.ConsistentSnapshot(soon(t))
 		if err != nil || shown(snapshot) != "a=old" {
 			t.Errorf("%q, %v", shown(snapshot), err)
 		}
 	})
 }
 
-// late runs a function once, after its revision was read and its replacements were checked.
+// late runs a function once, after Revision was read and Replacements was checked.
 type late struct {
 	*kvtest.Memory
 	then  func()
@@ -263,7 +262,7 @@ func TestMirrorsShareATail(t *testing.T) {
 			mirror *mirror.Mirror
 			want   string
 		}{"pods": {pods, "a=1"}, "nodes": {nodes, ""}} {
-			if snapshot, err := c.mirror.Fresh(t.Context()); err != nil || shown(snapshot) != c.want {
+			if snapshot, err := c.mirror.ConsistentSnapshot(t.Context()); err != nil || shown(snapshot) != c.want {
 				t.Errorf("%s: %q, %v; want %q", name, shown(snapshot), err, c.want)
 			}
 		}
@@ -275,8 +274,8 @@ func TestMirrorsShareATail(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 		nodes.Retire()
-		if _, err := nodes.Fresh(t.Context()); !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("a mirror that was retired: %v", err)
+		if _, err := nodes.ConsistentSnapshot(t.Context()); !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("Snapshot of a retired mirror: %v", err)
 		}
 	})
 }
@@ -299,13 +298,13 @@ func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 		put(t, store, "a", "good")
 		put(t, store, "b", "bad")
 		if _, err := m.Get(t.Context(), "b"); !errors.Is(err, bad) {
-			t.Errorf("Get of it: %v", err)
+			t.Errorf("Get of the corrupt key: %v", err)
 		}
 		if _, _, err := m.List(t.Context(), cache.Query{}); !errors.Is(err, bad) {
 			t.Errorf("List of all: %v", err)
 		}
 		if o, err := m.Get(t.Context(), "a"); err != nil || string(o.Body()) != "good" {
-			t.Errorf("Get of another: %v, %v", o, err)
+			t.Errorf("Get of another key: %v, %v", o, err)
 		}
 	})
 }
@@ -320,7 +319,7 @@ func TestAStoreThatEndsEndsTheMirror(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- m.Run(context.Background()) }()
-		if _, err := m.Fresh(t.Context()); err != nil {
+		if _, err := m.ConsistentSnapshot(t.Context()); err != nil {
 			t.Error(err)
 		}
 		ended, end := context.WithCancel(t.Context())
@@ -362,16 +361,16 @@ func (b *borrowing) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, e
 	return b.Store.Range(ctx, opts)
 }
 
-// TestValuesThatAreKeptAreNotBorrowed checks that a mirror without Decode, which keeps the values of a page, does not
-// borrow the page, whatever Copies says.
-func TestValuesThatAreKeptAreNotBorrowed(t *testing.T) {
+// TestKeptValuesAreNotBorrowed checks that a mirror without Decode, which keeps the values of a page, does not borrow
+// the page even with DecodeCopies.
+func TestKeptValuesAreNotBorrowed(t *testing.T) {
 	decode := func(_ context.Context, key string, _ []byte, revision int64) *cache.Object {
 		return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, cache.NewResourceSchema("pods", nil))
 	}
 	for _, config := range []mirror.Config{{}, {Decode: decode, Schema: cache.NewResourceSchema("pods", nil)}} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &borrowing{Store: kvtest.NewMemory()}
-			config.Store, config.Prefix, config.Copies = store, prefix, true
+			config.Store, config.Prefix, config.DecodeCopies = store, prefix, true
 			m := start(t, config)
 			if err := m.Cache.WaitReady(t.Context()); err != nil {
 				t.Fatal(err)

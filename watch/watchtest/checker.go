@@ -27,7 +27,7 @@ type Report struct {
 	Key string
 	// Revision is the resource version that the client saw.
 	Revision int64
-	// Digest stands for the content of the object, "" if it is unknown.
+	// Digest identifies the content of the object; "" if it is unknown.
 	Digest string
 }
 
@@ -41,8 +41,8 @@ type Request struct {
 	Selects func(*State) bool
 	// Initial says that the existing objects come first. After is not used then.
 	Initial bool
-	// At is the revision at which the initial objects were taken. 0 means that the
-	// InitialEnd says it; without one they cannot be verified.
+	// At is the revision of the initial objects. If it is 0, it is that of the InitialEnd; without one the initial
+	// objects cannot be verified.
 	At    int64
 	After int64
 	// Resumed says that After comes from an earlier watch, so that a missing event breaks Resumable.
@@ -76,15 +76,15 @@ const (
 
 // Checker records the deliveries of one watcher.
 type Checker struct {
-	request Request
-	initial []Report // objects that exist
-	live    []Report // all other reports, except InitialEnd
-	at      int64    // where the initial objects were taken, 0 if unknown
-	begun   bool     // the live part has begun
-	newest  int64    // revision of the live part, or the one it started after
-	marked  int64    // the newest bookmark's revision
-	last    int64    // revision of the last event of the batch before
-	broken  []error
+	request    Request
+	initial    []Report // initial objects
+	live       []Report // all other reports, except InitialEnd
+	at         int64    // revision of the initial objects, 0 if unknown
+	begun      bool     // the initial objects have ended
+	newest     int64    // revision of the last live event, or the one after which the watch started
+	bookmarked int64    // the newest bookmark's revision
+	last       int64    // revision of the last event of the previous batch
+	broken     []error
 }
 
 // NewChecker begins to check one watcher.
@@ -98,8 +98,7 @@ func NewChecker(request Request) *Checker {
 	return c
 }
 
-// Observe records a batch: reports that came together, or one. It returns the guarantees
-// that are known to be broken by now.
+// Observe records a batch of reports that came together. It returns the guarantees that are known to be broken.
 func (c *Checker) Observe(batch ...Report) error {
 	for i, r := range batch {
 		switch {
@@ -146,7 +145,7 @@ func (c *Checker) endInitial(r Report) {
 			c.fail(Bookmarkable, "%v follows initial object %v", r, object)
 		}
 	}
-	c.begun, c.at, c.newest, c.marked = true, r.Revision, r.Revision, r.Revision
+	c.begun, c.at, c.newest, c.bookmarked = true, r.Revision, r.Revision, r.Revision
 }
 
 func (c *Checker) bookmark(r Report) {
@@ -154,18 +153,18 @@ func (c *Checker) bookmark(r Report) {
 		c.fail(Bookmarkable, "%v among the initial objects", r)
 	}
 	c.begun = true
-	if r.Revision < c.newest || r.Revision < c.marked {
-		c.fail(Ordered, "%v came after revision %d", r, max(c.newest, c.marked))
+	if r.Revision < c.newest || r.Revision < c.bookmarked {
+		c.fail(Ordered, "%v came after revision %d", r, max(c.newest, c.bookmarked))
 	}
-	c.marked = max(c.marked, r.Revision)
+	c.bookmarked = max(c.bookmarked, r.Revision)
 	c.live = append(c.live, r)
 }
 
 func (c *Checker) event(r Report, first bool) {
 	c.begun = true
 	switch {
-	case r.Revision <= c.marked:
-		c.fail(Bookmarkable, "%v came after a bookmark of %d", r, c.marked)
+	case r.Revision <= c.bookmarked:
+		c.fail(Bookmarkable, "%v came after a bookmark of %d", r, c.bookmarked)
 	case r.Revision <= c.request.After && !c.request.Initial || c.request.Initial && r.Revision <= c.at:
 		c.fail(Unique, "%v, and the watch began after %d", r, max(c.request.After, c.at))
 	case r.Revision < c.newest:
@@ -182,8 +181,8 @@ func (c *Checker) event(r Report, first bool) {
 	c.live = append(c.live, r)
 }
 
-// Resume returns the revision after which a successor of this watcher can start.
-func (c *Checker) Resume() int64 { return max(c.newest, c.marked) }
+// Resume returns the revision after which the client can resume.
+func (c *Checker) Resume() int64 { return max(c.newest, c.bookmarked) }
 
 // Verify compares the deliveries with the history. The watcher must have delivered everything up to the
 // revision upTo; if that is 0, its deliveries must only have no gaps. Verify returns all broken guarantees.
@@ -199,30 +198,30 @@ func (c *Checker) Verify(h *History, upTo int64) error {
 	if c.request.Initial && (c.begun || upTo != 0) {
 		broken = append(broken, c.verifyInitial(h)...)
 	}
-	broken = append(broken, c.verifyLive(h, start, max(upTo, c.newest, c.marked))...)
+	broken = append(broken, c.verifyLive(h, start, max(upTo, c.newest, c.bookmarked))...)
 	return errors.Join(broken...)
 }
 
 func (c *Checker) verifyInitial(h *History) (broken []error) {
-	told := make(map[string]Report)
+	delivered := make(map[string]Report)
 	for _, r := range c.initial {
-		told[r.Key] = r
+		delivered[r.Key] = r
 	}
 	for _, s := range h.At(c.at) {
 		if !c.request.Selects(s) {
 			continue
 		}
-		r, found := told[s.Key]
+		r, found := delivered[s.Key]
 		if !found {
 			broken = append(broken, violation(Reliable, "initial object %s@%d is missing", s.Key, s.Revision))
 			continue
 		}
-		delete(told, s.Key)
+		delete(delivered, s.Key)
 		if want := report(Added, s, s.Revision); !want.agrees(r) {
 			broken = append(broken, violation(Filtered, "initial object %v should be %v", r, want))
 		}
 	}
-	for _, r := range told {
+	for _, r := range delivered {
 		broken = append(broken, violation(Filtered, "initial object %v is not selected", r))
 	}
 	return broken
@@ -264,7 +263,7 @@ func (c *Checker) verifyLive(h *History, start, upTo int64) (broken []error) {
 		}
 	})
 	for _, at := range place {
-		broken = append(broken, violation(Filtered, "%v did not happen to what is selected", c.live[at]))
+		broken = append(broken, violation(Filtered, "%v is not a transition of a selected object", c.live[at]))
 	}
 	return broken
 }
@@ -272,8 +271,8 @@ func (c *Checker) verifyLive(h *History, start, upTo int64) (broken []error) {
 // missing names the guarantee that is broken when a report is missing.
 func (c *Checker) missing(want Report) error {
 	switch {
-	case want.Revision <= c.marked:
-		return violation(Bookmarkable, "%v is missing before a bookmark of %d", want, c.marked)
+	case want.Revision <= c.bookmarked:
+		return violation(Bookmarkable, "%v is missing before a bookmark of %d", want, c.bookmarked)
 	case c.request.Resumed:
 		return violation(Resumable, "%v is missing after %d", want, c.request.After)
 	default:
@@ -314,7 +313,7 @@ type State struct {
 	Revision int64
 	// Labels and Fields are the values that selectors match.
 	Labels, Fields map[string]string
-	// Digest identifies the object's content. Reports that carry one must carry this one.
+	// Digest identifies the object's content. Reports with a digest must have this one.
 	Digest string
 }
 

@@ -136,16 +136,16 @@ func guarantees(err error) string {
 func TestResumeIsTheNewestRevisionSeen(t *testing.T) {
 	c := watchtest.NewChecker(watchtest.Request{After: 2})
 	if got := c.Resume(); got != 2 {
-		t.Errorf("nothing told: resumes after %d, want 2", got)
+		t.Errorf("without reports: resumes after %d, want 2", got)
 	}
 	c.Observe(r(added, "b", 3, ""))
 	if got := c.Resume(); got != 3 {
-		t.Errorf("told of 3: resumes after %d, want 3", got)
+		t.Errorf("after an event of 3: resumes after %d, want 3", got)
 	}
 	if err := c.Observe(r(bookmark, "", 9, "")); err != nil {
 		t.Error(err)
 	}
 	if got := c.Resume(); got != 9 {
-		t.Errorf("told a bookmark of 9: resumes after %d, want 9", got)
+		t.Errorf("after a bookmark of 9: resumes after %d, want 9", got)
 	}
 }

@@ -90,7 +90,7 @@ func lostRevision(revision, current uint64) error {
 
 // shows reports whether the cache shows the store's own history, up to revision.
 func (r *Resource) shows(revision uint64) bool {
-	return r.mirror.Shows(int64(min(revision, math.MaxInt64)))
+	return r.mirror.HasRevision(int64(min(revision, math.MaxInt64)))
 }
 
 // reached waits for a revision that the store is expected to reach. It counts the wait, and reports whether it had to

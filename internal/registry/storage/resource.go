@@ -102,11 +102,11 @@ func (r *Resource) addCache(tail *kv.Tail, config CacheConfig) error {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
 		// Decryption may read a value after its caller has left.
-		Copies: !r.codec.Encrypted,
-		Since:  config.Since,
-		Log:    cache.LogConfig{KeepFor: config.History},
-		Closed: r.issued.issue,
-		Logger: config.Logger,
+		DecodeCopies: !r.codec.Encrypted,
+		Since:        config.Since,
+		Log:          cache.LogConfig{KeepFor: config.History},
+		OnClose:      r.issued.issue,
+		Logger:       config.Logger,
 	}
 	if r.codec.Encrypted {
 		parts.Workers = encoding.DecryptWorkers
