@@ -538,3 +538,25 @@ func TestCRDsMadeAnew(t *testing.T) {
 		}
 	})
 }
+
+// TestVersionsThatAreNotServed checks that the relay keeps nothing for versions that no CRD has: a client may name any
+// number of them.
+func TestVersionsThatAreNotServed(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
+		for i := range 100 {
+			if s.read(t, fmt.Sprintf("/apis/example.com/v%d/boxes?resourceVersion=0", i+2)) != nil {
+				t.Fatal("a cache answers")
+			}
+		}
+		synctest.Wait()
+		s.Relay.mu.Lock()
+		defer s.Relay.mu.Unlock()
+		if n := len(s.followed); n != 1 { // CRDs
+			t.Errorf("the relay keeps %d resources", n)
+		}
+	})
+}

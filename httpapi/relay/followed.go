@@ -123,6 +123,10 @@ func (r *Relay) follow(f *followed) {
 	run, err := r.make(f.alive, f)
 	f.err = err
 	close(f.initialized)
+	if err == errNotFollowed {
+		r.unfollow(f) // clients may name any number of versions
+		return
+	}
 	if err == nil {
 		r.config.Logger.Info("following", "resource", f.gvr)
 		if err = run(f.alive); f.source.store.WatchRefused() {
