@@ -37,7 +37,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	}
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	// kube-apiserver keeps no cache of events: all reads of them are consistent, and watches have no bookmarks.
-	if gvr.Resource == "events" || r.config.Follows != nil && !r.config.Follows(gvr.GroupResource()) {
+	if gvr.Resource == "events" || !r.config.Follows(gvr.GroupResource()) {
 		return false
 	}
 	<-r.contact.asked
@@ -125,17 +125,17 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if f.wait(waiting) != nil || !r.mayServe(f, accept, from != nil) || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
-		r.release(f)
+	if f.wait(waiting) != nil || !r.mayServe(f, accept, from != nil) || f.store.Refused() || f.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
+		f.release()
 		return nil, 0, nil
 	}
 	age = r.Age()
-	if silence := f.source.store.Silence(); silence > heartbeat {
+	if silence := f.store.Silence(); silence > heartbeat {
 		age = max(age, silence)
 	} else if silence <= time.Since(began) {
 		age = 0 // it was proven meanwhile that the cache is current
 	}
-	return f.served(from), age, func() { r.release(f) }
+	return f.served(from), age, f.release
 }
 
 // wait waits until the cache has loaded. It fails if the resource is not followed.
@@ -148,7 +148,7 @@ func (f *followed) wait(ctx context.Context) error {
 	if f.err != nil {
 		return f.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.alive, cancel)()
 	if err := f.stored().WaitReady(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -28,14 +29,10 @@ func newRelay(t *testing.T, resources *registry.Registry, client *http.Client) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(Config{
+	return New(Config{
 		Registry: resources, Client: client, Upstream: &url.URL{Scheme: "https", Host: "upstream"}, Proxy: proxy, Minor: 36, ServeStale: time.Minute,
-		Follows: func(gr schema.GroupResource) bool { return gr.Resource != "secrets" },
+		Follows: func(gr schema.GroupResource) bool { return gr.Resource != "secrets" }, MemoryLimit: NewMemoryLimit(0), Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // newRegistry returns the resources of a relay.

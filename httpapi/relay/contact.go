@@ -58,22 +58,22 @@ func (r *Relay) keepContact(ctx context.Context) {
 
 // askVersion asks the upstream for its version once. It may be called concurrently.
 func (r *Relay) askVersion(ctx context.Context) error {
-	minor, conn, err := minorOf(ctx, &r.config)
+	minor, conn, err := r.minor(ctx)
 	if err != nil {
 		return err
 	}
 	r.contact.last.Store(time.Now().UnixNano())
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	seen := r.contact.minor.Load()
-	for minor > seen && !r.contact.minor.CompareAndSwap(seen, minor) {
-		seen = r.contact.minor.Load()
-	}
+	r.contact.minor.Store(max(seen, minor))
 	before, known := r.contact.known.Get(conn)
 	mixed := known && before != minor && !r.contact.mixed.Swap(true)
 	if mixed {
 		r.config.Logger.Warn("servers of different versions answer on one connection to the upstream", "minor", minor, "before", before)
 	}
 	if mixed || minor > max(seen, r.config.Minor) {
-		r.unfollowNewer()
+		r.unfollowNewerLocked()
 	}
 	if conn != nil && !known { // last: from now on, answers on the connection fill caches
 		r.contact.known.Add(conn, minor)
@@ -81,16 +81,14 @@ func (r *Relay) askVersion(ctx context.Context) error {
 	return nil
 }
 
-// unfollowNewer stops following built-in resources that may no longer be served, because the upstream is newer than
+// unfollowNewerLocked stops following built-in resources that may no longer be served, because the upstream is newer than
 // this program.
-func (r *Relay) unfollowNewer() {
+func (r *Relay) unfollowNewerLocked() {
 	minor := r.contact.minor.Load()
 	if minor <= r.config.Minor {
 		return
 	}
 	r.config.Logger.Warn("upstream is newer than this program: requests for built-in resources go through", "minor", minor, "own", r.config.Minor, "except in protobuf", r.cachesNewer())
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
 		if gvr != crdResource() && r.builtIn(gvr) != nil && (f.minor.Load() < minor || !r.cachesNewer()) {
 			r.unfollowLocked(gvr, f)
@@ -163,16 +161,16 @@ func traced(ctx context.Context, conn *net.Conn) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { *conn = got.Conn }})
 }
 
-// minorOf asks the upstream for its minor version. It also returns the connection of the answer.
-func minorOf(ctx context.Context, config *Config) (int64, net.Conn, error) {
+// minor asks the upstream for its minor version. It also returns the connection of the answer.
+func (r *Relay) minor(ctx context.Context) (int64, net.Conn, error) {
 	var conn net.Conn
 	ctx, cancel := context.WithTimeout(ctx, contactInterval)
 	defer cancel()
-	req, err := http.NewRequestWithContext(traced(ctx, &conn), http.MethodGet, config.Upstream.JoinPath("version").String(), nil)
+	req, err := http.NewRequestWithContext(traced(ctx, &conn), http.MethodGet, r.config.Upstream.JoinPath("version").String(), nil)
 	if err != nil {
 		return 0, nil, fmt.Errorf("relay: %w", err)
 	}
-	answer, err := config.Client.Do(req)
+	answer, err := r.config.Client.Do(req)
 	if err != nil {
 		return 0, nil, fmt.Errorf("relay: %w", err)
 	}

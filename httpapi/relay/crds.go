@@ -72,22 +72,22 @@ func (r *Relay) mayFollow(gr schema.GroupResource) bool {
 }
 
 // makeCustom makes the cache of a custom resource in one version.
-func (r *Relay) makeCustom(ctx context.Context, f *followed) (func(context.Context) error, error) {
+func (r *Relay) makeCustom(f *followed) error {
 	crds := r.acquire(crdResource())
 	if crds == nil {
-		return nil, ctx.Err()
+		return f.alive.Err()
 	}
-	defer r.release(crds)
-	if err := crds.wait(ctx); err != nil {
-		return nil, err
+	defer crds.release()
+	if err := crds.wait(f.alive); err != nil {
+		return err
 	}
 	o := crds.stored().Cache.Snapshot().Get(f.gvr.Resource + "." + f.gvr.Group)
 	if o == nil {
-		return nil, errNotFollowed
+		return errNotFollowed
 	}
 	crd, err := crdOf(crds.endpoint, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	f.crd = crdVersion{crd.UID, crd.Generation}
 	for i := range crd.Spec.Versions {
@@ -95,18 +95,13 @@ func (r *Relay) makeCustom(ctx context.Context, f *followed) (func(context.Conte
 			return r.makeVersion(f, crd, v)
 		}
 	}
-	return nil, errNotFollowed
+	return errNotFollowed
 }
 
 // makeVersion makes the cache of a version of a CRD. The upstream has converted its objects.
-func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (func(context.Context) error, error) {
+func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (err error) {
 	names, namespaced := &crd.Status.AcceptedNames, crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 	gvk := schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: names.Kind}
-	in, err := r.source(f, names.Kind, namespaced, false, r.config.Registry.CustomRoot(f.gvr.GroupResource()))
-	if err != nil {
-		return nil, err
-	}
-	f.source = in
 	var custom *registry.CustomResource
 	custom, err = r.config.Registry.NewCustomResource(registry.CustomResourceConfig{
 		CustomConfig: encoding.CustomConfig{
@@ -117,20 +112,17 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 			Make: sync.OnceValue(func() error { return custom.Serve(gvk) }),
 		},
 		Kinds: []registry.CustomKind{{GroupVersionKind: gvk, ListKind: names.ListKind}},
-		In:    in.Override,
+		In:    r.source(f, names.Kind, namespaced, false, r.config.Registry.CustomRoot(f.gvr.GroupResource())),
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if f.custom, err = customresources.ReadsOf(custom, &r.monitors, crd, v); err != nil {
 		custom.Retire()
-		return nil, err
+		return err
 	}
 	f.endpoint = f.custom.Endpoint
-	return func(ctx context.Context) error {
-		defer custom.Retire()
-		return in.run(ctx, custom.Resource.Run)
-	}, nil
+	return nil
 }
 
 // followCRDs stops following custom resources whose CRDs change, until ctx ends. The next requests
@@ -141,7 +133,7 @@ func (r *Relay) followCRDs(ctx context.Context) {
 		if crds == nil {
 			return
 		}
-		defer r.release(crds)
+		defer crds.release()
 		if err := crds.wait(ctx); err != nil {
 			return
 		}

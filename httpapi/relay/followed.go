@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
@@ -44,7 +44,8 @@ type followed struct {
 	endpoint *registry.Endpoint
 	custom   *reads.Resource // of a custom resource
 	crd      crdVersion      // of a custom resource
-	source   source
+	store    *relay.Store
+	tail     *kv.Tail
 	err      error // why it cannot be followed
 
 	lastUsed   atomic.Int64 // in nanoseconds since the epoch
@@ -53,8 +54,7 @@ type followed struct {
 	rejected   atomic.Bool  // MemoryLimit had no room for it, or it may not be watched
 	notFreshAt atomic.Int64 // when the cache last could not be proven current; 0 if never
 	minor      atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
-
-	users int // Relay.mu guards it
+	users      atomic.Int64 // that have acquired it
 }
 
 // stored returns the resource with the cache.
@@ -70,7 +70,7 @@ func (f *followed) isInitialized() bool {
 	}
 }
 
-// idle reports whether nothing has read f for a while, or it is time to try again to follow it. Relay.mu is held.
+// idle reports whether nothing has read f for a while, or it is time to try again to follow it.
 func (f *followed) idle(limit time.Duration) bool {
 	if ended := f.ended.Load(); ended != 0 {
 		return time.Since(time.Unix(0, ended)) > refusedFor && (!f.rejected.Load() || time.Since(time.Unix(0, ended)) > rejectedFor)
@@ -78,7 +78,7 @@ func (f *followed) idle(limit time.Duration) bool {
 	if f.isInitialized() && f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
 		f.lastUsed.Store(time.Now().UnixNano()) // a watch reads as long as it is open
 	}
-	return f.isInitialized() && f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
+	return f.isInitialized() && f.users.Load() == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
 }
 
 // served returns the resource that serves reads of f. from serves the built-in resource in a server with a store.
@@ -106,30 +106,28 @@ func (r *Relay) acquire(gvr schema.GroupVersionResource) *followed {
 		r.followed[gvr] = f
 		r.work.Go(func() { r.follow(f) })
 	}
-	f.users++
+	f.users.Add(1)
 	return f
 }
 
-func (r *Relay) release(f *followed) {
+func (f *followed) release() {
 	f.lastUsed.Store(time.Now().UnixNano())
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f.users--
+	f.users.Add(-1)
 }
 
 // follow follows a resource until f.cancel is called, or the upstream refuses to list or watch it.
 func (r *Relay) follow(f *followed) {
 	f.lastUsed.Store(time.Now().UnixNano())
-	run, err := r.make(f.alive, f)
-	f.err = err
+	f.err = r.make(f)
 	close(f.initialized)
-	if err == errNotFollowed {
+	if f.err == errNotFollowed {
 		r.unfollow(f) // clients may name any number of versions
 		return
 	}
+	err := f.err
 	if err == nil {
 		r.config.Logger.Info("following", "resource", f.gvr)
-		if err = run(f.alive); f.source.store.WatchRefused() {
+		if err = f.run(); f.store.WatchRefused() {
 			f.rejected.Store(true) // a load for each of several attempts would cost too much
 		}
 	}
@@ -143,12 +141,14 @@ func (r *Relay) follow(f *followed) {
 // errNotFollowed says that a resource is of a kind that a relay does not follow.
 var errNotFollowed = errors.New("relay: neither a built-in resource of a version that this program knows nor a custom resource")
 
-// make sets the resource of f, and returns a function that keeps its cache current.
-func (r *Relay) make(ctx context.Context, f *followed) (func(context.Context) error, error) {
-	if e := r.builtIn(f.gvr); e != nil {
-		return r.makeBuiltIn(f, e)
+// make makes the cache of f.
+func (r *Relay) make(f *followed) (err error) {
+	e := r.builtIn(f.gvr)
+	if e == nil {
+		return r.makeCustom(f)
 	}
-	return r.makeCustom(ctx, f)
+	f.endpoint, err = r.config.Registry.Follow(e, r.source(f, e.GVK.Kind, e.Namespaced, true, e.View.Resource.Root()))
+	return err
 }
 
 // builtIn returns the endpoint of a built-in resource in the version in which it is cached, nil if there is none.
@@ -160,30 +160,8 @@ func (r *Relay) builtIn(gvr schema.GroupVersionResource) *registry.Endpoint {
 	return e
 }
 
-func (r *Relay) makeBuiltIn(f *followed, e *registry.Endpoint) (func(context.Context) error, error) {
-	in, err := r.source(f, e.GVK.Kind, e.Namespaced, true, e.View.Resource.Root())
-	if err != nil {
-		return nil, err
-	}
-	f.source = in
-	if f.endpoint, err = r.config.Registry.Follow(e, in.Override); err != nil {
-		return nil, err
-	}
-	resource := f.endpoint.View.Resource
-	return func(ctx context.Context) error {
-		defer resource.Retire()
-		return in.run(ctx, resource.Run)
-	}, nil
-}
-
-// source is a store over a resource of the upstream, and its tail.
-type source struct {
-	registry.Override
-	store *relay.Store
-}
-
-// source returns the store of a resource. prefix begins its keys.
-func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, prefix string) (source, error) {
+// source makes the store of f and its tail. prefix begins the keys.
+func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, prefix string) registry.Override {
 	client, maxPage := r.config.Client, r.config.MemoryLimit.limit/2
 	if f.gvr == crdResource() {
 		maxPage = 0
@@ -192,7 +170,7 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 		checked.Transport = versionTransport{r, f, cmp.Or(client.Transport, http.DefaultTransport)}
 		client = &checked
 	}
-	store, err := relay.NewStore(relay.StoreConfig{
+	f.store = relay.NewStore(relay.StoreConfig{
 		Client: client, Base: r.config.Upstream, Resource: f.gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,
 		Prefix: prefix, Logger: r.config.Logger, MaxPage: maxPage,
 		Loaded: func(first bool, bytes int64) {
@@ -209,51 +187,42 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 			r.config.MemoryLimit.makeRoom()
 		},
 	})
-	if err != nil {
-		return source{}, err
-	}
-	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: prefix, Heartbeat: heartbeat, Logger: r.config.Logger})
-	return source{registry.Override{Store: store, Tail: tail}, store}, nil
+	f.tail = kv.NewTail(kv.TailConfig{Store: f.store, Prefix: prefix, Heartbeat: heartbeat, Logger: r.config.Logger})
+	return registry.Override{Store: f.store, Tail: f.tail}
 }
 
-// run runs the store, its tail and a cache over them until ctx ends, or until the upstream refuses to list or watch
-// the resource.
-func (s source) run(ctx context.Context, cache func(context.Context) error) error {
-	group, inner := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.refusal(inner) })
-	group.Go(func() error { return s.store.Run(inner) })
-	group.Go(func() error { return s.Tail.Run(inner) })
-	group.Go(func() error { return cache(inner) })
-	if err := group.Wait(); ctx.Err() == nil {
-		return fmt.Errorf("relay: %w", err)
-	}
-	return nil
+// run runs the store, its tail and the cache until f.alive ends, or the upstream refuses to list or watch the resource.
+func (f *followed) run() error {
+	defer f.stored().Retire()
+	group, ctx := errgroup.WithContext(f.alive)
+	group.Go(func() error { return f.awaitRefusal(ctx) })
+	group.Go(func() error { return f.store.Run(ctx) })
+	group.Go(func() error { return f.tail.Run(ctx) })
+	group.Go(func() error { return f.stored().Run(ctx) })
+	return group.Wait()
 }
 
-// refusal returns the upstream's error when it refuses to list or watch the resource, or no longer serves it. At the
+// awaitRefusal returns the upstream's error when it refuses to list or watch the resource, or no longer serves it. At the
 // first check one refusal to list it is enough; otherwise only the third in a row counts: a server that has just
 // started, or has not loaded its roles, may refuse temporarily.
-func (s source) refusal(ctx context.Context) error {
-	for refused, asked := 0, (time.Time{}); ; {
-		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= checkInterval {
-			err := s.store.Health(ctx)
+func (f *followed) awaitRefusal(ctx context.Context) error {
+	refused, asked := 0, time.Time{}
+	return wait.PollUntilContextCancel(ctx, contactInterval, true, func(ctx context.Context) (bool, error) {
+		if first := asked.IsZero(); f.store.Refused() || time.Since(asked) >= checkInterval {
+			err := f.store.Health(ctx)
 			asked = time.Now()
 			switch {
 			case !relay.IsRefusal(err):
 				refused = 0
-			case first && !s.store.WatchRefused() || refused == 2:
-				return err
+			case first && !f.store.WatchRefused() || refused == 2:
+				return false, err
 			default:
 				refused++
 			}
 		}
-		if s.store.Silence() > probeAfter { // something may cut watches before their bookmarks
-			_ = s.store.RequestProgress(ctx)
+		if f.store.Silence() > probeAfter { // something may cut watches before their bookmarks
+			_ = f.store.RequestProgress(ctx)
 		}
-		select {
-		case <-time.After(contactInterval):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return false, nil
+	})
 }

@@ -68,8 +68,7 @@ func (m *MemoryLimit) makeRoom() {
 // candidates returns the resources that have a cache, and the sum of their bytes.
 func (m *MemoryLimit) candidates() (all []candidate, total int64) {
 	for _, r := range m.relays {
-		r.mu.Lock()
-		for _, f := range r.cachedLocked() {
+		for _, f := range r.cached() {
 			c := candidate{followed: f, relay: r, bytes: f.bytes(), class: inUse}
 			c.then = -c.bytes
 			switch {
@@ -83,7 +82,6 @@ func (m *MemoryLimit) candidates() (all []candidate, total int64) {
 			all = append(all, c)
 			total += c.bytes
 		}
-		r.mu.Unlock()
 	}
 	return all, total
 }

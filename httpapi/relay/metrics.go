@@ -6,8 +6,10 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// cachedLocked returns the resources that have a cache, loaded or not.
-func (r *Relay) cachedLocked() (all []*followed) {
+// cached returns the resources that have a cache, loaded or not.
+func (r *Relay) cached() (all []*followed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, f := range r.followed {
 		if f.isInitialized() && f.err == nil && f.alive.Err() == nil {
 			all = append(all, f)
@@ -18,13 +20,6 @@ func (r *Relay) cachedLocked() (all []*followed) {
 
 // CountHit counts a request that a cache has answered.
 func (r *Relay) CountHit() { r.hits.Add(1) }
-
-// cached is cachedLocked for callers that do not hold Relay.mu.
-func (r *Relay) cached() []*followed {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cachedLocked()
-}
 
 // Followed returns the resources that are followed.
 func (r *Relay) Followed() (all []*registry.Resource) {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -21,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config is the configuration of a [Relay]. Registry, Client, Upstream and Proxy are required.
+// Config is the configuration of a [Relay]. Only the booleans and numbers are optional.
 type Config struct {
 	// Registry has the built-in resources. Its configuration has Served set, and it does not run.
 	Registry *registry.Registry
@@ -39,7 +38,7 @@ type Config struct {
 	// to one server of the upstream: nothing else proves the version of an answer.
 	CacheNewer bool
 
-	// Follows reports whether a resource may be followed; nil means all.
+	// Follows reports whether a resource may be followed.
 	Follows func(schema.GroupResource) bool
 	// ConsistentFrom is the number of objects from which a list without a resourceVersion is answered from a cache. The
 	// cache must provably have reached the upstream's current revision; 0 means never.
@@ -49,10 +48,10 @@ type Config struct {
 	// ServeStale is how long caches answer reads while the upstream does not answer.
 	ServeStale time.Duration
 
-	// MemoryLimit limits the objects of this and other relays; nil sets no limit.
+	// MemoryLimit limits the objects of this and other relays.
 	MemoryLimit *MemoryLimit
 
-	Logger *slog.Logger // nil discards
+	Logger *slog.Logger
 }
 
 // ErrNoReviews is the error of an authorizer for a relay without the right to create SubjectAccessReviews. Requests
@@ -75,17 +74,12 @@ type Relay struct {
 }
 
 // New returns a Relay that follows nothing yet. It does no I/O.
-func New(config Config) (*Relay, error) {
-	if config.Registry == nil || config.Client == nil || config.Upstream == nil || config.Proxy == nil {
-		return nil, errors.New("relay: Registry, Client, Upstream and Proxy are required")
-	}
-	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
-	config.MemoryLimit = cmp.Or(config.MemoryLimit, NewMemoryLimit(0))
+func New(config Config) *Relay {
 	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
 	r.contact.asked, r.contact.known = make(chan struct{}), lru.New(64)
 	r.contact.last.Store(time.Now().UnixNano())
 	config.MemoryLimit.relays = append(config.MemoryLimit.relays, r)
-	return r, nil
+	return r
 }
 
 // Forward passes x through to the upstream.
@@ -99,8 +93,6 @@ func (r *Relay) Monitors() *apimetrics.Resources { return &r.monitors }
 
 // Run follows the resources that requests name until ctx ends. It returns when everything that it started has ended.
 func (r *Relay) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	r.mu.Lock()
 	r.running = ctx
 	r.mu.Unlock()

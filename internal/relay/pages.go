@@ -22,7 +22,7 @@ type tokenKey struct {
 
 // Range lists one page. A page at a revision is the first page of that revision, or the successor of a
 // page that an earlier Range returned; any other start fails with kv.ErrCompacted. If opts.Prefix is
-// the key of an object, the page has at most that object.
+// the key of an object, the page has at most that object. KeysOnly and CountOnly change nothing.
 func (s *Store) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
 	page, err := s.page(ctx, opts)
 	if err != nil {
@@ -32,19 +32,17 @@ func (s *Store) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error
 }
 
 func (s *Store) page(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
-	ctx, done, err := s.begin(ctx)
-	if err != nil {
-		return kv.Page{}, err
+	if s.ctx.Err() != nil {
+		return kv.Page{}, kv.ErrClosed
 	}
-	defer done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(kv.ErrClosed) })()
 	at, err := s.scopeOf(opts.Prefix)
 	if err != nil {
 		return kv.Page{}, err
 	}
 	q := listing{scope: at, limit: max(opts.Limit, 0)}
-	if opts.CountOnly {
-		q.limit = 1
-	}
 	switch {
 	case opts.Start == "":
 		q.exact = opts.Revision
@@ -70,18 +68,11 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 	if opts.Revision != 0 && page.Revision != opts.Revision {
 		return kv.Page{}, fmt.Errorf("%w: upstream lists revision %d instead of %d", kv.ErrCompacted, page.Revision, opts.Revision)
 	}
-	if opts.CountOnly {
-		page.More = false
-		return page, nil
-	}
 	page.Items = make([]kv.Item, len(answer.objects))
 	size := int64(0)
 	for i, o := range answer.objects {
 		size += int64(len(o.value))
 		page.Items[i] = kv.Item{Key: s.config.Prefix + o.key, Value: o.value, Revision: o.revision}
-		if opts.KeysOnly {
-			page.Items[i].Value = nil
-		}
 	}
 	if s.config.Loaded != nil {
 		s.config.Loaded(opts.Start == "", size)

@@ -50,7 +50,7 @@ func (w *watcher) probe(ctx context.Context) (*probeResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout+probeSlack)
 	defer cancel()
 	after := w.position.Load()
-	probe, err := w.store.openStream(ctx, w.at.namespace, after, probeTimeout)
+	probe, err := w.store.openStream(ctx, after, probeTimeout)
 	if err != nil {
 		return nil, err
 	}

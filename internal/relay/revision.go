@@ -24,11 +24,6 @@ type revisionRead struct {
 
 // Revision returns the upstream's revision, from a consistent list of at most one object.
 func (s *Store) Revision(ctx context.Context) (int64, error) {
-	ctx, done, err := s.begin(ctx)
-	if err != nil {
-		return 0, s.fail("revision", err)
-	}
-	defer done()
 	read := s.nextRead()
 	if read == nil {
 		return 0, s.fail("revision", kv.ErrClosed)
@@ -45,7 +40,7 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 func (s *Store) nextRead() *revisionRead {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.next == nil && !s.closed {
+	if s.next == nil && s.ctx.Err() == nil {
 		read := &revisionRead{done: make(chan struct{})}
 		s.next = read
 		s.goroutines.Go(func() { s.readRevision(read) })

@@ -20,13 +20,13 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// StoreConfig configures a Store. Client, Base, Resource, Kind and Prefix are required.
+// StoreConfig configures a Store. Only Loaded, MaxPage and the booleans are optional.
 type StoreConfig struct {
 	// Client is authenticated as the relay itself. It has no overall timeout, which would end watches.
 	Client   *http.Client
-	Base     *url.URL // of the upstream
-	Resource schema.GroupVersionResource
-	Kind     string // of the objects
+	Base     *url.URL                    // of the upstream
+	Resource schema.GroupVersionResource // not events (K3)
+	Kind     string                      // of the objects
 	// Namespaced says that the objects are in namespaces.
 	Namespaced bool
 	// Protobuf asks for application/vnd.kubernetes.protobuf; otherwise the store asks for JSON.
@@ -41,7 +41,7 @@ type StoreConfig struct {
 	Loaded func(first bool, bytes int64)
 	// MaxPage limits the bytes of a page of a list. 0, or more than 1 GiB, means 1 GiB.
 	MaxPage int64
-	Logger  *slog.Logger // nil discards
+	Logger  *slog.Logger
 }
 
 // Store is a read-only [kv.Store] of one resource of an API server.
@@ -50,9 +50,8 @@ type Store struct {
 	logger *slog.Logger
 	codec  codec
 
-	ctx   context.Context // ends when Run ends
-	end   context.CancelCauseFunc
-	ready chan struct{} // closed by Run
+	ctx context.Context // ends with Run; Store.mu is held while it is ended
+	end context.CancelCauseFunc
 
 	history        history
 	tokens         *lru.Cache            // the upstream's continue tokens, by tokenKey
@@ -66,7 +65,6 @@ type Store struct {
 	goroutines sync.WaitGroup
 
 	mu      sync.Mutex
-	closed  bool          // no goroutine may start
 	next    *revisionRead // has not begun; nil while no caller waits for one
 	watches map[*watcher]struct{}
 }
@@ -76,60 +74,30 @@ var _ kv.Store = (*Store)(nil)
 var errReadOnly = errors.New("relay: the store is read-only")
 
 // NewStore returns a Store. It does no I/O.
-func NewStore(config StoreConfig) (*Store, error) {
-	switch {
-	case config.Client == nil || config.Base == nil:
-		return nil, errors.New("relay: StoreConfig.Client or Base is missing")
-	case config.Resource.Version == "" || config.Resource.Resource == "" || config.Kind == "":
-		return nil, fmt.Errorf("relay: resource %v or kind %q is incomplete", config.Resource, config.Kind)
-	case config.Resource.Resource == "events":
-		return nil, errors.New("relay: several events may expire in one revision, and watches of them have no bookmarks")
-	case !strings.HasSuffix(config.Prefix, "/"):
-		return nil, fmt.Errorf("relay: prefix %q does not end in /", config.Prefix)
-	}
+func NewStore(config StoreConfig) *Store {
 	config.MaxPage = min(cmp.Or(config.MaxPage, maxPage), maxPage)
 	s := &Store{
 		config:  config,
-		logger:  cmp.Or(config.Logger, slog.New(slog.DiscardHandler)).With("resource", config.Resource.GroupResource().String()),
+		logger:  config.Logger.With("resource", config.Resource.GroupResource().String()),
 		codec:   newCodec(config),
-		ready:   make(chan struct{}),
 		reading: make(chan struct{}, 1),
 		tokens:  lru.New(keptTokens),
 		watches: make(map[*watcher]struct{}),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	s.resetSilence()
-	return s, nil
+	return s
 }
 
-// Run lets the store's methods proceed and blocks until ctx ends. It returns nil when all goroutines of the store
-// have ended. It may be called once.
+// Run blocks until ctx ends. It returns nil when all goroutines of the store have ended.
 func (s *Store) Run(ctx context.Context) error {
-	close(s.ready)
 	<-ctx.Done()
 	s.mu.Lock()
-	s.closed = true
+	s.end(kv.ErrClosed) // from now on, no goroutine starts
 	s.mu.Unlock()
-	s.end(kv.ErrClosed)
 	s.endWatches(kv.ErrClosed)
 	s.goroutines.Wait()
 	return nil
-}
-
-// begin waits until the store runs. The context that it returns also ends when the store does; the caller
-// calls done afterwards.
-func (s *Store) begin(ctx context.Context) (inner context.Context, done func(), err error) {
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	}
-	if s.ctx.Err() != nil {
-		return nil, nil, kv.ErrClosed
-	}
-	inner, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(kv.ErrClosed) })
-	return inner, func() { stop(); cancel(nil) }, nil
 }
 
 // fail adds the operation and the resource to an error.

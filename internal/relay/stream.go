@@ -25,11 +25,11 @@ type result struct {
 }
 
 // openStream opens a watch of the upstream after a revision. The caller closes it.
-func (s *Store) openStream(ctx context.Context, namespace string, after int64, timeout time.Duration) (*stream, error) {
+func (s *Store) openStream(ctx context.Context, after int64, timeout time.Duration) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	opening := time.AfterFunc(openTimeout, func() { cancel(errNotOpened) })
 	defer opening.Stop()
-	body, err := s.get(ctx, namespace, url.Values{
+	body, err := s.get(ctx, "", url.Values{
 		"watch":               {"true"},
 		"allowWatchBookmarks": {"true"},
 		"resourceVersion":     {strconv.FormatInt(after, 10)},

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -189,9 +190,6 @@ func (u *upstream) mediaType() string {
 
 // RoundTrip implements http.RoundTripper.
 func (u *upstream) RoundTrip(request *http.Request) (*http.Response, error) {
-	if err := request.Context().Err(); err != nil {
-		return nil, err
-	}
 	u.mu.Lock()
 	u.requests = append(u.requests, request.URL.Path+"?"+request.URL.RawQuery)
 	answer := u.answer
@@ -200,6 +198,9 @@ func (u *upstream) RoundTrip(request *http.Request) (*http.Response, error) {
 		if response := answer(request); response != nil {
 			return response, nil
 		}
+	}
+	if err := request.Context().Err(); err != nil {
+		return nil, err
 	}
 	query := request.URL.Query()
 	path, ok := strings.CutPrefix(request.URL.Path, "/base/api/v1/")
@@ -211,7 +212,7 @@ func (u *upstream) RoundTrip(request *http.Request) (*http.Response, error) {
 	case !ok || path != u.resource || request.Header.Get("Accept") != u.mediaType():
 		return u.status(http.StatusNotFound, metav1.StatusReasonNotFound), nil
 	case query.Get("watch") == "true":
-		return u.watch(request.Context(), namespace, query), nil
+		return u.watch(request.Context(), query), nil
 	}
 	return u.list(namespace, query), nil
 }
@@ -319,7 +320,7 @@ func (u *upstream) encodeList(meta wire.ListMeta, items [][]byte) (body []byte) 
 }
 
 // watch answers with a stream.
-func (u *upstream) watch(ctx context.Context, namespace string, query url.Values) *http.Response {
+func (u *upstream) watch(ctx context.Context, query url.Values) *http.Response {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	after, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
@@ -329,7 +330,7 @@ func (u *upstream) watch(ctx context.Context, namespace string, query url.Values
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
 	body, to := io.Pipe()
 	u.opened++
-	w := &watchConnection{upstream: u, namespace: namespace, position: after, cuts: u.cuts, bookmarks: u.bookmarks, to: to,
+	w := &watchConnection{upstream: u, position: after, cuts: u.cuts, bookmarks: u.bookmarks, to: to,
 		ends: time.Duration(seconds) * time.Second, lags: u.lagging == 0 || u.opened%u.lagging == 0}
 	go w.run(ctx)
 	return u.response(http.StatusOK, body)
@@ -338,7 +339,6 @@ func (u *upstream) watch(ctx context.Context, namespace string, query url.Values
 // watchConnection is one open watch.
 type watchConnection struct {
 	*upstream
-	namespace       string
 	position        int64
 	cuts, bookmarks int
 	to              *io.PipeWriter
@@ -399,9 +399,6 @@ func (w *watchConnection) next() (frames [][]byte, wait <-chan struct{}, ended b
 		if c.revision <= w.position || c.revision > seen || len(frames) > 0 && c.revision != w.position+1 {
 			continue
 		}
-		if namespace, _, _ := strings.Cut(c.key, "/"); w.namespace != "" && w.namespace != namespace {
-			continue
-		}
 		w.position = c.revision - 1 // of this revision only
 		event := "MODIFIED"
 		switch {
@@ -454,22 +451,17 @@ func inBothEncodings(t *testing.T, test func(t *testing.T, u *upstream, store *r
 // open runs a store of the upstream until the test ends.
 func (u *upstream) open(t testing.TB) *relay.Store {
 	t.Helper()
-	store := u.newStore(t)
+	store := u.newStore()
 	kvtest.RunUntilEnd(t, store.Run)
 	return store
 }
 
-func (u *upstream) newStore(t testing.TB) *relay.Store {
-	t.Helper()
-	store, err := relay.NewStore(relay.StoreConfig{
+func (u *upstream) newStore() *relay.Store {
+	return relay.NewStore(relay.StoreConfig{
 		Client: u.client, Base: u.base,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: u.resource}, Kind: "ConfigMap", Namespaced: true,
-		Protobuf: u.protobuf, Redefined: u.redefined, Prefix: prefix,
+		Protobuf: u.protobuf, Redefined: u.redefined, Prefix: prefix, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 // text renders the events of a response.

@@ -36,17 +36,16 @@ var (
 	errNotOpened  = fmt.Errorf("upstream has not answered in %v", openTimeout)
 )
 
-// Watch opens one watch of the objects below a prefix, which ends after some minutes; the reader resumes it at
-// the last delivered revision. Only one watch of a prefix may be open.
-func (s *Store) Watch(ctx context.Context, prefix string, after int64) <-chan kv.WatchResponse {
+// Watch opens a watch of all objects, whatever the prefix. It ends after some minutes; the reader resumes it at the last
+// delivered revision.
+func (s *Store) Watch(ctx context.Context, _ string, after int64) <-chan kv.WatchResponse {
 	out := make(chan kv.WatchResponse, watchBuffer)
 	inner, cancel := context.WithCancelCause(ctx)
-	w := &watcher{store: s, prefix: prefix, out: out, cancel: cancel, probeRequested: make(chan struct{}, 1),
-		sent: after, replacements: s.history.mark().replacements}
+	w := &watcher{store: s, out: out, cancel: cancel, probeRequested: make(chan struct{}, 1), sent: after, replacements: s.Replacements()}
 	w.position.Store(after)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.ctx.Err() != nil {
 		cancel(nil)
 		out <- kv.WatchResponse{Err: s.fail("watch", kv.ErrClosed)}
 		close(out)
@@ -81,12 +80,7 @@ func (s *Store) endWatches(reason error) {
 }
 
 // RequestProgress asks each open watch to prove progress.
-func (s *Store) RequestProgress(ctx context.Context) error {
-	_, done, err := s.begin(ctx)
-	if err != nil {
-		return s.fail("request progress", err)
-	}
-	defer done()
+func (s *Store) RequestProgress(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watches {
@@ -101,8 +95,6 @@ func (s *Store) RequestProgress(ctx context.Context) error {
 // watcher is one watch.
 type watcher struct {
 	store          *Store
-	prefix         string
-	at             scope
 	out            chan<- kv.WatchResponse
 	cancel         context.CancelCauseFunc
 	probeRequested chan struct{} // has an element when a probe must begin
@@ -131,31 +123,18 @@ func (w *watcher) sendLast(ctx context.Context, last kv.WatchResponse) {
 // run follows the upstream until the watch ends, and returns why.
 func (w *watcher) run(ctx context.Context) error {
 	s := w.store
-	var err error
-	if w.at, err = s.scopeOf(w.prefix); err == nil && w.at.name != "" {
-		err = fmt.Errorf("watch of the single key %q", w.prefix)
-	}
-	if err != nil {
-		return err
-	}
 	if w.position.Load() < 1 {
 		return kv.ErrCompacted // kube-apiserver starts a watch from 0 at any revision
 	}
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	timeout := watchTimeout + rand.N(watchTimeout)
-	frames, err := w.connect(ctx, timeout)
-	if err != nil {
-		cancel()
-		return err
-	}
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
+	timeout := watchTimeout + rand.N(watchTimeout)
+	frames, err := w.connect(ctx, timeout)
+	if err != nil {
+		return err
+	}
 	events, probed := make(chan result, watchBuffer), make(chan *probeResult)
 	group.Go(func() { frames.copy(ctx, events) })
 	group.Go(func() { w.probes(ctx, probed) })
@@ -185,7 +164,7 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 	_, err := s.Revision(ctx)
 	var frames *stream
 	if err == nil {
-		frames, err = s.openStream(ctx, w.at.namespace, w.position.Load(), timeout)
+		frames, err = s.openStream(ctx, w.position.Load(), timeout)
 		if s.watchRefusal.Store(nil); IsRefusal(err) {
 			s.watchRefusal.Store(&err)
 		}

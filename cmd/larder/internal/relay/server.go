@@ -215,13 +215,10 @@ func (s *Server) serve(u *upstream, resources *registry.Registry, memoryLimit *r
 	if err != nil {
 		return err
 	}
-	u.relay, err = relay.New(relay.Config{
+	u.relay = relay.New(relay.Config{
 		Registry: resources, Client: u.client, Upstream: u.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, MemoryLimit: memoryLimit,
 		CacheNewer: s.config.CacheNewer, ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: u.logger,
 	})
-	if err != nil {
-		return err
-	}
 	last := newDecisionFallback(s.config.ServeStale)
 	health, err := path.NewAuthorizer([]string{"/healthz", "/livez", "/readyz"})
 	if err != nil {
