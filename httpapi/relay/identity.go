@@ -25,11 +25,11 @@ var hopByHop = [...]string{
 // tokenProtocol begins the websocket subprotocol that holds a token.
 const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 
-// endToEnd returns the fields of sent that are forwarded, without the fields that name the user.
+// endToEnd returns the fields of sent that are forwarded, without the fields that name the user. Names are canonical.
 func endToEnd(sent http.Header) http.Header {
 	out := make(http.Header, len(sent))
 	for name, values := range sent {
-		if !namesUser(name) && !slices.ContainsFunc(hopByHop[:], func(known string) bool { return strings.EqualFold(known, name) }) && !httpguts.HeaderValuesContainsToken(sent["Connection"], name) {
+		if !namesUser(name) && !slices.Contains(hopByHop[:], name) && !httpguts.HeaderValuesContainsToken(sent["Connection"], name) {
 			out[name] = values
 		}
 	}
@@ -47,7 +47,7 @@ func endToEnd(sent http.Header) http.Header {
 func asSent(sent http.Header) http.Header {
 	out := endToEnd(sent)
 	for name, values := range sent {
-		if strings.EqualFold(name, "Authorization") || impersonates(name) || name == "Sec-Websocket-Protocol" {
+		if name == "Authorization" || impersonates(name) || name == "Sec-Websocket-Protocol" {
 			out[name] = values
 		}
 	}
@@ -56,20 +56,16 @@ func asSent(sent http.Header) http.Header {
 
 // namesUser reports whether a field holds credentials, impersonates, or is a front proxy's.
 func namesUser(name string) bool {
-	return strings.EqualFold(name, "Authorization") || impersonates(name) || hasPrefix(name, "X-Remote-")
+	return name == "Authorization" || impersonates(name) || strings.HasPrefix(name, "X-Remote-")
 }
 
-func impersonates(name string) bool { return hasPrefix(name, "Impersonate-") }
-
-func hasPrefix(name, prefix string) bool {
-	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
-}
+func impersonates(name string) bool { return strings.HasPrefix(name, "Impersonate-") }
 
 // withoutToken returns the websocket subprotocols that hold no token.
 func withoutToken(protocols []string) (rest []string) {
 	for _, line := range protocols {
 		for protocol := range strings.SplitSeq(line, ",") {
-			if protocol = strings.TrimSpace(protocol); protocol != "" && !hasPrefix(protocol, tokenProtocol) {
+			if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.HasPrefix(strings.ToLower(protocol), tokenProtocol) {
 				rest = append(rest, protocol)
 			}
 		}
@@ -111,18 +107,14 @@ func checkImpersonation(header http.Header) error {
 		return fmt.Errorf("%w: %d names", errIdentity, len(users))
 	}
 	for name, values := range header {
-		switch {
-		case !impersonates(name) && namesUser(name):
-			return fmt.Errorf("%w: header %q", errIdentity, name)
-		case !impersonates(name):
-			continue
-		case name != textproto.CanonicalMIMEHeaderKey(name) || !httpguts.ValidHeaderFieldName(name):
+		if name != textproto.CanonicalMIMEHeaderKey(name) || namesUser(name) && !impersonates(name) {
 			return fmt.Errorf("%w: header %q", errIdentity, name)
 		}
-		for _, value := range values {
-			if textproto.TrimString(value) != value || !httpguts.ValidHeaderFieldValue(value) {
-				return fmt.Errorf("%w: %s %q cannot be sent", errIdentity, name, value)
-			}
+		bad := func(value string) bool {
+			return textproto.TrimString(value) != value || !httpguts.ValidHeaderFieldValue(value)
+		}
+		if impersonates(name) && slices.ContainsFunc(values, bad) {
+			return fmt.Errorf("%w: %s %q cannot be sent", errIdentity, name, values)
 		}
 	}
 	return nil

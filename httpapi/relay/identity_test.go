@@ -175,14 +175,13 @@ func TestNoHeaderReplacesTheImpersonation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sent := make(http.Header)
 		for range rapid.IntRange(0, 8).Draw(t, "fields") {
-			name := rapid.Custom(func(t *rapid.T) string { return names.Draw(t, "name") }).Draw(t, "field")
+			name := http.CanonicalHeaderKey(rapid.Custom(func(t *rapid.T) string { return names.Draw(t, "name") }).Draw(t, "field"))
 			sent[name] = append(sent[name], values.Draw(t, "value"))
 		}
 		token := rapid.StringMatching(`[a-z][a-zA-Z0-9:/%.-]{0,10}`)
 		u := &user.DefaultInfo{Name: token.Draw(t, "user"), Groups: rapid.SliceOfN(token, 0, 3).Draw(t, "groups"), Extra: map[string][]string{"k/e y": {"v"}}}
 		last := &capture{}
-		f := &forwarding{upstream: &url.URL{Scheme: "https", Host: "upstream"}, header: endToEnd(sent)}
-		f.via = transports{impersonate(u, impersonatedOnly{last}), impersonate(u, impersonatedOnly{last})}
+		f := &forwarding{upstream: &url.URL{Scheme: "https", Host: "upstream"}, header: endToEnd(sent), via: impersonate(u, impersonatedOnly{last})}
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		req.Header = sent
 		f.ServeHTTP(httptest.NewRecorder(), req)

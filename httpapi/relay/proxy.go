@@ -31,7 +31,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/internal/invariants"
@@ -52,13 +51,20 @@ type Proxy struct {
 	upstream    *url.URL
 	prefix      string
 	certificate authenticator.Request // nil if client certificates name no users
-	client      transports            // without a credential
-	relay       transports            // with the relay's, for impersonated users
-	own         http.RoundTripper     // with the relay's, for itself
+	client      proxyTransport        // without a credential
+	relay       proxyTransport        // with the relay's
 }
 
-// transports send requests with one credential. A connection over HTTP/2 cannot be upgraded.
-type transports struct{ plain, upgrading http.RoundTripper }
+// proxyTransport sends requests with one credential. A connection over HTTP/2 cannot be upgraded.
+type proxyTransport struct{ plain, upgrading http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t proxyTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Header["Upgrade"] != nil {
+		return t.upgrading.RoundTrip(req)
+	}
+	return t.plain.RoundTrip(req)
+}
 
 // NewProxy returns a Proxy. It does no I/O.
 func NewProxy(config ProxyConfig) (*Proxy, error) {
@@ -79,18 +85,14 @@ func NewProxy(config ProxyConfig) (*Proxy, error) {
 	if config.ClientCAs != nil {
 		p.certificate = x509request.NewDynamic(config.ClientCAs, x509request.CommonNameUserConversion)
 	}
-	if p.client, err = newTransports(rest.AnonymousClientConfig(upstream)); err != nil {
+	if p.client, err = newProxyTransport(rest.AnonymousClientConfig(upstream)); err != nil {
 		return nil, err
 	}
-	if p.relay, err = newTransports(upstream); err != nil {
-		return nil, err
-	}
-	p.own = p.relay.plain
-	p.relay = transports{impersonatedOnly{p.relay.plain}, impersonatedOnly{p.relay.upgrading}}
-	return p, nil
+	p.relay, err = newProxyTransport(upstream)
+	return p, err
 }
 
-func newTransports(config *rest.Config) (t transports, err error) {
+func newProxyTransport(config *rest.Config) (t proxyTransport, err error) {
 	if t.plain, err = TransportFor(config); err != nil {
 		return t, err
 	}
@@ -100,11 +102,9 @@ func newTransports(config *rest.Config) (t transports, err error) {
 	return t, err
 }
 
-func (i impersonatedOnly) WrappedRoundTripper() http.RoundTripper { return i.next }
-
 // CloseIdle closes unused connections to the upstream.
 func (p *Proxy) CloseIdle() {
-	for _, t := range []transports{p.client, p.relay} {
+	for _, t := range []proxyTransport{p.client, p.relay} {
 		utilnet.CloseIdleConnectionsFor(t.plain)
 		utilnet.CloseIdleConnectionsFor(t.upgrading)
 	}
@@ -134,7 +134,7 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 			return
 		}
 		f.header, f.refused = endToEnd(sent), p.refused
-		f.via = transports{impersonate(x.User, p.relay.plain), impersonate(x.User, p.relay.upgrading)}
+		f.via = impersonate(x.User, impersonatedOnly{p.relay})
 	}
 	f.header["Audit-Id"] = []string{x.AuditID}
 	x.Forward(f)
@@ -147,7 +147,7 @@ func (p *Proxy) refused(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	resp, err := p.own.RoundTrip(req)
+	resp, err := p.relay.RoundTrip(req)
 	if err != nil {
 		return false
 	}
@@ -188,7 +188,7 @@ type forwarding struct {
 	upstream *url.URL
 	prefix   string
 	header   http.Header
-	via      transports
+	via      http.RoundTripper
 	refused  func(context.Context) bool // of the Proxy, if the relay's credential is sent
 	long     bool                       // the answer is a watch, a log or the like
 	wrote    atomic.Bool                // the upstream may have the request
@@ -231,10 +231,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
 	quiet := log.New(io.Discard, "", 0) // the client sees that an answer is cut
-	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
-	if httpguts.HeaderValuesContainsToken(req.Header["Connection"], "Upgrade") && req.Header.Get("Upgrade") != "" {
-		proxy.Transport = f.via.upgrading
-	}
+	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if f.refused != nil && resp.StatusCode == http.StatusUnauthorized && f.refused(req.Context()) {
 			return errNotAccepted
@@ -301,9 +298,6 @@ func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 	case err == errNotAccepted || !f.wrote.Load() || req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions:
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 		w.Header().Set("Retry-After", "1")
-	}
-	if req.Context().Err() == nil {
-		klog.V(2).InfoS("The upstream did not answer a request", "err", err, "method", req.Method, "path", req.URL.Path)
 	}
 	responsewriters.WriteRawJSON(int(status.ErrStatus.Code), responsewriters.ErrorToAPIStatus(status), w)
 }
