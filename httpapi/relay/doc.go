@@ -29,9 +29,9 @@
 //   - After the upstream has answered a relay's list or watch with 403, 404 or 405, requests for that resource go through.
 //   - Revisions are the upstream's. A watch misses no event, as package watch guarantees.
 //   - A client's own credential, or none, goes through unchanged. A request with a client certificate goes through
-//     with the relay's credential, which impersonates the certificate's user. Two sets of transports keep them apart:
-//     one has no credential, and the other refuses requests without impersonation. The relay's credential
-//     must not be the client certificate of a front proxy.
+//     with the relay's credential, which impersonates the certificate's user. Two transports keep them apart: one has no
+//     credential, and clients use the other only through impersonatedOnly. The relay's credential must not be the client
+//     certificate of a front proxy.
 //
 // # Locks and goroutines
 //
