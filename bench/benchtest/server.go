@@ -7,6 +7,7 @@ package benchtest
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"sync"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -33,7 +36,7 @@ type Server struct {
 	BreaksOff string
 
 	mu       sync.Mutex
-	objects  map[string]object // by path
+	objects  map[string]json.RawMessage // by path
 	revision int
 	events   int
 	watches  map[*watch]struct{}
@@ -41,13 +44,13 @@ type Server struct {
 }
 
 type watch struct {
-	covers func(path string, o object) bool
+	covers func(path string, o json.RawMessage) bool
 	events chan []byte
 }
 
 // New returns a server with an administrator's token and no objects. The caller starts and closes it.
 func New() *Server {
-	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
+	s := &Server{objects: make(map[string]json.RawMessage), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	return s
@@ -118,7 +121,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "NotFound")
 		return
 	}
-	items := []object{}
+	items := []json.RawMessage{}
 	covers := selection(r)
 	for _, path := range slices.Sorted(maps.Keys(s.objects)) {
 		if covers(path, s.objects[path]) {
@@ -129,7 +132,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 }
 
 // selection returns a function that reports whether a request for a collection selects an object.
-func selection(r *http.Request) func(path string, o object) bool {
+func selection(r *http.Request) func(path string, o json.RawMessage) bool {
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	within := ""
 	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found {
@@ -137,26 +140,22 @@ func selection(r *http.Request) func(path string, o object) bool {
 	}
 	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // other selectors select all
 	shard := strings.Split(r.URL.Query().Get("shardSelector"), "'")                         // hashes of paths, because objects have no UIDs
-	return func(path string, o object) bool {
+	return func(path string, o json.RawMessage) bool {
 		if !strings.Contains(path, "/"+resource+"/") || !strings.Contains(path, "/namespaces/"+within) {
 			return false
 		}
 		if hash := "0x" + sharding.HashField(path); len(shard) > 3 && (sharding.HexLess(hash, shard[1]) || !sharding.HexLess(hash, shard[3])) {
 			return false
 		}
-		spec, _ := o["spec"].(object)
-		name, _ := spec["nodeName"].(string)
-		return !byNode || name == node
+		var pod struct{ Spec struct{ NodeName string } }
+		return !byNode || json.Unmarshal(o, &pod) == nil && pod.Spec.NodeName == node
 	}
 }
 
 func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	sent, err := decode(body)
-	if err != nil {
+	sent, err := decode(r.Body)
+	var named metav1.PartialObjectMetadata
+	if err := errors.Join(err, json.Unmarshal(sent, &named)); err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
@@ -164,9 +163,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	defer s.mu.Unlock()
 	kind := "MODIFIED"
 	if r.Method == http.MethodPost {
-		metadata, _ := sent["metadata"].(object)
-		path += "/" + fmt.Sprint(metadata["name"])
-		kind = "ADDED"
+		path, kind = path+"/"+named.Name, "ADDED"
 	}
 	before, exists := s.objects[path]
 	switch {
@@ -180,40 +177,28 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 		sent = merge(before, sent)
 	}
 	s.revision++
-	s.objects[path] = merge(sent, object{"metadata": object{"resourceVersion": fmt.Sprint(s.revision)}})
+	s.objects[path] = merge(sent, fmt.Appendf(nil, `{"metadata":{"resourceVersion":"%d"}}`, s.revision))
 	s.notifyLocked(kind, path)
 	answer(w, http.StatusOK, s.objects[path])
 }
 
-func decode(body []byte) (object, error) {
-	if len(body) > 0 && body[0] != '{' {
-		typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		if body, err = json.Marshal(typed); err != nil {
-			return nil, err
-		}
+// decode returns an object as JSON.
+func decode(body io.Reader) ([]byte, error) {
+	sent, err := io.ReadAll(body)
+	if err != nil || len(sent) > 0 && sent[0] == '{' {
+		return sent, err
 	}
-	var o object
-	err := json.Unmarshal(body, &o)
-	return o, err
+	typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(sent, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(typed)
 }
 
-// merge returns a copy of a with b merged into it.
-func merge(a, b object) object {
-	merged := maps.Clone(a)
-	if merged == nil {
-		merged = object{}
-	}
-	for key, value := range b {
-		inner, ok := value.(object)
-		if !ok {
-			merged[key] = value
-			continue
-		}
-		old, _ := a[key].(object)
-		merged[key] = merge(old, inner)
+func merge(object, patch []byte) []byte {
+	merged, err := jsonpatch.MergePatch(object, patch)
+	if err != nil {
+		panic(err) // cannot happen for JSON objects
 	}
 	return merged
 }
@@ -244,12 +229,8 @@ func (s *Server) notifyLocked(kind, path string) {
 	}
 }
 
-func eventOf(kind string, o object) []byte {
-	inner, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // cannot happen for maps and strings
-	}
-	return fmt.Appendf(nil, `{"type":%q,"object":%s}`+"\n", kind, inner)
+func eventOf(kind string, o json.RawMessage) []byte {
+	return fmt.Appendf(nil, `{"type":%q,"object":%s}`+"\n", kind, o)
 }
 
 // watch serves one watch until its client disconnects.
@@ -265,9 +246,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 				own.events <- eventOf("ADDED", s.objects[path])
 			}
 		}
-		own.events <- eventOf("BOOKMARK", object{"kind": "Pod", "apiVersion": "v1", "metadata": object{
-			"resourceVersion": fmt.Sprint(s.revision), "annotations": object{"k8s.io/initial-events-end": "true"},
-		}})
+		own.events <- eventOf("BOOKMARK", fmt.Appendf(nil, `{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}`, s.revision))
 	}
 	s.watches[own] = struct{}{}
 	s.mu.Unlock()
