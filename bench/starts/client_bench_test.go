@@ -123,12 +123,12 @@ func fillForClient(ctx context.Context, url string) error {
 	}
 	defer etcd.Close()
 	const services, slices = "/registry/services/specs/", "/registry/endpointslices/"
-	return errors.Join(fill(ctx, etcd, services, clientObjects, func(i int) (pair, error) {
+	return errors.Join(fill(ctx, etcd, services, clientObjects, func(i int) object {
 		s := &corev1.Service{ObjectMeta: metadata(fmt.Sprint("service-", i), i, clientObjects)}
 		s.Spec = corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Type: corev1.ServiceTypeClusterIP, Selector: map[string]string{"app": s.Name}}
 		s.ManagedFields = []metav1.ManagedFieldsEntry{managed("kubectl", "v1", s.CreationTimestamp, podFields)}
-		return key(services, &s.ObjectMeta, bench.EncodeProtobuf(s))
-	}), fill(ctx, etcd, slices, clientObjects, func(i int) (pair, error) {
+		return s
+	}), fill(ctx, etcd, slices, clientObjects, func(i int) object {
 		const endpoints = 50
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metadata(fmt.Sprintf("service-%d-x7k2p", i), i, clientObjects), AddressType: discoveryv1.AddressTypeIPv4}
 		s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprint("service-", i)}
@@ -141,7 +141,7 @@ func fillForClient(ctx context.Context, url string) error {
 				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: fmt.Sprintf("service-%d-%d", i, j), UID: s.UID},
 			})
 		}
-		return key(slices, &s.ObjectMeta, bench.EncodeProtobuf(s))
+		return s
 	}))
 }
 

@@ -1,8 +1,6 @@
 package starts
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -10,6 +8,8 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/larder-io/larder/bench"
@@ -17,28 +17,42 @@ import (
 
 type data struct {
 	id, name string
-	// path and accept are those of the list request. prefix is the prefix of the keys in etcd.
-	path, accept, prefix string
+	// path is the path of the list request, prefix the prefix of the keys in etcd.
+	path, prefix string
 	// item makes the i-th object of n; nil means no objects. stored is a custom resource as a server has
 	// stored it.
-	item func(i, n int, stored []byte) (pair, error)
+	item func(i, n int, stored *unstructured.Unstructured) object
 	// custom means that a CRD must be created first.
 	custom bool
+}
+
+// object is an object of any type.
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// encode returns what servers store.
+func encode(o object) ([]byte, error) {
+	if custom, ok := o.(*unstructured.Unstructured); ok {
+		return custom.MarshalJSON()
+	}
+	return bench.EncodeProtobuf(o), nil
 }
 
 // kinds returns all kinds of data, in the order of their rows.
 func kinds() []*data {
 	const pods, sets, scalers, events = "/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/autoscaling/v2/horizontalpodautoscalers", "/api/v1/events"
 	return []*data{
-		{id: "P0", name: "empty", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/"},
-		{id: "P1", name: "own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(addOwn)},
-		{id: "P2", name: "old", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(addWithoutDefaults)},
-		{id: "P3", name: "replicasets", path: sets, accept: bench.Protobuf, prefix: "/registry/replicasets/", item: replicaSet},
-		{id: "P4", name: "autoscalers", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler},
-		{id: "P5", name: "events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event},
-		{id: "P6", name: "shared", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(nil)},
-		{id: "P7", name: "custom", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: workerWith(nil), custom: true},
-		{id: "P8", name: "custom-old", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: workerWith(lackCustomDefaults), custom: true},
+		{id: "P0", name: "empty", path: pods, prefix: "/registry/pods/"},
+		{id: "P1", name: "own", path: pods, prefix: "/registry/pods/", item: podWith(addOwn)},
+		{id: "P2", name: "old", path: pods, prefix: "/registry/pods/", item: podWith(addWithoutDefaults)},
+		{id: "P3", name: "replicasets", path: sets, prefix: "/registry/replicasets/", item: replicaSet},
+		{id: "P4", name: "autoscalers", path: scalers, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler},
+		{id: "P5", name: "events", path: events, prefix: "/registry/events/", item: event},
+		{id: "P6", name: "shared", path: pods, prefix: "/registry/pods/", item: podWith(nil)},
+		{id: "P7", name: "custom", path: bench.CustomPath("workers"), prefix: workers, item: workerWith(nil), custom: true},
+		{id: "P8", name: "custom-old", path: bench.CustomPath("workers"), prefix: workers, item: workerWith(lackCustomDefaults), custom: true},
 	}
 }
 
@@ -64,11 +78,6 @@ func metadata(name string, i, n int) metav1.ObjectMeta {
 
 // namespace returns the namespace of the i-th of n objects. A namespace has 200 objects.
 func namespace(i, n int) string { return fmt.Sprintf("bench-%d", i%max(1, n/200)) }
-
-// key returns the pair of an object below prefix.
-func key(prefix string, meta *metav1.ObjectMeta, value []byte) (pair, error) {
-	return pair{key: []byte(prefix + meta.Namespace + "/" + meta.Name), value: value}, nil
-}
 
 func managed(manager, apiVersion string, at metav1.Time, fields string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: apiVersion, Time: &at, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
@@ -128,17 +137,17 @@ func addWithoutDefaults(s *corev1.PodSpec, i int) {
 }
 
 // podWith returns a function that makes running pods. change, unless nil, modifies each.
-func podWith(change func(s *corev1.PodSpec, i int)) func(i, n int, _ []byte) (pair, error) {
-	return func(i, n int, _ []byte) (pair, error) {
+func podWith(change func(s *corev1.PodSpec, i int)) func(i, n int, _ *unstructured.Unstructured) object {
+	return func(i, n int, _ *unstructured.Unstructured) object {
 		p := pod(i, n)
 		if change != nil {
 			change(&p.Spec, i)
 		}
-		return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+		return p
 	}
 }
 
-func replicaSet(i, n int, _ []byte) (pair, error) {
+func replicaSet(i, n int, _ *unstructured.Unstructured) object {
 	p, replicas := pod(i, n), int32(1)
 	addOwn(&p.Spec, i)
 	p.Spec.NodeName, p.Spec.Tolerations = "", nil
@@ -147,11 +156,11 @@ func replicaSet(i, n int, _ []byte) (pair, error) {
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels}, Spec: p.Spec},
 	}}
 	set.Annotations = nil
-	return key("/registry/replicasets/", &set.ObjectMeta, bench.EncodeProtobuf(set))
+	return set
 }
 
 // autoscaler is stored as autoscaling/v1, which holds conditions and other metrics in annotations.
-func autoscaler(i, n int, _ []byte) (pair, error) {
+func autoscaler(i, n int, _ *unstructured.Unstructured) object {
 	name, percent, least := fmt.Sprintf("hpa-%d", i), int32(50+i%40), int32(1)
 	a := &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: metadata(name, i, n), Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
 		ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{Kind: "Deployment", Name: name, APIVersion: "apps/v1"},
@@ -163,10 +172,10 @@ func autoscaler(i, n int, _ []byte) (pair, error) {
 		"autoscaling.alpha.kubernetes.io/metrics":    `[{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":80}}]`,
 	}
 	a.ManagedFields = []metav1.ManagedFieldsEntry{managed("kubectl", "autoscaling/v1", a.CreationTimestamp, podFields)}
-	return key("/registry/horizontalpodautoscalers/", &a.ObjectMeta, bench.EncodeProtobuf(a))
+	return a
 }
 
-func event(i, n int, _ []byte) (pair, error) {
+func event(i, n int, _ *unstructured.Unstructured) object {
 	const fields = `{"f:count":{},"f:firstTimestamp":{},"f:involvedObject":{},"f:lastTimestamp":{},"f:message":{},"f:reason":{},"f:source":{"f:component":{}},"f:type":{}}`
 	subject := fmt.Sprintf("pod-%d", i)
 	e := &corev1.Event{
@@ -180,7 +189,7 @@ func event(i, n int, _ []byte) (pair, error) {
 	}
 	e.FirstTimestamp, e.LastTimestamp = e.CreationTimestamp, e.CreationTimestamp
 	e.ManagedFields = []metav1.ManagedFieldsEntry{managed("kube-scheduler", "v1", e.CreationTimestamp, fields)}
-	return key("/registry/events/", &e.ObjectMeta, bench.EncodeProtobuf(e))
+	return e
 }
 
 // workers is the prefix of the custom resources that bench.DefineWorkers defines.
@@ -191,34 +200,22 @@ func lackCustomDefaults(spec, container map[string]any) {
 	delete(container, "imagePullPolicy")
 }
 
-// workerWith returns a function that copies an object that a server has stored, with a new name and value. change,
-// unless nil, modifies each copy.
-func workerWith(change func(spec, container map[string]any)) func(i, n int, stored []byte) (pair, error) {
-	return func(i, n int, stored []byte) (pair, error) {
-		var object struct {
-			APIVersion string         `json:"apiVersion"`
-			Kind       string         `json:"kind"`
-			Metadata   map[string]any `json:"metadata"`
-			Spec       map[string]any `json:"spec"`
-		}
-		if err := json.Unmarshal(stored, &object); err != nil {
-			return pair{}, fmt.Errorf("starts: a stored custom resource: %w", err)
-		}
-		containers, _ := object.Spec["containers"].([]any)
-		if len(containers) == 0 || object.Metadata == nil {
-			return pair{}, errors.New("starts: a stored custom resource has no metadata or no containers")
-		}
-		container, _ := containers[0].(map[string]any)
+// workerWith returns a function that copies a custom resource, with a new name and value. change, unless nil, modifies
+// each copy. The resource must have a container, as the one of bench.DefineWorkers.
+func workerWith(change func(spec, container map[string]any)) func(i, n int, stored *unstructured.Unstructured) object {
+	return func(i, n int, stored *unstructured.Unstructured) object {
+		o, meta := stored.DeepCopy(), metadata(fmt.Sprintf("worker-%d", i), i, n)
+		o.SetName(meta.Name)
+		o.SetNamespace(meta.Namespace)
+		o.SetUID(meta.UID)
+		o.SetCreationTimestamp(meta.CreationTimestamp)
+		spec := o.Object["spec"].(map[string]any)
+		container := spec["containers"].([]any)[0].(map[string]any)
 		env, _ := container["env"].([]any)
 		container["env"] = append(env, map[string]any{"name": "INSTANCE", "value": fmt.Sprintf("instance-%d", i)})
 		if change != nil {
-			change(object.Spec, container)
+			change(spec, container)
 		}
-		meta := metadata(fmt.Sprintf("worker-%d", i), i, n)
-		for name, value := range map[string]any{"name": meta.Name, "namespace": meta.Namespace, "uid": meta.UID, "creationTimestamp": meta.CreationTimestamp} {
-			object.Metadata[name] = value
-		}
-		// Servers also write members in this order and a newline at the end.
-		return key(workers, &meta, append(bench.EncodeJSON(object), '\n'))
+		return o
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/larder-io/larder/bench"
@@ -99,14 +100,14 @@ func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) e
 			return fmt.Errorf("%s: %w", kind, err)
 		}
 	}
-	var stored []byte
+	stored := &unstructured.Unstructured{}
 	if d.custom {
-		if stored, err = value(ctx, etcd, workers+"bench-0/worker-0"); err != nil {
+		if err := read(ctx, etcd, workers+"bench-0/worker-0", stored); err != nil {
 			return err
 		}
 	}
 	if d.item != nil {
-		if err := fill(ctx, etcd, d.prefix, c.Objects, func(i int) (pair, error) { return d.item(i, c.Objects, stored) }); err != nil {
+		if err := fill(ctx, etcd, d.prefix, c.Objects, func(i int) object { return d.item(i, c.Objects, stored) }); err != nil {
 			return err
 		}
 	}
@@ -174,9 +175,13 @@ func compare(first, r *bench.Result) {
 // after it is ready.
 func list(ctx context.Context, server *testservers.Server, d *data) (size int64, err error) {
 	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
+	accept := bench.Protobuf
+	if d.custom {
+		accept = bench.JSON
+	}
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, pause, longest, true, func(ctx context.Context) (bool, error) {
-		size, last = server.Target.Fetch(ctx, bench.Request{Path: d.path, Accept: d.accept}, io.Discard)
+		size, last = server.Target.Fetch(ctx, bench.Request{Path: d.path, Accept: accept}, io.Discard)
 		switch {
 		case last == nil:
 			return true, nil
@@ -191,21 +196,23 @@ func list(ctx context.Context, server *testservers.Server, d *data) (size int64,
 	return size, err
 }
 
-type pair struct{ key, value []byte }
-
-func value(ctx context.Context, etcd *clientv3.Client, key string) ([]byte, error) {
+// read reads a custom resource from etcd.
+func read(ctx context.Context, etcd *clientv3.Client, key string, o *unstructured.Unstructured) error {
 	answer, err := etcd.Get(ctx, key)
 	if err == nil && len(answer.Kvs) != 1 {
 		err = fmt.Errorf("etcd has no %s", key)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("starts: %w", err)
+	if err == nil {
+		err = o.UnmarshalJSON(answer.Kvs[0].Value)
 	}
-	return answer.Kvs[0].Value, nil
+	if err != nil {
+		return fmt.Errorf("starts: %w", err)
+	}
+	return nil
 }
 
-// fill writes n pairs, many in each transaction, and checks their number below prefix.
-func fill(ctx context.Context, etcd *clientv3.Client, prefix string, n int, item func(i int) (pair, error)) error {
+// fill writes n objects, many in each transaction, and checks their number below prefix.
+func fill(ctx context.Context, etcd *clientv3.Client, prefix string, n int, item func(i int) object) error {
 	const (
 		each    = 64 // in a transaction: etcd's limits are 128, and 1.5 MB
 		clients = 4
@@ -216,11 +223,12 @@ func fill(ctx context.Context, etcd *clientv3.Client, prefix string, n int, item
 		writing.Go(func() error {
 			var puts []clientv3.Op
 			for i := first; i < min(first+each, n); i++ {
-				p, err := item(i)
+				o := item(i)
+				value, err := encode(o)
 				if err != nil {
 					return err
 				}
-				puts = append(puts, clientv3.OpPut(string(p.key), string(p.value)))
+				puts = append(puts, clientv3.OpPut(prefix+o.GetNamespace()+"/"+o.GetName(), string(value)))
 			}
 			_, err := etcd.Txn(within).Then(puts...).Commit()
 			return err
