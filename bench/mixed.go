@@ -23,15 +23,12 @@ const (
 	ListNode  = "list node"
 )
 
-// share is one kind of request of the mixed load. n is a random number for the request.
-type share struct {
+// mixedRequests lists the kinds of requests. Their weights are percentages. call gets a random number for the request.
+var mixedRequests = []struct {
 	name   string
 	weight int
 	call   func(c *MixedConfig, i int, n uint64) Request
-}
-
-// mixedRequests lists the kinds of requests. Their weights are percentages.
-var mixedRequests = []share{
+}{
 	{GetPod, 50, func(c *MixedConfig, _ int, n uint64) Request { return Request{Path: c.pod(n), Accept: Protobuf} }},
 	{ListNode, 20, func(c *MixedConfig, _ int, n uint64) Request {
 		return Request{Path: c.Seed.NodeSelection(below(n, c.Seed.Nodes)) + "&resourceVersion=0", Accept: Protobuf}

@@ -168,13 +168,10 @@ func spread(values []bench.Value) (median float64, text string) {
 	return median, text
 }
 
-// seriesHead are the columns of CSV. Latencies are in milliseconds.
-var seriesHead = []string{"result", "round", "second", "ops", "errors", "timeouts", "refused", "p50_ms", "p99_ms"}
-
 // CSV writes the counts of each second.
 func (r *Report) CSV(w io.Writer) error {
 	out := csv.NewWriter(w)
-	rows := [][]string{seriesHead}
+	rows := [][]string{{"result", "round", "second", "ops", "errors", "timeouts", "refused", "p50_ms", "p99_ms"}}
 	milliseconds := func(d time.Duration) string { return strconv.FormatFloat(float64(d)/1e6, 'f', 3, 64) }
 	for _, result := range r.Results {
 		for i := range result.Series {

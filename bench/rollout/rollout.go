@@ -116,20 +116,17 @@ func (r *run) start(ctx context.Context) (err error) {
 	if err := os.WriteFile(r.kwokConfig(), []byte(kwokText), 0o600); err != nil {
 		return err
 	}
-	kubeconfigs := make(map[string]string)
-	for name, user := range map[string]string{controllerManager: "system:kube-controller-manager", scheduler: "system:kube-scheduler", kwok: "kwok"} {
-		if kubeconfigs[name], err = r.started.Kubeconfig(r.server, user); err != nil {
-			return err
-		}
-	}
 	r.beside = []*testservers.Server{r.started.Etcd()}
-	arguments := r.arguments(kubeconfigs)
-	for _, name := range []string{controllerManager, scheduler, kwok} {
-		p, err := r.started.StartBeside(name, filepath.Join(r.config.Programs, name), arguments[name])
+	for _, p := range r.programs() {
+		kubeconfig, err := r.started.Kubeconfig(r.server, p.user)
 		if err != nil {
 			return err
 		}
-		r.beside = append(r.beside, p)
+		server, err := r.started.StartBeside(p.name, filepath.Join(r.config.Programs, p.name), append(p.args, "--kubeconfig="+kubeconfig))
+		if err != nil {
+			return err
+		}
+		r.beside = append(r.beside, server)
 	}
 	r.server.Target.Beside = nil
 	for _, p := range r.beside {
@@ -344,20 +341,23 @@ func complete(dir string) error {
 	return nil
 }
 
-// arguments returns the arguments of the programs. Request limits are higher than the defaults, as in clusters with
-// many nodes.
-func (r *run) arguments(kubeconfigs map[string]string) map[string][]string {
+// program is a program beside the server, with its user and arguments.
+type program struct {
+	name, user string
+	args       []string
+}
+
+// programs returns the programs in the order of their start. Request limits are higher than the defaults, as in
+// clusters with many nodes.
+func (r *run) programs() []program {
 	fast := []string{"--kube-api-qps=200", "--kube-api-burst=400", "--leader-elect=false", "--secure-port=0"}
-	return map[string][]string{
-		controllerManager: append([]string{
-			"--kubeconfig=" + kubeconfigs[controllerManager], "--use-service-account-credentials",
+	return []program{
+		{controllerManager, "system:kube-controller-manager", append([]string{
+			"--use-service-account-credentials", "--allocate-node-cidrs=false", "--configure-cloud-routes=false",
 			"--service-account-private-key-file=" + r.started.SigningKey(), "--root-ca-file=" + r.started.CAFile(),
-			"--allocate-node-cidrs=false", "--configure-cloud-routes=false",
-		}, fast...),
-		scheduler: append([]string{"--kubeconfig=" + kubeconfigs[scheduler]}, fast...),
-		kwok: {
-			"--kubeconfig=" + kubeconfigs[kwok], "--config=" + r.kwokConfig(), "--config=" + filepath.Join(r.config.Programs, stages),
-		},
+		}, fast...)},
+		{scheduler, "system:kube-scheduler", fast},
+		{kwok, "kwok", []string{"--config=" + r.kwokConfig(), "--config=" + filepath.Join(r.config.Programs, stages)}},
 	}
 }
 
