@@ -18,6 +18,9 @@ const (
 	HTTP1 = "h1"
 )
 
+// protocols holds the names of the protocols in results.
+var protocols = map[string]string{HTTP2: "HTTP/2", HTTP1: "HTTP/1.1"}
+
 // Config configures the simulated clusters.
 type Config struct {
 	testservers.Trials
@@ -40,7 +43,7 @@ func (c *Config) check() error {
 		return errors.New("cluster: --duration must be more than 0")
 	}
 	for _, p := range c.Protocols {
-		if p != HTTP1 && p != HTTP2 {
+		if protocols[p] == "" {
 			return fmt.Errorf("cluster: --protocol=%s: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
@@ -75,7 +78,7 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 	}
 	for _, protocol := range c.Protocols {
 		found, err := c.Each(func(kind string, _ int) ([]*bench.Result, error) {
-			run := &trial{config: c, started: servers, dataset: w, kind: kind, byHTTP2: protocol == HTTP2}
+			run := &trial{config: c, started: servers, dataset: w, kind: kind, protocol: protocol}
 			err := run.run(ctx)
 			return run.results, err
 		})
@@ -106,23 +109,18 @@ func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size
 
 // trial is one simulation at one server.
 type trial struct {
-	config  *Config
-	started *testservers.Servers
-	dataset *dataset
-	kind    string
-	byHTTP2 bool
-	results []*bench.Result
+	config         *Config
+	started        *testservers.Servers
+	dataset        *dataset
+	kind, protocol string
+	results        []*bench.Result
 
 	server     *testservers.Server
 	simulation *simulation
 }
 
 func (t *trial) name() string {
-	protocol := "HTTP/1.1"
-	if t.byHTTP2 {
-		protocol = "HTTP/2"
-	}
-	return fmt.Sprintf("%s: %d nodes, %s", t.kind, t.dataset.nodes, protocol)
+	return fmt.Sprintf("%s: %d nodes, %s", t.kind, t.dataset.nodes, protocols[t.protocol])
 }
 
 // Time limits of a run.
@@ -146,7 +144,7 @@ func (t *trial) run(ctx context.Context) (err error) {
 	if churn < 0 {
 		churn = float64(t.dataset.nodes) / 250 // with ten pods on each node, a pod lives for 40 minutes
 	}
-	t.simulation = newSimulation(ctx, t.dataset, t.started, t.server.Target.Address(), t.byHTTP2, churn)
+	t.simulation = newSimulation(ctx, t.dataset, t.started, t.server.Target.Address(), t.protocol == HTTP2, churn)
 	defer t.simulation.close()
 	for _, step := range []func(context.Context) error{t.open, t.steady, t.restart} {
 		if err := step(ctx); err != nil {

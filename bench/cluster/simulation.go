@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
@@ -175,9 +174,6 @@ const (
 // retryAfter is how long a component waits after a failure.
 const retryAfter = 500 * time.Millisecond
 
-// errGaveUp is the error of a request that a retry cannot help.
-var errGaveUp = errors.New("cluster: the request cannot succeed")
-
 // send calls exchange and discards the response.
 func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() bench.Request) error {
 	_, err := sim.exchange(kind, due, c, build)
@@ -200,18 +196,16 @@ func (sim *simulation) exchange(kind requestKind, due time.Time, c *client, buil
 		if sim.over.Err() != nil {
 			return nil, sim.over.Err()
 		}
-		code := bench.StatusOf(err)
-		if err != nil && (code == http.StatusConflict && kind != podCreation || code == http.StatusNotFound) {
-			// Not a failure: a component reads the object again, or has nothing left to do.
-			at.record(kind, time.Since(due), code, nil)
-		} else {
-			at.record(kind, time.Since(due), code, err)
+		code, failure := bench.StatusOf(err), err
+		if code == http.StatusConflict && kind != podCreation || code == http.StatusNotFound {
+			failure = nil // a component reads the object again, or has nothing left to do
 		}
+		at.record(kind, time.Since(due), code, failure)
 		switch {
 		case err == nil:
 			return body, nil
 		case code == http.StatusNotFound, code == http.StatusConflict && kind == podCreation, code == http.StatusUnprocessableEntity, code == http.StatusBadRequest:
-			return nil, fmt.Errorf("%w: %w", errGaveUp, err)
+			return nil, err // a retry cannot help
 		}
 		if bench.Sleep(sim.over, retryAfter) != nil {
 			return nil, sim.over.Err()
