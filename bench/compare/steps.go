@@ -219,32 +219,27 @@ func (c *Comparison) hold(spec *Row, do func(context.Context, *bench.Target, ben
 }
 
 func (c *Comparison) writes() step {
-	var specs []*Row
-	for i, verb := range bench.Verbs {
-		specs = append(specs, withRate(27+i, verb+" of a ConfigMap, 16 clients"))
-	}
-	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
-			Namespace: "bench-writes", Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
-		})
-	}})
+	return c.writeStep(27, bench.Verbs, " of a ConfigMap, 16 clients", 1000, func(ctx context.Context, t *bench.Target, load bench.Load) ([]*bench.Result, error) {
+		return bench.Write(ctx, t, bench.WriteConfig{Namespace: "bench-writes", Load: load})
+	})
 }
 
 func (c *Comparison) components() step {
-	var specs []*Row
-	for i, name := range bench.ComponentWrites() {
-		specs = append(specs, withRate(46+i, name+", 16 clients"))
-	}
-	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
-		return bench.Components(ctx, c.servers[kind].Target, bench.ComponentsConfig{
-			Namespace: "bench-components", Nodes: 100, Load: bench.Load{Operations: c.ops(kind, 500, 500), Clients: 16},
-		})
-	}})
+	return c.writeStep(46, bench.ComponentWrites(), ", 16 clients", 500, func(ctx context.Context, t *bench.Target, load bench.Load) ([]*bench.Result, error) {
+		return bench.Components(ctx, t, bench.ComponentsConfig{Namespace: "bench-components", Nodes: 100, Load: load})
+	})
 }
 
-// withRate returns a row with the CPU time per operation and the operations per second.
-func withRate(number int, work string) *Row {
-	return row(fmt.Sprintf("B%d", number), work, Figure{Unit: PerSecond, of: (*bench.Result).Rate})
+// writeStep returns a step of several kinds of writes. The ids of its rows begin at first. Each row has the CPU time per
+// operation and the operations per second.
+func (c *Comparison) writeStep(first int, kinds []string, of string, count int, run func(context.Context, *bench.Target, bench.Load) ([]*bench.Result, error)) step {
+	var rows []*Row
+	for i, name := range kinds {
+		rows = append(rows, row(fmt.Sprintf("B%d", first+i), name+of, Figure{Unit: PerSecond, of: (*bench.Result).Rate}))
+	}
+	return c.undisturbed(step{rows: rows, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+		return run(ctx, c.servers[kind].Target, bench.Load{Operations: c.ops(kind, count, count), Clients: 16})
+	}})
 }
 
 func (c *Comparison) patches() step {
