@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"os"
 	"runtime"
@@ -85,7 +86,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	}
 	server := &fasthttp.Server{
 		Handler: s.handle, NoDefaultServerHeader: true, NoDefaultDate: true, ReadBufferSize: 8 << 10, WriteBufferSize: 16 << 10,
-		TCPKeepalive: true, Logger: quiet{},
+		TCPKeepalive: true, Logger: log.New(io.Discard, "", 0), // fasthttp logs connections that clients close early
 	}
 	secured := tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, DynamicRecordSizingDisabled: true})
 	ended := make(chan error, 1)
@@ -104,12 +105,6 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	return errors.Join(server.ShutdownWithContext(patience), <-ended)
 }
-
-// quiet drops fasthttp's log messages about connections that clients closed early.
-type quiet struct{}
-
-// Printf implements fasthttp.Logger.
-func (quiet) Printf(string, ...any) {}
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if ctx.IsPatch() {
