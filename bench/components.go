@@ -25,43 +25,40 @@ type ComponentsConfig struct {
 	versions map[string]string // resourceVersions of Leases by name; updates of Leases always have one
 }
 
-// componentWrites lists the kinds in the order in which they are sent. Later writes change objects that earlier
-// writes created.
-var componentWrites = []struct {
-	name  string
-	call  func(c *ComponentsConfig, i int) Request
-	reads bool // whether to read the versions of the Leases first
-}{
-	{"node creation", func(c *ComponentsConfig, i int) Request { return Post("/api/v1/nodes", Node(c.node(i))) }, false},
-	{"node status, strategic merge patch", (*ComponentsConfig).patchNodeStatus, false},
-	{"Lease creation", func(c *ComponentsConfig, i int) Request {
-		return Post(leases, Lease(corev1.NamespaceNodeLease, c.node(i), ""))
-	}, false},
-	{"Lease renewal, update", func(c *ComponentsConfig, i int) Request {
-		return Put(leases+"/"+c.node(i), Lease(corev1.NamespaceNodeLease, c.node(i), c.versions[c.node(i)]))
-	}, true},
-	{"pod creation", func(c *ComponentsConfig, i int) Request { return Post(c.path("pods"), c.pod(i)) }, false},
-	{"binding", (*ComponentsConfig).bind, false},
-	{"pod status, strategic merge patch", func(c *ComponentsConfig, i int) Request {
-		return StrategicPatch(c.podPath(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
-	}, false},
-	{"pod update", (*ComponentsConfig).updatePod, false},
-	{"pod apply", (*ComponentsConfig).applyPod, false},
-	{"event creation", func(c *ComponentsConfig, i int) Request { return Post(c.path("events"), c.event(i)) }, false},
-	{"event count, strategic merge patch", func(c *ComponentsConfig, i int) Request {
-		e := c.event(i)
-		return StrategicPatch(c.path("events")+"/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
-	}, false},
-	{"deployment creation", func(c *ComponentsConfig, i int) Request { return Post(c.deployments(), c.deployment(i)) }, false},
-	{"deployment status, update", (*ComponentsConfig).updateDeploymentStatus, false},
-	{"pod deletion", func(c *ComponentsConfig, i int) Request {
-		return Typed(http.MethodDelete, c.podPath(i)+"?gracePeriodSeconds=0", "", nil)
-	}, false},
+// kinds lists the kinds of writes in the order in which they are sent. Later writes change objects that earlier writes
+// created. readLeases sets the versions.
+func (c *ComponentsConfig) kinds(readLeases func() error) []writeKind {
+	return []writeKind{
+		{name: "node creation", request: func(i int) Request { return Post("/api/v1/nodes", Node(c.node(i))) }},
+		{name: "node status, strategic merge patch", request: c.patchNodeStatus},
+		{name: "Lease creation", request: func(i int) Request { return Post(leases, Lease(corev1.NamespaceNodeLease, c.node(i), "")) }},
+		{name: "Lease renewal, update", prepare: readLeases, request: func(i int) Request {
+			return Put(leases+"/"+c.node(i), Lease(corev1.NamespaceNodeLease, c.node(i), c.versions[c.node(i)]))
+		}},
+		{name: "pod creation", request: func(i int) Request { return Post(c.path("pods"), c.pod(i)) }},
+		{name: "binding", request: c.bind},
+		{name: "pod status, strategic merge patch", request: func(i int) Request {
+			return StrategicPatch(c.podPath(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
+		}},
+		{name: "pod update", request: c.updatePod},
+		{name: "pod apply", request: c.applyPod},
+		{name: "event creation", request: func(i int) Request { return Post(c.path("events"), c.event(i)) }},
+		{name: "event count, strategic merge patch", request: func(i int) Request {
+			e := c.event(i)
+			return StrategicPatch(c.path("events")+"/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
+		}},
+		{name: "deployment creation", request: func(i int) Request { return Post(c.deployments(), c.deployment(i)) }},
+		{name: "deployment status, update", request: c.updateDeploymentStatus},
+		{name: "pod deletion", request: func(i int) Request {
+			return Typed(http.MethodDelete, c.podPath(i)+"?gracePeriodSeconds=0", "", nil)
+		}},
+	}
 }
 
 // ComponentWrites names the kinds of writes, in the order of the results of Components.
 func ComponentWrites() []string {
-	return sequence(len(componentWrites), func(i int) string { return componentWrites[i].name })
+	kinds := (&ComponentsConfig{}).kinds(nil)
+	return sequence(len(kinds), func(i int) string { return kinds[i].name })
 }
 
 // Components sends each kind of write Operations times and returns one Result for each. It deletes the pods and leaves
@@ -80,18 +77,10 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 			return nil, err
 		}
 	}
-	var kinds []writeKind
-	for _, w := range componentWrites {
-		k := writeKind{name: w.name, request: func(i int) Request { return w.call(&c, i) }}
-		if w.reads {
-			k.prepare = func() (err error) {
-				c.versions, err = t.revisions(ctx, leases)
-				return err
-			}
-		}
-		kinds = append(kinds, k)
-	}
-	return l.inTurn(ctx, t, kinds)
+	return l.inTurn(ctx, t, c.kinds(func() (err error) {
+		c.versions, err = t.revisions(ctx, leases)
+		return err
+	}))
 }
 
 const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
