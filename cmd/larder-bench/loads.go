@@ -276,25 +276,18 @@ func openCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-type loadFlags struct {
-	load     *bench.Load
-	count    string // name of the flag with the number of operations
-	stages   string
-	duration time.Duration
-}
-
 // addLoad adds the flags of a load; rated adds --rate. The caller adds the flag count, the number of operations. A
 // PreRunE sets the plan of the load.
 func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) {
-	f, flags := &loadFlags{load: l, count: count}, cmd.Flags()
+	flags := cmd.Flags()
 	addClients(cmd, &l.Clients)
 	if rated {
 		addRate(cmd, &l.Rate)
 	}
-	flags.StringVar(&f.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
-	flags.DurationVar(&f.duration, "duration", 0, "time to run the load, instead of a number of operations")
+	plan := flags.String("stages", "", "`plan` of the load: "+stages.Syntax)
+	duration := flags.Duration("duration", 0, "time to run the load, instead of a number of operations")
 	flags.DurationVar(&l.Warmup, "warmup", 0, "time to run the load at its initial level before anything is measured")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.plan(cmd) }
+	cmd.PreRunE = func(*cobra.Command, []string) error { return setPlan(flags, l, count, *plan, *duration) }
 }
 
 func addClients(cmd *cobra.Command, clients *int) {
@@ -305,29 +298,29 @@ func addRate(cmd *cobra.Command, rate *float64) {
 	cmd.Flags().Float64Var(rate, "rate", 0, "operations per second of all clients (open loop); 0 sends each request when the previous one has ended (closed loop)")
 }
 
-func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
-	l, given := f.load, cmd.Flags().Changed("clients")
+// setPlan sets the plan of a load from --stages or --duration.
+func setPlan(flags *pflag.FlagSet, l *bench.Load, count, plan string, duration time.Duration) (err error) {
 	switch {
-	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
+	case l.Warmup < 0 || duration < 0 || l.Rate < 0:
 		return errors.New("--warmup, --duration and --rate cannot be negative")
 	case l.Operations < 1:
-		return fmt.Errorf("--%s must be at least 1, is %d", f.count, l.Operations)
-	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
+		return fmt.Errorf("--%s must be at least 1, is %d", count, l.Operations)
+	case plan != "" && (duration != 0 || flags.Changed("rate")):
 		return errors.New("--stages sets the rate and the length of the load: omit --duration and --rate")
-	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
-		return fmt.Errorf("--stages and --duration set the length of the load: omit --%s", f.count)
-	case f.stages == "" && f.duration > 0 && l.Rate > 0:
-		l.Plan = stages.Constant(true, f.duration, l.Rate)
-	case f.stages == "" && f.duration > 0:
-		l.Plan = stages.Constant(false, f.duration, float64(l.Clients))
-	case f.stages != "":
-		if l.Plan, err = stages.Parse(f.stages); err != nil {
+	case (plan != "" || duration != 0) && flags.Changed(count):
+		return fmt.Errorf("--stages and --duration set the length of the load: omit --%s", count)
+	case plan == "" && duration > 0 && l.Rate > 0:
+		l.Plan = stages.Constant(true, duration, l.Rate)
+	case plan == "" && duration > 0:
+		l.Plan = stages.Constant(false, duration, float64(l.Clients))
+	case plan != "":
+		if l.Plan, err = stages.Parse(plan); err != nil {
 			return fmt.Errorf("--stages: %w", err)
 		}
 		if l.Plan.Open {
 			return nil
 		}
-		if given {
+		if flags.Changed("clients") {
 			return errors.New("--stages sets the number of clients: omit --clients, or plan rates, which end in /s")
 		}
 		l.Clients = int(l.Plan.Most())
