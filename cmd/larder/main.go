@@ -25,6 +25,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	_ "time/tzdata" // the time zones of CronJobs, on machines without a database of them
 
 	"github.com/spf13/cobra"
 

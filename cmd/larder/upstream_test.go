@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -33,6 +36,28 @@ func TestUpstreamFlags(t *testing.T) {
 				t.Errorf("--%s: deprecated %q, hidden %v; want %q, %v", want.Name, got.Deprecated, got.Hidden, want.Deprecated, want.Hidden)
 			}
 		})
+	}
+}
+
+// TestUpstreamPackagesAreLinked checks that Larder links every package of kube-apiserver but those of its command line
+// and of its version metric. Some packages have effects by being linked: log formats, metrics, time zones of CronJobs.
+func TestUpstreamPackagesAreLinked(t *testing.T) {
+	linked := func(program string) []string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", program).Output()
+		if err != nil {
+			t.Fatalf("go list %s: %v", program, err)
+		}
+		return strings.Fields(string(out))
+	}
+	const upstreamProgram = "k8s.io/kubernetes/cmd/kube-apiserver"
+	own := append(linked("."), upstreamProgram, upstreamProgram+"/app",
+		"k8s.io/component-base/cli", "k8s.io/component-base/cli/globalflag", "k8s.io/component-base/version/verflag",
+		"k8s.io/component-base/metrics/prometheus/version")
+	for _, name := range linked(upstreamProgram) {
+		if !slices.Contains(own, name) {
+			t.Errorf("%s is not linked", name)
+		}
 	}
 }
 
