@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/util/peerproxy"
 
 	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/relay"
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
@@ -45,6 +45,9 @@ func (r *router) route(x *apiCall) {
 		return
 	}
 	i, ok := r.table.Load().Lookup(&x.Request)
+	if ok && x.LacksName() { // the handler rejects it, even if a field selector has a name: it was authorized as a list
+		x.Verb, x.Name = request.VerbOf(x.Method), ""
+	}
 	switch {
 	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/") || x.APIPrefix == "apis" && x.Group == "":
 		// "//api/..." and "/apis//...": authorized as a resource, but not routed as one
@@ -54,8 +57,6 @@ func (r *router) route(x *apiCall) {
 		r.noEndpoint(x)
 	case !i.Permits(&x.Request):
 		r.noMethod(x, i)
-	case x.LacksName(): // even if a field selector has a name: it was authorized as a list
-		x.Fail(apierrors.NewBadRequest("name must be provided"))
 	case i.View != nil && r.reader.read(x, &i.Resource):
 	case i.Writes != nil && i.Writes.Serves(x.Verb):
 		write(x, i.Writes)

@@ -291,12 +291,17 @@ func TestReadsAreInUpstreamsMetrics(t *testing.T) {
 	samples := []string{
 		total("200", "resource", "GET"), total("404", "resource", "GET"), total("200", "namespace", "LIST"),
 		total("200", "cluster", "LIST"), total("400", "cluster", "LIST"), total("200", "namespace", "WATCH"),
+		`apiserver_request_total{code="400",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="log",verb="CONNECT",version="v1"}`,
+		`apiserver_request_total{code="400",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="status",verb="GET",version="v1"}`,
 	}
 	var before []float64
 	for _, s := range samples {
 		before = append(before, count(s))
 	}
-	for _, path := range []string{configmaps + "/one", configmaps + "/none", configmaps, "/api/v1/configmaps", "/api/v1/configmaps?limit=x", configmaps + "?watch=1&timeoutSeconds=1"} {
+	for _, path := range []string{
+		configmaps + "/one", configmaps + "/none", configmaps, "/api/v1/configmaps", "/api/v1/configmaps?limit=x", configmaps + "?watch=1&timeoutSeconds=1",
+		defaultNS + "pods//log", defaultNS + "pods//status",
+	} {
 		p.ours.call(t, get(path))
 	}
 	for i, s := range samples {

@@ -148,9 +148,6 @@ func (e *Endpoint) Permits(r *request.Request) bool {
 		return e.connect[r.Method] != nil
 	}
 	verb := r.Verb
-	if r.LacksName() {
-		verb = request.VerbOf(r.Method)
-	}
 	if r.VerbInPath || verb == "watch" || verb == "list" || verb == "get" {
 		return r.Method == http.MethodGet && e.serves(verb)
 	}
