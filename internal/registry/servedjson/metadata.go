@@ -71,7 +71,7 @@ func (w *walker) metadata(d *Document) bool {
 		}
 		return false
 	})
-	if ok && d.revision.to == 0 {
+	if d.revision.to == 0 {
 		from := w.at - 1
 		d.revision, d.before, d.after = span{from, from}, `,"resourceVersion":"`, `"`
 	}

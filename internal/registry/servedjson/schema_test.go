@@ -326,12 +326,13 @@ func shelves() *structuralschema.Structural {
 		"spec":     one,
 		"rows":     {Items: &one},
 		"metadata": {Properties: map[string]structuralschema.Structural{"name": {}}},
+		"named":    {AdditionalProperties: &structuralschema.StructuralOrBool{Structural: &one}},
 		"x":        {Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}, Properties: map[string]structuralschema.Structural{"m": one}},
 	}}
 }
 
 // TestNestedValuesAreRead checks which values in fields are recognized: those that reading would not change. A valid
-// object is no longer recognized if its end is missing.
+// object is no longer recognized if its beginning or end is missing.
 func TestNestedValuesAreRead(t *testing.T) {
 	s := shelves()
 	own := New(s, kind())
@@ -351,6 +352,8 @@ func TestNestedValuesAreRead(t *testing.T) {
 		{`,"rows":[{"a":1},{"a":2}]`, true},
 		{`,"rows":[{"a":1},{"b":[]}]`, false},
 		{`,"rows":[1,]`, false},
+		{`,"named":{"z":{"a":1}}`, true},
+		{`,"named":{"z":{}}`, false},
 		{`,"x":{"a":1,"m":{"a":1}}`, true},
 		{`,"x":{"a":1,"m":{}}`, false},
 		{`,"x":{"\u003cx\u003e":1,"A":2,"m\"":{}}`, true},
@@ -363,8 +366,8 @@ func TestNestedValuesAreRead(t *testing.T) {
 			t.Errorf("%.200s: known %v", data, known)
 		}
 		for i := range data[:min(len(data), 200)] {
-			if own.Read(data[:i:i]) != nil {
-				t.Errorf("%s is known", data[:i])
+			if own.Read(data[:i:i]) != nil || own.Read(data[i+1:]) != nil {
+				t.Errorf("%s without its beginning or end, at %d, is known", data, i)
 			}
 		}
 	}

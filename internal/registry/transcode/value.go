@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -159,7 +158,7 @@ func (w *walker) embedded(from, to int) bool {
 		return true
 	}
 	from, ok := w.only(from, to)
-	if !ok || from == to || w.src[from] >= utf8.RuneSelf { // CBOR begins so
+	if !ok {
 		return false
 	}
 	if text := w.src[from:to]; !plainObjects(text) {
@@ -171,7 +170,7 @@ func (w *walker) embedded(from, to int) bool {
 }
 
 // json writes JSON as encoding/json writes the result of a MarshalJSON: without spaces, and
-// with some characters escaped.
+// with some characters escaped. It refuses CBOR.
 func (w *walker) json(text []byte) bool {
 	data, err := json.Marshal(json.RawMessage(text))
 	if err != nil {

@@ -159,10 +159,7 @@ func UIDJSON(object []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	start, stop, err := member(object, from, "uid")
-	if err != nil {
-		return nil
-	}
+	start, stop, _ := member(object, from, "uid") // no text, which is no JSON, if there is none
 	var uid string
 	if json.Unmarshal(object[start:stop], &uid) != nil {
 		return nil

@@ -52,7 +52,7 @@ func skipSpace(data []byte, at int) int {
 
 // skipString returns where the string that starts at data[at] stops, -1 if there is none.
 func skipString(data []byte, at int) int {
-	if at >= len(data) || data[at] != '"' {
+	if data[at] != '"' {
 		return -1
 	}
 	for i := at + 1; i < len(data); i++ {

@@ -311,7 +311,7 @@ func TestMalformedObjectsAreRefused(t *testing.T) {
 		refused(object[:n], wire.ErrMalformed, true)
 	}
 	same(t, "metadata", must(wire.MetadataJSON([]byte(object+"}"))), []byte(`{"uid":"u"}`))
-	for _, text := range []string{`["metadata",{}]`, `{1:2,"metadata":{}}`, `{"a" 1,"metadata":{}}`, `{"a":}`, `{"a":,"metadata":{}}`, `{"a":]}`, "null"} {
+	for _, text := range []string{`["metadata",{}]`, `{1:2,"metadata":{}}`, `{a":2,"metadata":{}}`, `{"a" 1,"metadata":{}}`, `{"a":}`, `{"a":,"metadata":{}}`, `{"a":]}`, "null"} {
 		refused(text, wire.ErrMalformed, true)
 	}
 	for _, text := range []string{"{}", `{"uid":"u"}`, `{"a":{"metadata":{}}}`, `{"a":1,"b":"metadata"}`} {

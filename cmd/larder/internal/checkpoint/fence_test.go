@@ -43,7 +43,8 @@ func TestFenceStopsEarlierRequests(t *testing.T) {
 
 // TestDeletingControllersArePausedDuringAReset checks that controllers that delete objects stop before a reset
 // restores anything, and restart afterwards. A reset that only deletes does not stop them. A write that was admitted
-// under the state before the reset, and is committed after the reset, is deleted, too.
+// under the state before the reset, and is committed after the reset, is deleted, too. A reset that changes nothing
+// also refuses earlier requests.
 func TestDeletingControllersArePausedDuringAReset(t *testing.T) {
 	var store *kvtest.Memory
 	var log []string
@@ -82,7 +83,11 @@ func TestDeletingControllersArePausedDuringAReset(t *testing.T) {
 	}
 	kvtest.Put(t, store, "/registry/pods/a/new", "1")
 	expect(reset(t, c, "clean"), 0, "seen", "seen")
+	received := apirequest.WithReceivedTimestamp(t.Context(), time.Now())
 	expect(reset(t, c, "clean"), 0)
+	if _, err := fence.Store(store).Put(received, "/registry/pods/a/old", nil, kv.PutOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("a write that was received before a reset without changes: %v, want a conflict", err)
+	}
 	kvtest.Put(t, store, "/registry/pods/a/old", "2")
 	expect(reset(t, c, "clean"), 1, "paused before 2", "seen", "resumed")
 }

@@ -243,7 +243,7 @@ func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) erro
 	} else {
 		result, err = store.Delete(ctx, ch.key, ch.now)
 	}
-	if err != nil || !result.Committed {
+	if !result.Committed { // the write has failed, or another client has written the key
 		return err
 	}
 	if put {
