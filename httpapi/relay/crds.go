@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -40,21 +39,17 @@ type crdVersion struct {
 }
 
 // crdOf decodes a CRD.
-func crdOf(e *registry.Endpoint, o *cache.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
-	item, err := e.View.Encoder(encoding.JSON, encoding.Full).Item(context.Background(), o)
-	if err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
-	}
+func crdOf(o *cache.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := new(apiextensionsv1.CustomResourceDefinition)
-	if err := json.Unmarshal(item, crd); err != nil {
+	if err := crd.Unmarshal(o.Body()); err != nil {
 		return nil, fmt.Errorf("relay: decode CRD %s: %w", o.Key(), err)
 	}
 	return crd, nil
 }
 
 // versionOf returns the version of a CRD, the zero one if that cannot be decoded.
-func versionOf(e *registry.Endpoint, o *cache.Object) (v crdVersion) {
-	if crd, err := crdOf(e, o); err == nil {
+func versionOf(o *cache.Object) (v crdVersion) {
+	if crd, err := crdOf(o); err == nil {
 		v = crdVersion{crd.UID, crd.Generation}
 	}
 	return v
@@ -85,7 +80,7 @@ func (r *Relay) makeCustom(f *followed) error {
 	if o == nil {
 		return errNotFollowed
 	}
-	crd, err := crdOf(crds.endpoint, o)
+	crd, err := crdOf(o)
 	if err != nil {
 		return err
 	}
@@ -158,7 +153,7 @@ func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
 		}
 		for _, d := range events {
 			if d.Object != nil {
-				r.changedCRD(crds.endpoint, d)
+				r.changedCRD(d)
 			}
 		}
 	}
@@ -166,9 +161,9 @@ func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
 
 // changedCRD stops following the custom resources of a CRD if they are followed by another state of it. If the CRD is
 // deleted, their own watches deliver the deletions of their objects, and end.
-func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
-	now := versionOf(e, d.Object)
-	changed := d.Type == watch.Deleted || d.Prev() != nil && versionOf(e, d.Prev()) != now
+func (r *Relay) changedCRD(d watch.Delivery) {
+	now := versionOf(d.Object)
+	changed := d.Type == watch.Deleted || d.Prev() != nil && versionOf(d.Prev()) != now
 	resource, group, _ := strings.Cut(d.Object.Key(), ".")
 	gr := schema.GroupResource{Group: group, Resource: resource}
 	r.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/larder-io/larder/kv"
 )
@@ -84,8 +85,8 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 		}
 	}
 	switch {
-	case len(page.Items) > 0 && page.Items[0].Key < max(opts.Start, opts.Prefix):
-		return kv.Page{}, fmt.Errorf("upstream lists %s in a page from %q on", page.Items[0].Key, max(opts.Start, opts.Prefix))
+	case len(page.Items) > 0 && (page.Items[0].Key < opts.Start || !strings.HasPrefix(page.Items[0].Key, opts.Prefix)):
+		return kv.Page{}, fmt.Errorf("upstream lists %s in a page of %q from %q on", page.Items[0].Key, opts.Prefix, opts.Start)
 	case page.More && len(page.Items) == 0:
 		return kv.Page{}, errors.New("upstream sent an empty page that is not the last")
 	case page.More:
@@ -102,17 +103,15 @@ func (s *Store) Get(ctx context.Context, key string) (item kv.Item, found bool, 
 	if err == nil && at.name == "" {
 		err = fmt.Errorf("no object has the key %q", key)
 	}
+	var page kv.Page
+	if err == nil {
+		page, err = s.page(ctx, kv.RangeOptions{Prefix: key})
+	}
 	if err != nil {
 		return kv.Item{}, false, 0, s.fail("get", err)
 	}
-	page, err := s.page(ctx, kv.RangeOptions{Prefix: key})
-	switch {
-	case err != nil:
-		return kv.Item{}, false, 0, s.fail("get", err)
-	case len(page.Items) == 0:
+	if len(page.Items) == 0 || page.Items[0].Key != key {
 		return kv.Item{}, false, page.Revision, nil
-	case len(page.Items) > 1 || page.Items[0].Key != key:
-		return kv.Item{}, false, 0, s.fail("get", fmt.Errorf("upstream answers %s with %s", key, page.Items[0].Key))
 	}
 	return page.Items[0], true, page.Revision, nil
 }

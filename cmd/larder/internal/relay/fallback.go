@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,7 +101,7 @@ func (d *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Aut
 		switch {
 		case err == nil || decision != authorizer.DecisionNoOpinion:
 			d.decisions.add(key, &pastDecision{asked: asked, decision: decision, reason: reason})
-		case mayNotReview(err) && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
+		case utilerrors.FilterOut(err, apierrors.IsForbidden) == nil && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
 			return decision, reason, utilerrors.NewAggregate([]error{relay.ErrNoReviews, err})
 		case auth.IsUnreachable(err):
 			d.fail(ctx)
@@ -112,14 +111,6 @@ func (d *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Aut
 		}
 		return decision, reason, err
 	})
-}
-
-// mayNotReview reports whether the upstream refused to review access.
-func mayNotReview(err error) bool {
-	if all, ok := err.(utilerrors.Aggregate); ok {
-		return slices.ContainsFunc(all.Errors(), mayNotReview)
-	}
-	return apierrors.IsForbidden(err)
 }
 
 // fail records that the upstream has not responded, unless the client's own context has ended.

@@ -63,10 +63,9 @@ func loadUpstream(kubeconfig string) (config *rest.Config, err error) {
 
 // loadRights returns the authentication and authorization of a relay, which send reviews to the upstream at base.
 // client has the relay's own credentials there. clientCAFile may be "". ctx is used as in [auth.Load].
-func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientCAFile string, anonymous bool) (*auth.Auth, error) {
+func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientCAFile string) (*auth.Auth, error) {
 	authentication := options.NewBuiltInAuthenticationOptions().WithAnonymous().WithClientCert()
 	authentication.TokenSuccessCacheTTL = 0 // package auth has its own
-	authentication.Anonymous.Allow = anonymous
 	authentication.ClientCert.ClientCA = clientCAFile
 	authorization := options.NewBuiltInAuthorizationOptions()
 	authorization.Modes, authorization.WebhookConfigFile = []string{modes.ModeWebhook}, "none" // AccessReviews replaces the file

@@ -142,7 +142,7 @@ func (r *reviewer) upstream(t *testing.T) *rest.Config {
 }
 
 // rights loads and runs the rights of a relay of that upstream.
-func rights(t *testing.T, upstream *rest.Config, clientCA string, anonymous bool) *auth.Auth {
+func rights(t *testing.T, upstream *rest.Config, clientCA string) *auth.Auth {
 	t.Helper()
 	client, err := clientFor(upstream)
 	if err != nil {
@@ -152,7 +152,7 @@ func rights(t *testing.T, upstream *rest.Config, clientCA string, anonymous bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := loadRights(t.Context(), client, base, clientCA, anonymous)
+	a, err := loadRights(t.Context(), client, base, clientCA)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,26 +193,24 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, upstream := range map[string]*rest.Config{"kubeconfig": r.upstream(t), "pod": pod} {
-		for _, anonymous := range []bool{true, false} {
-			a := rights(t, upstream, ca, anonymous)
-			resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "anns"))
-			if err != nil || !ok || resp.User.GetName() != "ann" || resp.User.GetUID() != "7" || !slices.Contains(resp.User.GetGroups(), "dev") {
-				t.Fatalf("%s: %v, %v, %v", name, resp, ok, err)
+		a := rights(t, upstream, ca)
+		resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "anns"))
+		if err != nil || !ok || resp.User.GetName() != "ann" || resp.User.GetUID() != "7" || !slices.Contains(resp.User.GetGroups(), "dev") {
+			t.Fatalf("%s: %v, %v, %v", name, resp, ok, err)
+		}
+		if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "bad")); ok || err == nil || auth.IsUnreachable(err) {
+			t.Errorf("%s: a bad token: %v, %v, %v", name, resp, ok, err)
+		}
+		if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "")); !ok || err != nil {
+			t.Errorf("%s: anonymous: %v, %v, %v", name, resp, ok, err)
+		}
+		for namespace, want := range map[string]authorizer.Decision{"hers": authorizer.DecisionAllow, "his": authorizer.DecisionNoOpinion} {
+			if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(resp.User, namespace)); decision != want || err != nil {
+				t.Errorf("%s: %s: %v, %v", name, namespace, decision, err)
 			}
-			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "bad")); ok || err == nil || auth.IsUnreachable(err) {
-				t.Errorf("%s: a bad token: %v, %v, %v", name, resp, ok, err)
-			}
-			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "")); ok != anonymous || err != nil {
-				t.Errorf("%s: anonymous: %v, %v, %v", name, resp, ok, err)
-			}
-			for namespace, want := range map[string]authorizer.Decision{"hers": authorizer.DecisionAllow, "his": authorizer.DecisionNoOpinion} {
-				if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(resp.User, namespace)); decision != want || err != nil {
-					t.Errorf("%s: %s: %v, %v", name, namespace, decision, err)
-				}
-			}
-			if a.ClientCA == nil {
-				t.Error("no client CA")
-			}
+		}
+		if a.ClientCA == nil {
+			t.Error("no client CA")
 		}
 	}
 }
@@ -223,7 +221,7 @@ func TestWatchesOfRefusedTokensEnd(t *testing.T) {
 	r := newReviewer(t)
 	legacy := "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"kubernetes/serviceaccount"}`)) + ".eA"
 	for _, token := range []string{"anns", legacy} {
-		revocation := rights(t, r.upstream(t), "", true).Revocation()
+		revocation := rights(t, r.upstream(t), "").Revocation()
 		if !revocation.Dependencies(bearer(t, token)).Remote {
 			t.Errorf("%s: the upstream is not asked again", token)
 		}
@@ -244,7 +242,7 @@ func TestWatchesOfRefusedTokensEnd(t *testing.T) {
 // TestPagesDecideNothing checks that a web page from a server in front of the upstream does not count as a refusal.
 func TestPagesDecideNothing(t *testing.T) {
 	r := newReviewer(t)
-	a := rights(t, r.upstream(t), "", true)
+	a := rights(t, r.upstream(t), "")
 	r.page.Store(true)
 	decidesNothing(t, "page", a)
 	r.page.Store(false)
@@ -286,7 +284,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		u := httptest.NewServer(http.RedirectHandler(elsewhere.URL, code))
 		defer u.Close()
 		config := &rest.Config{Host: u.URL, BearerToken: relaysToken}
-		decidesNothing(t, http.StatusText(code), rights(t, config, "", true))
+		decidesNothing(t, http.StatusText(code), rights(t, config, ""))
 		client, err := clientFor(config)
 		if err != nil {
 			t.Fatal(err)

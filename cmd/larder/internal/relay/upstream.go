@@ -95,7 +95,7 @@ func (s *Server) connect(ctx context.Context, of Upstream) (*upstream, error) {
 	if u.base, _, err = rest.DefaultServerUrlFor(u.rest); err != nil {
 		return nil, fmt.Errorf("relay: upstream: %w", err)
 	}
-	u.auth, err = loadRights(ctx, u.client, u.base, u.ClientCAFile, true)
+	u.auth, err = loadRights(ctx, u.client, u.base, u.ClientCAFile)
 	return u, err
 }
 
