@@ -86,10 +86,9 @@ func isRevision(text string) bool {
 	return err == nil
 }
 
-// isSelected reports whether caches can apply the selectors of o and the upstream also supports them. Caches of
-// custom resources do not have their selectable fields. Another version of the upstream may support other fields of
-// built-in resources, but every version supports the node of a pod and rejects a field without a name. It is not
-// known whether an upstream supports shards.
+// isSelected reports whether caches can apply the selectors of o and the upstream also supports them. It may not support
+// shards. Caches of custom resources do not have their selectable fields. Every version supports the node of a pod and
+// rejects a field without a name; other fields of built-in resources differ between versions.
 func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	if o.ShardSelector != "" {
 		return false

@@ -28,8 +28,8 @@ func crdResource() schema.GroupVersionResource {
 	return apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 }
 
-// settleTime is how long the requests for a custom resource go through after its CRD has changed: a server of the
-// upstream may still serve it by the state before.
+// settleTime is how long the requests for a custom resource go through after a change of its CRD. Until then, a server
+// of the upstream may still serve the CRD's earlier state.
 const settleTime = 10 * time.Second
 
 // crdVersion is the state of a CRD that matters for its objects.

@@ -66,7 +66,7 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 	}
 	defer func() { _ = body.Close() }()
 	data, err := readAll(body, s.config.MaxPage)
-	if err == errTooLarge && s.config.Loaded != nil {
+	if err == errTooLarge {
 		s.config.Loaded(false, -1)
 	}
 	if err != nil {
@@ -139,15 +139,12 @@ func IsRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
 }
 
-// statusError returns the upstream's Status as an error. A revision that the upstream no longer has, or does not have
-// yet, is also one of package kv's errors.
+// statusError returns the upstream's Status as an error. It is also kv.ErrCompacted if the upstream no longer has the
+// revision.
 func statusError(status metav1.Status) error {
 	err := &apierrors.StatusError{ErrStatus: status}
-	switch {
-	case status.Code == http.StatusGone:
+	if status.Code == http.StatusGone {
 		return fmt.Errorf("%w: %w", kv.ErrCompacted, err)
-	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
-		return fmt.Errorf("%w: %w", kv.ErrFutureRevision, err)
 	}
 	return err
 }

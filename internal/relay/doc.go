@@ -6,7 +6,8 @@
 // A [Store] has a key for each object: a prefix, the namespace and the name. The value is the object as
 // the upstream sent it: a protobuf message in the envelope that kube-apiserver stores, or JSON with kind and
 // apiVersion. Messages are copied without decoding, so fields that this program does not know survive.
-// A revision is a resourceVersion. The store is read-only.
+// A revision is a resourceVersion. The store is read-only, and a watch is
+// always of the whole resource.
 //
 // # Guarantees
 //

@@ -5,9 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// history checks that the upstream has one history, which only grows: a consistent answer has at least the
-// revision of every answer and watch event seen before its request. An answer with a lower revision
-// comes from a restored etcd.
+// history checks that the upstream's revisions only grow. A consistent answer has at least the revision of every
+// answer and event seen before its request; one with a lower revision comes from a restored etcd.
 type history struct {
 	replacements atomic.Uint64
 	replaced     atomic.Int64 // highest revision of the histories that were replaced

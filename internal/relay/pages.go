@@ -75,9 +75,7 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 		size += int64(len(o.value))
 		page.Items[i] = kv.Item{Key: s.config.Prefix + o.key, Value: o.value, Revision: o.revision}
 	}
-	if s.config.Loaded != nil {
-		s.config.Loaded(opts.Start == "", size)
-	}
+	s.config.Loaded(opts.Start == "", size)
 	slices.SortFunc(page.Items, func(a, b kv.Item) int { return cmp.Compare(a.Key, b.Key) })
 	for i := 1; i < len(page.Items); i++ {
 		if page.Items[i].Key == page.Items[i-1].Key {
@@ -96,8 +94,8 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 	return page, nil
 }
 
-// Get returns one object and the upstream's revision, by a consistent list of the object's name: the answer
-// to a GET does not contain that revision.
+// Get returns one object and the upstream's revision. It lists the object's name, because the answer to a GET does not
+// contain that revision.
 func (s *Store) Get(ctx context.Context, key string) (item kv.Item, found bool, revision int64, err error) {
 	at, err := s.scopeOf(key)
 	if err == nil && at.name == "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// StoreConfig configures a Store. Only Loaded, MaxPage and the booleans are optional.
+// StoreConfig configures a Store. Only MaxPage and the booleans are optional.
 type StoreConfig struct {
 	// Client is authenticated as the relay itself. It has no overall timeout, which would end watches.
 	Client   *http.Client
@@ -36,7 +36,7 @@ type StoreConfig struct {
 	Redefined bool
 	// Prefix ends in "/". Keys are Prefix + [namespace/]name.
 	Prefix string
-	// Loaded, if it is set, is called with the bytes of the objects in each page of a list; first is true for a
+	// Loaded is called with the bytes of the objects in each page of a list; first is true for a
 	// list's first page. If a page has more than MaxPage bytes, bytes is -1.
 	Loaded func(first bool, bytes int64)
 	// MaxPage limits the bytes of a page of a list. 0, or more than 1 GiB, means 1 GiB.
@@ -136,10 +136,11 @@ func (s *Store) Refused() bool { return s.refused.Load() || s.WatchRefused() }
 // WatchRefused is Refused for watches only.
 func (s *Store) WatchRefused() bool { return s.watchRefusal.Load() != nil }
 
-// Silence returns the time since the last sign of life of the upstream, or since the store was made. Signs of life are
-// an event or a bookmark of a watch, and a proof that a watch has delivered everything: by a probe, or by a read of the
-// upstream's revision that returns the watch's position. The opening of a watch counts too, unless a watch was opened,
-// or has ended because it was silent, since the last of these signs.
+// Silence returns the time since the last sign of life of the upstream, or since the store was made. Signs of life are:
+//
+//   - an event or a bookmark of a watch;
+//   - a proof that a watch has delivered everything: a probe, or a read of the revision that returns the watch's position;
+//   - the opening of a watch, unless another opening, or an end because of silence, came after the last other sign.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.lastSign.Load())) }
 
 func (s *Store) resetSilence() {

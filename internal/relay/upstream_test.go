@@ -460,7 +460,7 @@ func (u *upstream) newStore() *relay.Store {
 	return relay.NewStore(relay.StoreConfig{
 		Client: u.client, Base: u.base,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: u.resource}, Kind: "ConfigMap", Namespaced: true,
-		Protobuf: u.protobuf, Redefined: u.redefined, Prefix: prefix, Logger: slog.New(slog.DiscardHandler),
+		Protobuf: u.protobuf, Redefined: u.redefined, Prefix: prefix, Loaded: func(bool, int64) {}, Logger: slog.New(slog.DiscardHandler),
 	})
 }
 
