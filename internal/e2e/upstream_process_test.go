@@ -405,7 +405,7 @@ func TestUpstreamMistakes(t *testing.T) {
 		"--strict-transport-security-directives=always":                              "--strict-transport-security-directives invalid",
 		"--cors-allowed-origins=example.com":                                         "does not pin to start/end of host",
 		"--storage-media-type=text/plain":                                            `--storage-media-type "text/plain" invalid`,
-		"--show-hidden-metrics-for-version=1.20":                                     "must be omitted or have the value '1.35'",
+		"--show-hidden-metrics-for-version=1.20":                                     `metrics.showHiddenMetricsForVersion: Invalid value: "1.20": must be omitted or have the value '1.35'`,
 		"--storage-backend=etcd2":                                                    "--storage-backend invalid, allowed values: etcd3",
 		"--etcd-servers-overrides=events":                                            "--etcd-servers-overrides invalid",
 		"--emulated-version=1.10":                                                    "emulation version 1.10 is not between",

@@ -14,6 +14,7 @@ import (
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -125,7 +126,8 @@ func (c *Config) validateMetrics() error {
 	binary := c.effectiveVersion().BinaryVersion()
 	previous := fmt.Sprintf("%d.%d", binary.Major(), binary.Minor()-1)
 	if shown := c.Metrics.ShowHiddenMetricsForVersion; shown != "" && shown != previous {
-		return fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%v'. Only the previous minor version is allowed", previous)
+		return field.Invalid(field.NewPath("metrics", "showHiddenMetricsForVersion"), shown,
+			fmt.Sprintf("must be omitted or have the value '%s'; only the previous minor version is allowed", previous))
 	}
 	return nil
 }
