@@ -91,7 +91,7 @@ func (r *Relay) unfollowNewerLocked() {
 	r.config.Logger.Warn("upstream is newer than this program: requests for built-in resources go through", "minor", minor, "own", r.config.Minor, "except in protobuf", r.cachesNewer())
 	for gvr, f := range r.followed {
 		if gvr != crdResource() && r.builtIn(gvr) != nil && (f.minor.Load() < minor || !r.cachesNewer()) {
-			r.unfollowLocked(gvr, f)
+			r.unfollowLocked(f)
 		}
 	}
 }

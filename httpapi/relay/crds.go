@@ -78,7 +78,7 @@ func (r *Relay) makeCustom(f *followed) error {
 	}
 	o := crds.stored().Cache.Snapshot().Get(f.gvr.Resource + "." + f.gvr.Group)
 	if o == nil {
-		return errNotFollowed
+		return errNotServed
 	}
 	crd, err := crdOf(o)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Relay) makeCustom(f *followed) error {
 			return r.makeVersion(f, crd, v)
 		}
 	}
-	return errNotFollowed
+	return errNotServed
 }
 
 // makeVersion makes the cache of a version of a CRD. The upstream has converted its objects.
@@ -171,7 +171,7 @@ func (r *Relay) changedCRD(d watch.Delivery) {
 	for gvr, f := range r.followed {
 		// Until f is initialized, it may have read an earlier state of the CRD.
 		if gvr.GroupResource() == gr && d.Type != watch.Deleted && (!f.isInitialized() || f.crd != now) {
-			r.unfollowLocked(gvr, f)
+			r.unfollowLocked(f)
 			changed = true
 		}
 	}

@@ -120,7 +120,7 @@ func (r *Relay) follow(f *followed) {
 	f.lastUsed.Store(time.Now().UnixNano())
 	f.err = r.make(f)
 	close(f.initialized)
-	if f.err == errNotFollowed {
+	if f.err == errNotServed {
 		r.unfollow(f) // clients may name any number of versions
 		return
 	}
@@ -138,8 +138,8 @@ func (r *Relay) follow(f *followed) {
 	f.cancel()
 }
 
-// errNotFollowed says that a resource is of a kind that a relay does not follow.
-var errNotFollowed = errors.New("relay: neither a built-in resource of a version that this program knows nor a custom resource")
+// errNotServed says that no CRD serves a custom resource in the requested version.
+var errNotServed = errors.New("relay: no CRD serves the resource")
 
 // make makes the cache of f.
 func (r *Relay) make(f *followed) (err error) {

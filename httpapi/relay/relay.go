@@ -111,9 +111,9 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) unfollowIdle(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		r.mu.Lock()
-		for gvr, f := range r.followed {
+		for _, f := range r.followed {
 			if f.idle(r.config.Idle) {
-				r.unfollowLocked(gvr, f)
+				r.unfollowLocked(f)
 			}
 		}
 		maps.DeleteFunc(r.changed, func(_ schema.GroupResource, at time.Time) bool { return time.Since(at) > settleTime })
@@ -128,12 +128,12 @@ func (r *Relay) unfollow(f *followed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.followed[f.gvr] == f {
-		r.unfollowLocked(f.gvr, f)
+		r.unfollowLocked(f)
 	}
 }
 
 // unfollowLocked stops following a resource, and ends its watches. Requests that are reading a snapshot of it continue.
-func (r *Relay) unfollowLocked(gvr schema.GroupVersionResource, f *followed) {
-	delete(r.followed, gvr)
+func (r *Relay) unfollowLocked(f *followed) {
+	delete(r.followed, f.gvr)
 	f.cancel()
 }

@@ -77,7 +77,7 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 		return list{}, err
 	}
 	if consistent && s.history.observe(mark, answer.revision) {
-		s.logger.Warn("upstream's history was replaced", "revision", answer.revision, "before", mark.revision)
+		s.config.Logger.Warn("upstream's history was replaced", "revision", answer.revision, "before", mark.revision)
 		s.endWatches(kv.ErrReplaced)
 	}
 	return answer, nil

@@ -31,7 +31,7 @@ func (w *watcher) probes(ctx context.Context, to chan<- *probeResult) {
 		}
 		p, err := w.probe(ctx)
 		if err != nil {
-			w.store.logger.Debug("no progress was proven", "error", err)
+			w.store.config.Logger.Debug("no progress was proven", "error", err)
 			if sleep(ctx, probePause) != nil {
 				return
 			}

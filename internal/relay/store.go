@@ -47,7 +47,6 @@ type StoreConfig struct {
 // Store is a read-only [kv.Store] of one resource of an API server.
 type Store struct {
 	config StoreConfig
-	logger *slog.Logger
 	codec  codec
 
 	ctx context.Context // ends with Run; Store.mu is held while it is ended
@@ -76,9 +75,9 @@ var errReadOnly = errors.New("relay: the store is read-only")
 // NewStore returns a Store. It does no I/O.
 func NewStore(config StoreConfig) *Store {
 	config.MaxPage = min(cmp.Or(config.MaxPage, maxPage), maxPage)
+	config.Logger = config.Logger.With("resource", config.Resource.GroupResource().String())
 	s := &Store{
 		config:  config,
-		logger:  config.Logger.With("resource", config.Resource.GroupResource().String()),
 		codec:   newCodec(config),
 		reading: make(chan struct{}, 1),
 		tokens:  lru.New(keptTokens),
