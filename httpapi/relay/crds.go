@@ -63,7 +63,7 @@ func (r *Relay) mayFollow(gr schema.GroupResource) bool {
 	if crds == nil || time.Since(changed) < settleTime {
 		return false
 	}
-	return crds.isInitialized() && crds.err == nil && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
+	return crds.hasCache() && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
 }
 
 // makeCustom makes the cache of a custom resource in one version.
@@ -169,8 +169,8 @@ func (r *Relay) changedCRD(d watch.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		// Until f is initialized, it may have read an earlier state of the CRD.
-		if gvr.GroupResource() == gr && d.Type != watch.Deleted && (!f.isInitialized() || f.crd != now) {
+		// Until f has a cache, it may have read an earlier state of the CRD.
+		if gvr.GroupResource() == gr && d.Type != watch.Deleted && (!f.hasCache() || f.crd != now) {
 			r.unfollowLocked(f)
 			changed = true
 		}

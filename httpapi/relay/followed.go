@@ -60,11 +60,11 @@ type followed struct {
 // stored returns the resource with the cache.
 func (f *followed) stored() *registry.Resource { return f.endpoint.View.Resource }
 
-// isInitialized reports whether the fields after initialized are set.
-func (f *followed) isInitialized() bool {
+// hasCache reports whether f has a cache, loaded or not.
+func (f *followed) hasCache() bool {
 	select {
 	case <-f.initialized:
-		return true
+		return f.err == nil
 	default:
 		return false
 	}
@@ -73,12 +73,16 @@ func (f *followed) isInitialized() bool {
 // idle reports whether nothing has read f for a while, or it is time to try again to follow it.
 func (f *followed) idle(limit time.Duration) bool {
 	if ended := f.ended.Load(); ended != 0 {
-		return time.Since(time.Unix(0, ended)) > refusedFor && (!f.rejected.Load() || time.Since(time.Unix(0, ended)) > rejectedFor)
+		pause := refusedFor
+		if f.rejected.Load() {
+			pause = rejectedFor
+		}
+		return time.Since(time.Unix(0, ended)) > pause
 	}
-	if f.isInitialized() && f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
+	if f.hasCache() && f.stored().Hub.Stats().Watchers > 0 {
 		f.lastUsed.Store(time.Now().UnixNano()) // a watch reads as long as it is open
 	}
-	return f.isInitialized() && f.users.Load() == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
+	return f.hasCache() && f.users.Load() == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
 }
 
 // served returns the resource that serves reads of f. from serves the built-in resource in a server with a store.

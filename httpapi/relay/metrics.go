@@ -6,12 +6,12 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// cached returns the resources that have a cache, loaded or not.
+// cached returns the resources whose caches are kept current.
 func (r *Relay) cached() (all []*followed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range r.followed {
-		if f.isInitialized() && f.err == nil && f.alive.Err() == nil {
+		if f.hasCache() && f.alive.Err() == nil {
 			all = append(all, f)
 		}
 	}
