@@ -72,7 +72,10 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 	if err != nil {
 		return list{}, cause(ctx, err)
 	}
-	answer, err := s.codec.list(data, q.limit)
+	answer, err := s.codec.list(data)
+	if err == nil && q.limit > 0 && int64(len(answer.objects)) > q.limit {
+		err = fmt.Errorf("%w: a page has more than %d objects", errMalformed, q.limit)
+	}
 	if err != nil {
 		return list{}, err
 	}

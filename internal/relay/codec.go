@@ -39,8 +39,8 @@ type event struct {
 // codec reads one media type. None of its results shares memory with the input.
 type codec interface {
 	mediaType() string
-	// list decodes a list. With a limit, it fails if the list has more objects.
-	list(body []byte, limit int64) (list, error)
+	// list decodes a list.
+	list(body []byte) (list, error)
 	// frames returns a function that returns the raw frames of a watch one after another. A frame has at
 	// most limit bytes and is valid until the next call.
 	frames(body io.Reader, limit int64) func() ([]byte, error)
@@ -67,14 +67,6 @@ func newCodec(config StoreConfig) codec {
 func (l *list) setMeta(meta metav1.ListMeta) (err error) {
 	l.token, l.remaining = meta.Continue, max(ptr.Deref(meta.RemainingItemCount, 0), 0)
 	l.revision, err = parseRevision(meta.ResourceVersion)
-	return err
-}
-
-// add appends an object that was decoded with err. With a limit, l may have no more objects.
-func (l *list) add(o object, err error, limit int64) error {
-	if l.objects = append(l.objects, o); err == nil && limit > 0 && int64(len(l.objects)) > limit {
-		err = fmt.Errorf("%w: a page has more than %d objects", errMalformed, limit)
-	}
 	return err
 }
 

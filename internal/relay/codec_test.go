@@ -40,7 +40,7 @@ func TestJSONItemsKeepTheirBytes(t *testing.T) {
 		`null`:              "",
 		`7`:                 "",
 	} {
-		l, err := codecs()["json"].list([]byte(`{"kind":"ConfigMapList","items":[`+item+`],"metadata":{"resourceVersion":"9"}}`), 0)
+		l, err := codecs()["json"].list([]byte(`{"kind":"ConfigMapList","items":[` + item + `],"metadata":{"resourceVersion":"9"}}`))
 		switch {
 		case want == "" && err == nil:
 			t.Errorf("%s is taken", item)
@@ -61,7 +61,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"})
 	body := w.AppendListHeader(nil, wire.ListMeta{Revision: 9}, 1, w.ItemSize(message))
 	body = w.AppendListFooter(append(w.AppendItemHeader(body, 0, message), message...), wire.ListMeta{}, 1)
-	l, err := codecs()["protobuf"].list(body, 0)
+	l, err := codecs()["protobuf"].list(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestListsOfOtherKinds(t *testing.T) {
 	for listKind, ok := range map[string]bool{"ConfigMapList": true, "SecretList": false, "ConfigMap": false, "": false} {
 		w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: listKind})
 		meta := wire.ListMeta{Revision: 9}
-		if _, err := codecs()["protobuf"].list(w.AppendListFooter(w.AppendListHeader(nil, meta, 0, 0), meta, 0), 0); (err == nil) != ok {
+		if _, err := codecs()["protobuf"].list(w.AppendListFooter(w.AppendListHeader(nil, meta, 0, 0), meta, 0)); (err == nil) != ok {
 			t.Errorf("%q: %v", listKind, err)
 		}
 	}
@@ -95,9 +95,9 @@ func TestFramesAreLimited(t *testing.T) {
 	}
 }
 
-// TestPagesAreLimited checks that a page has at most the requested number of objects, and that a Status is small.
-// Decoding small items does not need much more memory than the page.
-func TestPagesAreLimited(t *testing.T) {
+// TestDecodingIsLimited checks that a Status is small, and that decoding small items does not need much more memory than
+// the page.
+func TestDecodingIsLimited(t *testing.T) {
 	o := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "a", ResourceVersion: "7"}}
 	for name, c := range codecs() {
 		kind := wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"}
@@ -115,10 +115,8 @@ func TestPagesAreLimited(t *testing.T) {
 			body = append(w.AppendItemHeader(body, i, item), item...)
 		}
 		body = w.AppendListFooter(body, meta, 3)
-		for limit, ok := range map[int64]bool{0: true, 2: false, 3: true} {
-			if l, err := c.list(body, limit); (err == nil) != ok || ok && len(l.objects) != 3 {
-				t.Errorf("%s: limit %d: %d objects, %v", name, limit, len(l.objects), err)
-			}
+		if l, err := c.list(body); err != nil || len(l.objects) != 3 {
+			t.Errorf("%s: %d objects, %v", name, len(l.objects), err)
 		}
 		if _, err := decodeStatus(make([]byte, maxStatus+1)); !errors.Is(err, errTooLarge) {
 			t.Errorf("%s: %v", name, err)
@@ -127,13 +125,13 @@ func TestPagesAreLimited(t *testing.T) {
 	body := []byte(`{"metadata":{"resourceVersion":"1"},"items":[0` + strings.Repeat(",0", 1<<20) + `]}`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := codecs()["json"].list(body, 500)
+	_, err := codecs()["json"].list(body)
 	runtime.ReadMemStats(&after)
 	if used := int(after.TotalAlloc - before.TotalAlloc); err == nil || used > 4*len(body) {
 		t.Errorf("%d bytes for a page of %d, %v", used, len(body), err)
 	}
 	for _, items := range []string{`{}`, `7`, `"["`} {
-		if _, err := codecs()["json"].list([]byte(`{"metadata":{"resourceVersion":"1"},"items":`+items+`}`), 0); err == nil {
+		if _, err := codecs()["json"].list([]byte(`{"metadata":{"resourceVersion":"1"},"items":` + items + `}`)); err == nil {
 			t.Errorf("items %s are a list", items)
 		}
 	}
@@ -207,7 +205,7 @@ func FuzzList(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for name, c := range codecs() {
 			before := bytes.Clone(body)
-			l, err := c.list(body, 0)
+			l, err := c.list(body)
 			if err != nil {
 				continue
 			}

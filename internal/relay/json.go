@@ -25,7 +25,7 @@ func unmarshal(data []byte, into any) error {
 	return nil
 }
 
-func (c *jsonCodec) list(body []byte, limit int64) (l list, err error) {
+func (c *jsonCodec) list(body []byte) (l list, err error) {
 	var decoded struct {
 		Metadata metav1.ListMeta `json:"metadata"`
 		Items    json.RawMessage `json:"items"`
@@ -43,9 +43,10 @@ func (c *jsonCodec) list(body []byte, limit int64) (l list, err error) {
 			return list{}, malformed(err)
 		}
 		o, err := c.object(kv.Create, item)
-		if err := l.add(o, err, limit); err != nil {
+		if err != nil {
 			return list{}, err
 		}
+		l.objects = append(l.objects, o)
 	}
 	return l, l.setMeta(decoded.Metadata)
 }

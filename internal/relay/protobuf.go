@@ -17,7 +17,7 @@ type protobufCodec struct{ objects }
 
 func (c *protobufCodec) mediaType() string { return "application/vnd.kubernetes.protobuf" }
 
-func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
+func (c *protobufCodec) list(body []byte) (l list, err error) {
 	message, apiVersion, kind, ok := wire.Unenvelope(body)
 	if !ok || apiVersion != c.APIVersion || kind != c.Kind.Kind+"List" {
 		return list{}, typeMismatch(apiVersion, kind)
@@ -32,9 +32,10 @@ func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
 		}
 		if f.Number == 2 { // an item
 			o, err := c.object(kv.Create, f.Content)
-			if err := l.add(o, err, limit); err != nil {
+			if err != nil {
 				return list{}, err
 			}
+			l.objects = append(l.objects, o)
 		}
 	}
 	return l, l.setMeta(meta)

@@ -265,6 +265,13 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
+		for limit, ok := range map[int64]bool{1: false, 2: true} {
+			body := items(change{key: "a/x", revision: 3}, change{key: "a/y", revision: 4})
+			u.answer = func(*http.Request) *http.Response { return answer(http.StatusOK, u.mediaType(), body) }
+			if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix, Limit: limit}); (err == nil) != ok {
+				t.Errorf("two objects in a page of %d: %v", limit, err)
+			}
+		}
 	})
 }
 
