@@ -18,6 +18,9 @@ func TestAnswersAreBelowThePrefix(t *testing.T) {
 		{"https://up/base/", "/clusters/a", "/base/x", "/clusters/a/x"},
 		{"https://up/base", "", "https://up/base/x", "/x"},
 		{"https://up/base", "/clusters/a", "/login", "/login"},
+		{"https://up/base", "/clusters/a", "/base2/x", "/base2/x"},
+		{"https://up/base", "/clusters/a", "/base?x=1", "/clusters/a?x=1"},
+		{"https://up/base", "/clusters/a", "/base", "/clusters/a"},
 		{"https://up", "/clusters/a", "", ""},
 	} {
 		at, err := url.Parse(c.upstream)

@@ -254,7 +254,8 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (f *forwarding) rewriteLocation(header http.Header) {
 	if at, err := url.Parse(header.Get("Location")); err == nil && strings.HasPrefix(at.Path, "/") && (at.Host == "" || at.Host == f.upstream.Host) {
 		at.Scheme, at.Host, at.User = "", "", nil
-		if rest, below := strings.CutPrefix(at.String(), strings.TrimRight(f.upstream.Path, "/")); below {
+		rest, below := strings.CutPrefix(at.String(), strings.TrimRight(f.upstream.Path, "/"))
+		if below && (rest == "" || strings.Contains("/?#", rest[:1])) {
 			header.Set("Location", f.prefix+rest)
 		}
 	}
