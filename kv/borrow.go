@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// borrowed decodes the answer to one range request into reusable memory. It is the codec of the call.
-// gRPC's own codec copies the answer as a whole, and then each value, into new memory, which the kernel
-// has to zero first (E14).
+// borrowed decodes the response to one range request into reusable memory. It is the codec of the call.
+// gRPC's own codec copies the response as a whole, and then each value, into new memory, which must be zeroed
+// first (E14).
 type borrowed struct {
 	pool   *sync.Pool // of *[]byte
 	buffer *[]byte    // holds the values of items; nil if there is none
@@ -36,10 +36,9 @@ func (b *borrowed) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2(grpcproto.Name).Marshal(v)
 }
 
-// Unmarshal reads the keys and values of an answer into items, and the rest into v. gRPC may call it
-// again, for another attempt.
+// Unmarshal reads the keys and values of a response into items, and the rest into v. gRPC calls it again after a retry.
 func (b *borrowed) Unmarshal(data mem.BufferSlice, v any) error {
-	answer, ok := v.(*etcdserverpb.RangeResponse)
+	response, ok := v.(*etcdserverpb.RangeResponse)
 	if !ok {
 		return encoding.GetCodecV2(grpcproto.Name).Unmarshal(data, v)
 	}
@@ -47,16 +46,16 @@ func (b *borrowed) Unmarshal(data mem.BufferSlice, v any) error {
 	b.items = nil
 	b.buffer = b.take(data.Len())
 	data.CopyTo(*b.buffer)
-	proto.Reset(answer)
-	if err := b.parse(*b.buffer, answer); err != nil {
-		return fmt.Errorf("kv: an answer of etcd: %w", err)
+	proto.Reset(response)
+	if err := b.parse(*b.buffer, response); err != nil {
+		return fmt.Errorf("kv: malformed response of etcd: %w", err)
 	}
 	return nil
 }
 
 // take returns a buffer of n bytes.
 func (b *borrowed) take(n int) *[]byte {
-	const unit = 1 << 20 // answers of about the same size use the same buffers
+	const unit = 1 << 20 // sizes are rounded up to it, so that more responses can use a buffer
 	if n < unit/4 {
 		own := make([]byte, n)
 		return &own
@@ -70,7 +69,7 @@ func (b *borrowed) take(n int) *[]byte {
 	return buffer
 }
 
-// release gives the buffer back.
+// release returns the buffer to the pool.
 func (b *borrowed) release() {
 	if b.buffer == nil {
 		return
@@ -128,12 +127,12 @@ func eachField(data []byte, visit func(number protowire.Number, bytes []byte, va
 	return nil
 }
 
-func (b *borrowed) parse(data []byte, answer *etcdserverpb.RangeResponse) error {
+func (b *borrowed) parse(data []byte, response *etcdserverpb.RangeResponse) error {
 	return eachField(data, func(number protowire.Number, bytes []byte, varint uint64) (err error) {
 		switch number {
 		case fieldHeader:
-			answer.Header = &etcdserverpb.ResponseHeader{}
-			err = proto.Unmarshal(bytes, answer.Header)
+			response.Header = &etcdserverpb.ResponseHeader{}
+			err = proto.Unmarshal(bytes, response.Header)
 		case fieldItem:
 			if b.items == nil {
 				b.items = make([]Item, 0, 1+len(data)/max(len(bytes), 1)*9/8) // the others are about as large
@@ -142,9 +141,9 @@ func (b *borrowed) parse(data []byte, answer *etcdserverpb.RangeResponse) error 
 			item, err = parseItem(bytes)
 			b.items = append(b.items, item)
 		case fieldMore:
-			answer.More = varint != 0
+			response.More = varint != 0
 		case fieldCount:
-			answer.Count = int64(varint)
+			response.Count = int64(varint)
 		}
 		return err
 	})

@@ -25,7 +25,7 @@ func cut(data []byte, size int) mem.BufferSlice {
 	return parts
 }
 
-// TestBorrowedAnswersEqualOthers checks that answers decoded into reused memory equal those of gRPC's codec, also
+// TestBorrowedAnswersEqualOthers checks that responses decoded into reused memory equal those of gRPC's codec, also
 // after a retry.
 func TestBorrowedAnswersEqualOthers(t *testing.T) {
 	var pool sync.Pool

@@ -11,18 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// compactionKey is the key kube-apiservers compete for; its version is the
-// protocol's clock, its value the revision last compacted
-// (apiserver pkg/storage/etcd3/compact.go). It stands outside every prefix.
+// compactionKey is the key that all kube-apiservers on an etcd update by compare-and-swap. Its value is the last
+// compacted revision (apiserver pkg/storage/etcd3/compact.go). It is outside every prefix.
 const compactionKey = "compact_rev_key"
 
-// compactor holds the state of the protocol. If the key's version has not changed for an interval, a
-// process raises it and compacts at the revision that it recorded one interval ago. Every other
-// process records the new version and the current revision. So revisions are kept for one to two
-// intervals.
+// compactor takes part in this protocol. If the key's version has not changed for an interval, a process raises it and
+// compacts at the revision that it recorded one interval ago. All other processes record the new version and the
+// current revision. So revisions are kept for one to two intervals.
 //
-// The state belongs to one history of the store: in another history the key may have the same version by
-// chance.
+// The state is valid for one history of the store, because the key may have the same version in another.
 type compactor struct {
 	interval time.Duration              // 0: only observe
 	observed atomic.Pointer[compaction] // nil: none
@@ -60,7 +57,7 @@ func (e *Etcd) observeCompaction(history uint64, revision int64) {
 	}
 }
 
-// runCompactor takes part in the protocol every interval.
+// runCompactor calls compact every interval.
 func (e *Etcd) runCompactor(ctx context.Context) error {
 	if e.compaction.interval <= 0 {
 		<-ctx.Done()
@@ -99,7 +96,7 @@ func (e *Etcd) compact(ctx context.Context) error {
 	}
 	e.observeHistory(ctx, mark, resp.Header)
 	if e.history.replacements.Load() != c.history {
-		return ErrReplaced // the noted revision belongs to the previous history
+		return ErrReplaced // the recorded revision belongs to the previous history
 	}
 	if !resp.Succeeded {
 		e.lostCompaction(resp)
@@ -153,7 +150,7 @@ func (e *Etcd) watchCompaction(ctx context.Context) error {
 		return err
 	}
 	if e.history.replacements.Load() != history {
-		return ErrReplaced // the item may be of the history before
+		return ErrReplaced // the item may be of the previous history
 	}
 	if found {
 		e.learnCompaction(history, item.Value)
@@ -162,7 +159,7 @@ func (e *Etcd) watchCompaction(ctx context.Context) error {
 	defer cancel()
 	responses := e.watch(ctx, compactionKey, revision, true)
 	if e.history.replacements.Load() != history {
-		return ErrReplaced // before the watch was open, so the watch does not end
+		return ErrReplaced // before the watch was opened, so the watch does not end
 	}
 	for resp := range responses {
 		if resp.Err != nil {

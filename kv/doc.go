@@ -1,12 +1,11 @@
-// Package kv is an etcd client. It reads, writes and watches keys in a cluster or in a server
-// inside this process. Package embedded is that server; package kv does not link it.
+// Package kv is an etcd client. It reads, writes and watches keys in a cluster or in a server in this process, which
+// package embedded runs.
 //
 // # Model
 //
-// A [Store] is etcd's multi-version map. Every committed write gets the next revision; all keys
-// written by one transaction share a revision. [Etcd] is a Store with one client for a cluster
-// ([NewExternal]) and for a server in this process (package embedded). Package kvtest has an
-// in-memory model. The same conformance tests run over all three.
+// A [Store] is etcd's multi-version map. Every committed write gets the next revision; all keys written by one
+// transaction share a revision. [Etcd] is a Store over a cluster ([NewExternal]) or over a server in this process
+// (package embedded). Package kvtest has an in-memory model. All three pass the same conformance tests.
 //
 // # Guarantees
 //
@@ -26,22 +25,22 @@
 //   - K5, Revision: the revision returned is at least that of every write that was acknowledged
 //     before the call.
 //
-//   - K6, one history: the store may be replaced by another one, whose cluster id differs. It may also be
-//     replaced by an older state: an answer then has a lower revision or raft term than an earlier answer or
-//     watch response. Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
+//   - K6, one history: the store may be replaced by another one, whose cluster id differs. It may also be replaced by
+//     an older state: a response then has a lower revision or raft term than an earlier response or watch response.
+//     Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
 //
 //     Replacements counts these changes, and ReplacedRevision is the highest revision of the
-//     replaced histories. The count is raised before the answer that shows the replacement is
+//     replaced histories. The count is raised before the response that shows the replacement is
 //     returned. So a caller that holds a revision without a watch reads the
-//     revision and then the count. If the count is unchanged, earlier answers are still valid.
+//     revision and then the count. If the count is unchanged, earlier responses are still valid.
 //
 // # Tail
 //
-// A [Tail] follows everything under one prefix through one watch and hands each [Subscription] its
-// part. The revisions of all parts move together: an idle part is as fresh as the busiest one.
+// A [Tail] watches everything under one prefix and gives each [Subscription] the events under its own prefix. An idle
+// subscription is known to be as fresh as the busiest one, because all share the watch.
 //
-// [Subscription.Fresh] is a revision up to which the owner of a Subscription has applied
-// everything. It rests on an order of steps:
+// [Subscription.Fresh] is a revision up to which the owner of a Subscription has applied everything. It depends on this
+// order:
 //
 //  1. The Tail queues a batch to its subscriptions, and then raises the revision that it has seen.
 //  2. The owner applies a batch, and then calls Applied.
@@ -49,59 +48,54 @@
 //     Fresh is the revision seen, or that of the last batch if it is higher. Otherwise it is the
 //     revision before the first batch that is not applied.
 //
-// So Fresh never goes back in one history of the store.
+// So Fresh never decreases within one history of the store.
 //
-// A reader that combines Fresh with a snapshot that the owner published reads the snapshot before
-// and after Fresh. If the two snapshots are of different loads, Fresh belongs to the first. An
-// owner that reloads notes Fresh before it calls Begin, and loads nothing older than that.
+// A reader that combines Fresh with a snapshot of the owner must read the snapshot before and after Fresh. If the two
+// snapshots are of different loads, Fresh belongs to the first. An owner that reloads must read Fresh before it calls
+// Begin, and load nothing older.
 //
-// A Tail may begin in the past ([TailConfig.Replay], [Clock]), as far back as the store can still be read.
-// The owners load the state of that revision and then receive the events since, so a
-// restart keeps the history of the previous process. An owner that subscribes later reads
-// its past from the store, unless the Tail knows that nothing has changed below its prefix. If the store compacted
-// events that the Tail had not seen, the Tail begins in the past again, after that gap. In a replaced store it
-// begins at the present, because the owners do not know that store's past. A Tail cannot detect that the store was
-// restored from a backup while no Tail ran: restore with a raised revision, and mark the older ones as compacted,
-// as etcd recommends.
+// A Tail may begin in the past ([TailConfig.Replay], [Clock]), but not before the last compaction. The owners load the
+// state of that revision and then receive the events since, so a restarted process has the recent events. A later
+// subscription reads its past from the store, unless the Tail knows that nothing has changed below its prefix. If the
+// store compacted events that the Tail had not seen, the Tail begins in the past again, after that gap. In a replaced
+// store it begins at the current revision. A Tail cannot detect that the store was restored from a backup while no Tail
+// ran. Restore with a raised revision, and mark older ones as compacted, as etcd recommends.
 //
 // # Server in this process
 //
-// [EtcdConfig].Open makes the store's [Connection]. A server in this process passes the header of
-// each answer to [Answers] before any client gets the answer. So the revision is known without a
-// request as long as that server is the only member.
+// [EtcdConfig].Open makes the store's [Connection]. A server in this process passes the header of each response to a
+// [ResponseRecorder] before the client gets it. So the revision is known without a request while that server is the
+// only member.
 //
 // # Cluster
 //
-// While a cluster cannot be reached, operations wait until their context ends, as in etcd's
-// client: give them deadlines. There are three kinds of connections:
+// While a cluster cannot be reached, operations wait until their context ends, as in etcd's client. There are three
+// kinds of connections:
 //
 //   - one HTTP/2 connection reads the revision, one request at a time;
 //   - a second one sends transactions, many at once;
-//   - etcd's client does the rest: all other requests, transactions that the second one cannot
-//     send, and everything while a member is slow or gone.
+//   - etcd's client sends all other requests, transactions that the second one cannot send, and everything while a
+//     member is slow or unreachable.
 //
-// A read or a watch moves to another member by itself. A failed write is not retried,
-// because it may have been committed, unless the member reports that it did not process it. A watch
-// asks etcd to end it while there is no leader; the Tail reopens it where it ended.
+// A read or a watch moves to another member by itself. A failed write may have been committed, so it is not retried,
+// unless the member reports that it did not process it. etcd ends watches while there is no leader; the Tail resumes
+// them.
 //
-// K4 requires members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13
-// on. When a member begins to serve a watch, the store asks all endpoints for that member's version
-// and uses the first answer. If the member is older or does not answer, the store watches the whole
-// key space: each revision has an event in it, so the events alone prove progress. For
-// that, the etcd user must be allowed to read all keys.
+// K4 requires members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13 on. When a member begins
+// to serve a watch, the store asks all endpoints for that member's version and uses the first response. If the member
+// is older or does not respond, the store watches the whole key space: each revision has an event in it, so the events
+// alone prove progress. For that, the etcd user must be allowed to read all keys.
 //
-// Servers that only imitate etcd, such as kine, work within their limits: transactions write
-// one key, and a watch that begins in the future or at the compacted revision ends with an error.
-// Such a server may compact by itself, or ignore requests to compact, so the Tail
-// finds the oldest readable revision by trying.
+// Other implementations of etcd's API, such as kine, work within their limits: transactions write one key, and a watch
+// that begins in the future or at the compacted revision ends with an error. Such a server may compact by itself, or
+// ignore requests to compact, so the Tail finds the oldest readable revision by trying.
 //
 // # Compaction
 //
-// Every interval a store competes for the key "compact_rev_key" exactly as kube-apiserver does. All
-// Larders and kube-apiservers on one etcd share one compactor, which keeps at least one
-// interval of revisions. A server whose etcd user may use only the keys below the prefix cannot take
-// part. When the store is replaced, the state of this protocol and the
-// leases that the old store granted are discarded.
+// Every interval a store competes for the key "compact_rev_key" exactly as kube-apiserver does. So only one of all
+// servers on an etcd compacts, and at least one interval of revisions is kept. A server whose etcd user may use only
+// the keys below the prefix cannot compact. When the store is replaced, the state of this protocol and the leases of
+// the old store are discarded.
 //
 // # Locks and goroutines
 //
@@ -113,8 +107,7 @@
 //
 // # Bytes
 //
-// A value passed to Put belongs to the store from then on. Values returned by Get, Range and watches
-// are shared and must not be modified; in process they may be etcd's own memory. The one
-// exception is a page requested with RangeOptions.Borrow: its values may be overwritten once it is
-// released.
+// Put takes ownership of its value. Values returned by Get, Range and watches are shared and must not be modified; in
+// process they may be etcd's own memory. Values of a page requested with RangeOptions.Borrow may be overwritten once
+// the page is released.
 package kv

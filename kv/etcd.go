@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Observer has callbacks for the requests that the store sends to etcd. They must not block, and
-// may be nil.
+// Observer has callbacks for requests to etcd. They must not block, and may be nil.
 type Observer struct {
 	// Request is called after each request. op is kube-apiserver's name of the operation: get, list, listOnlyKeys,
 	// listWithCount, create, update or delete. key is the key or prefix, "" for a read of the revision alone.
@@ -32,12 +31,12 @@ type Observer struct {
 // Etcd is a Store over etcd, in a cluster or in this process.
 type Etcd struct {
 	name       string
-	healthKey  string                     // below the prefix, because the user of etcd may have no other right
-	anyRead    *etcdserverpb.RangeRequest // returns only a header; not changed
+	healthKey  string                     // below the prefix, because the etcd user may have no other rights
+	anyRead    *etcdserverpb.RangeRequest // returns only a header; read only
 	logger     *slog.Logger
 	observer   Observer
 	compaction compactor
-	open       func(ctx context.Context, answers Answers) (*Connection, error)
+	open       func(ctx context.Context, answers ResponseRecorder) (*Connection, error)
 
 	running    atomic.Bool
 	ready      chan struct{} // closed when connection is set
@@ -49,25 +48,25 @@ type Etcd struct {
 	leases    *leaseManager
 	history   history
 	watches   watches
-	pages     sync.Pool // of *[]byte: answers to ranges that were released
+	pages     sync.Pool // of *[]byte: buffers of released pages
 }
 
 // NewEtcd returns a store that Run opens. Programs call [NewExternal], or New of package
 // embedded.
-func NewEtcd(how EtcdConfig) *Etcd {
-	leases := newLeaseManager(how.Observer.LeaseObjects)
-	if how.LeaseReuse != 0 {
-		leases.longest = int64(max(how.LeaseReuse, 0) / time.Second)
+func NewEtcd(config EtcdConfig) *Etcd {
+	leases := newLeaseManager(config.Observer.LeaseObjects)
+	if config.LeaseReuse != 0 {
+		leases.longest = int64(max(config.LeaseReuse, 0) / time.Second)
 	}
-	healthKey := strings.TrimSuffix(how.Prefix, "/") + "/health"
+	healthKey := strings.TrimSuffix(config.Prefix, "/") + "/health"
 	return &Etcd{
-		name:       how.Name,
+		name:       config.Name,
 		healthKey:  healthKey,
 		anyRead:    &etcdserverpb.RangeRequest{Key: []byte(healthKey), CountOnly: true},
-		logger:     cmp.Or(how.Logger, slog.New(slog.DiscardHandler)),
-		observer:   how.Observer,
-		compaction: compactor{interval: how.CompactionInterval},
-		open:       how.Open,
+		logger:     cmp.Or(config.Logger, slog.New(slog.DiscardHandler)),
+		observer:   config.Observer,
+		compaction: compactor{interval: config.CompactionInterval},
+		open:       config.Open,
 		ready:      make(chan struct{}),
 		ending:     make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
@@ -80,7 +79,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	if !e.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("kv: %s etcd: Run called twice", e.name)
 	}
-	s, err := e.open(ctx, Answers{e})
+	s, err := e.open(ctx, ResponseRecorder{e})
 	if err != nil {
 		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
 		close(e.ending)
@@ -94,7 +93,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	close(e.ready)
 	defer s.Close()
 	defer e.watches.close()
-	defer close(e.ending) // from here on fail reports ErrClosed as the cause
+	defer close(e.ending) // afterwards fail reports ErrClosed as the cause
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.runRevisions(groupCtx) })
@@ -128,7 +127,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 // Ready returns a channel that is closed once the store is open.
 func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 
-// awaitOpen waits until the store is open. Only then is there a connection.
+// awaitOpen waits until the store is open and has a connection.
 func (e *Etcd) awaitOpen(ctx context.Context) error {
 	select {
 	case <-e.ending:
@@ -255,15 +254,14 @@ func (e *Etcd) readDeleted(ctx context.Context, key string, result WriteResult) 
 	if err != nil {
 		return WriteResult{}, e.fail("delete", key, err)
 	}
-	if len(resp.Kvs) == 0 { // it recorded the deletion of nothing
+	if len(resp.Kvs) == 0 { // the key did not exist
 		return WriteResult{Revision: result.Revision}, nil
 	}
 	result.Current, result.Found = itemOf(resp.Kvs[0]), true
 	return result, nil
 }
 
-// commit runs write if the key's last revision is the expected one and reads the
-// key otherwise, in one transaction.
+// commit runs write if the key's last revision is ifRevision, and otherwise reads the key, in one transaction.
 func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, write clientv3.Op) (WriteResult, error) {
 	mark, start := e.history.mark(), time.Now()
 	resp, err := e.connection.Client.KV.Txn(ctx).
@@ -290,8 +288,8 @@ func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, wri
 	return result, nil
 }
 
-// Health reads from etcd, as kube-apiserver's probe does. It shares the reads of Revision, whose connection leaves a member
-// that does not answer. If the revision is known without a read, Health reads a key that need not exist.
+// Health reads from etcd, as kube-apiserver's probe does. It shares the reads of Revision, whose connection leaves a
+// member that does not respond. If the revision is known without a read, Health reads a key that need not exist.
 func (e *Etcd) Health(ctx context.Context) error {
 	if err := e.awaitOpen(ctx); err != nil {
 		return e.fail("health", "", err)
@@ -316,8 +314,8 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	return size, nil
 }
 
-// Recent returns the oldest revision >= past for which all later ones up to present have together at most that many
-// bytes. For a cluster it returns past, because a cluster does not report their size.
+// Recent returns the oldest revision >= past such that the values of all later revisions up to present have at most
+// that many bytes in total. For a cluster it returns past, because a cluster does not report their sizes.
 func (e *Etcd) Recent(ctx context.Context, past, present, bytes int64) (int64, error) {
 	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("measure", "", err)
@@ -348,9 +346,9 @@ func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	}
 }
 
-// observeHistory compares a linearizable answer with the mark from before its request, and ends
-// all watches if the store was replaced. If that is doubtful, it asks etcd. If etcd does not answer, the
-// next answer with a lower raft term makes it ask again.
+// observeHistory compares a linearizable response with the mark from before its request, and ends all watches if the
+// store was replaced. If that is doubtful, it reads the current raft term. If that fails, the next response with a
+// lower term makes it try again.
 func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etcdserverpb.ResponseHeader) {
 	verdict := e.history.observe(mark, header)
 	if verdict == doubtful {

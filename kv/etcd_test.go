@@ -96,7 +96,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 			// The tail's own watch is open once an event came through it.
 			kvtest.Put(t, store, "/registry/pods/before-"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {
-				t.Fatalf("before the forgery came %q", keys)
+				t.Fatalf("before the forged key: %q", keys)
 			}
 			revision, err := store.Revision(t.Context())
 			if err != nil {
@@ -126,9 +126,8 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 	}
 }
 
-// TestOldTermReplacesNothing checks that an answer with an old raft term does not count as a replacement of the
-// store unless a second answer confirms it. A member that received a snapshot answers with an old term for a
-// while.
+// TestOldTermReplacesNothing checks that a response with an old raft term does not count as a replacement of the store
+// unless a second response confirms it. A member that received a snapshot responds with an old term for a while.
 func TestOldTermReplacesNothing(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) *kv.Etcd{
 		"embedded": func(t *testing.T) *kv.Etcd { return openEmbedded(t, embedded.Config{}) },
@@ -240,7 +239,7 @@ func TestExpiryIsNoReplacement(t *testing.T) {
 	}
 	revision, err := store.Revision(t.Context())
 	if err != nil || revision < told.Progress {
-		t.Errorf("revision %d, %v, after a watch told of %d", revision, err, told.Progress)
+		t.Errorf("revision %d, %v, after a watch reported progress %d", revision, err, told.Progress)
 	}
 }
 

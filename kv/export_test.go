@@ -50,7 +50,7 @@ func (e *Etcd) ForgeHistory(revision int64) { raise(&e.history.revision, revisio
 // ForgeTerm makes the store believe that it has seen a raft term.
 func (e *Etcd) ForgeTerm(term uint64) { e.history.term.Store(term) }
 
-// ObserveOldTerm gives the store an answer of a member whose last applied entry is of the previous term.
+// ObserveOldTerm gives the store a response of a member whose last applied entry is of the previous term.
 func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 	mark := e.history.mark()
 	e.observeHistory(ctx, mark, &etcdserverpb.ResponseHeader{
@@ -62,13 +62,13 @@ func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
 
 // OwnReads returns the number of revisions that were read without etcd's client.
-func (e *Etcd) OwnReads() uint64 { return e.connection.revisions.answers.Load() }
+func (e *Etcd) OwnReads() uint64 { return e.connection.revisions.responses.Load() }
 
 // WithoutOwnReads makes all reads use etcd's client. No read may be in progress.
 func (e *Etcd) WithoutOwnReads() { e.connection.revisions = nil }
 
 // OwnWrites returns the number of transactions that were sent without etcd's client.
-func (e *Etcd) OwnWrites() uint64 { return e.connection.writes.answers.Load() }
+func (e *Etcd) OwnWrites() uint64 { return e.connection.writes.responses.Load() }
 
 // WithoutOwnWrites makes all writes use etcd's client, until the connection for writes ends.
 func (e *Etcd) WithoutOwnWrites() { e.connection.writes.conn.Store(nil) }

@@ -18,12 +18,12 @@ import (
 	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
-// Timeouts of the connection to a cluster. kube-apiserver waits 30 and 10 s for a silent member
-// (apiserver pkg/storage/storagebackend/factory/etcd3.go): until then, calls to a member that hangs are lost. gRPC allows
-// no shorter keepaliveTime.
+// Timeouts of the connection to a cluster. Calls to a hanging member fail only after the keepalive time and timeout,
+// which are 30 and 10 s in kube-apiserver (apiserver pkg/storage/storagebackend/factory/etcd3.go). gRPC allows no
+// shorter keepaliveTime.
 const (
 	dialTimeout      = 20 * time.Second
-	attemptTimeout   = 3 * time.Second // of the first answer; later attempts take longer
+	attemptTimeout   = 3 * time.Second // of the first attempt; later ones may take longer
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
 )
@@ -32,14 +32,14 @@ const (
 // prolong each outage of the cluster.
 const reconnectDelay = 3 * time.Second
 
-// How many unread bytes the cluster may send, per stream and in total. Without these, gRPC estimates a window, and
-// sends a ping for each answer and each event to measure it. That is a tenth of the cost of an event (B24).
+// Flow-control windows per stream and connection. Without these, gRPC estimates a window, and sends a ping for each
+// response and each event. That is a tenth of the cost of an event (B24).
 const (
 	streamWindow     = 4 << 20
-	connectionWindow = 16 << 20 // what gRPC would allow at most
+	connectionWindow = 16 << 20 // the maximum of gRPC's estimate
 )
 
-// ExternalConfig says how to reach an etcd cluster.
+// ExternalConfig configures a store over an etcd cluster.
 type ExternalConfig struct {
 	StoreConfig
 	// Endpoints are the members' client URLs. At least one is required.
@@ -49,8 +49,8 @@ type ExternalConfig struct {
 	CAFile, CertFile, KeyFile string
 	// Dial connects to a member's host and port; nil connects directly.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Stats observes the calls to members; may be nil. With it writes cost more, because all of
-	// them go through etcd's client.
+	// Stats observes the calls to members; may be nil. It makes writes more expensive, because etcd's client then sends
+	// all of them.
 	Stats stats.Handler
 }
 
@@ -65,13 +65,13 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 	return NewEtcd(EtcdConfig{
 		StoreConfig: cfg.StoreConfig,
 		Name:        "external",
-		Open: func(ctx context.Context, answers Answers) (*Connection, error) {
-			return openExternal(ctx, cfg, answers.etcd)
+		Open: func(ctx context.Context, recorder ResponseRecorder) (*Connection, error) {
+			return openExternal(ctx, cfg, recorder.etcd)
 		},
 	}), nil
 }
 
-// openExternal dials the cluster and waits until it answers.
+// openExternal dials the cluster and waits until it responds.
 func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection, error) {
 	pauses := backoff.DefaultConfig
 	pauses.MaxDelay = reconnectDelay
@@ -134,8 +134,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 	}, nil
 }
 
-// awaitCluster reads until the cluster answers, so that the cluster and this process may
-// start in any order.
+// awaitCluster waits until a read succeeds, so that the cluster and this process may start in any order.
 func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error {
 	cluster := etcdserverpb.NewKVClient(client.ActiveConnection()) // unlike client, it returns the error of the first attempt
 	patience := attemptTimeout

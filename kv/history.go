@@ -11,19 +11,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// history checks that etcd has one history, and that it only grows.
+// history detects that etcd's history was replaced.
 //
-// A linearizable answer has at least the revision of every answer before its request, and of
-// everything that a watch had delivered by then. A lower revision shows that the store was restored
-// from a backup, and a different cluster id that it is another cluster. The header of a watch
-// response proves only the cluster id.
+// A linearizable response has at least the revision of every response before its request, and of every event that a
+// watch had delivered. A lower revision shows that the store was restored from a backup, and a different cluster id
+// that it is another cluster. Only the cluster id of a watch response is checked.
 //
-// A restored store may be ahead of the old one by now. Then a lower raft term shows the replacement.
-// But a member that has received a snapshot may also answer with an old term, so a lower term only
-// raises a doubt (E12).
+// If a restored store is already ahead of the old one, a lower raft term shows the replacement. But a member that has
+// received a snapshot may also respond with an old term, so a lower term must be confirmed (E12).
 type history struct {
 	replacements atomic.Uint64 // counts replacements
-	revision     atomic.Int64  // highest that was shown
+	revision     atomic.Int64  // highest of any response or event
 	replaced     atomic.Int64  // highest revision of the histories that were replaced
 	term         atomic.Uint64
 	clusterID    atomic.Uint64
@@ -38,24 +36,24 @@ type historyMark struct {
 	term         uint64
 }
 
-// mark is called before the request is sent. It reads replacements first, and replace stores it
-// last: a new count is never read with the revision of the history before.
+// mark is called before the request is sent. It reads replacements first, and replace stores it last, so a new count is
+// never combined with a revision of the previous history.
 func (h *history) mark() historyMark {
 	return historyMark{replacements: h.replacements.Load(), revision: h.revision.Load(), term: h.term.Load()}
 }
 
-// verdict says which history an answer belongs to.
+// verdict says which history a response belongs to.
 type verdict int
 
 const (
 	same     verdict = iota
-	replaced         // it is the first answer of another history
+	replaced         // the first response of another history
 	doubtful         // see decide
 )
 
-// observe records a linearizable answer.
+// observe records a linearizable respond.
 func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
-	h.clusterID.CompareAndSwap(0, header.ClusterId) // one of several first answers
+	h.clusterID.CompareAndSwap(0, header.ClusterId) // one of several first responses
 	switch {
 	case header.ClusterId != h.clusterID.Load() || header.Revision < mark.revision:
 		return h.replace(mark.replacements, header)
@@ -66,9 +64,8 @@ func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader)
 	return same
 }
 
-// raise records the revision and term of an answer, or the revision that a watch has delivered, with
-// term 0. It does nothing if the history was replaced since the request was marked or the watch was
-// opened, because the answer may be late.
+// raise records the revision and term of a response, or the revision that a watch has delivered, with term 0. It does
+// nothing if the history was replaced since the request was marked or the watch was opened.
 func (h *history) raise(replacements uint64, revision int64, term uint64) {
 	if revision <= h.revision.Load() && term <= h.term.Load() {
 		return
@@ -81,8 +78,8 @@ func (h *history) raise(replacements uint64, revision int64, term uint64) {
 	}
 }
 
-// decide settles a doubt by the answer of currentHeader, whose term is known to be current:
-// if that is still lower than the mark's, the store was replaced.
+// decide resolves a doubtful verdict with the result of currentHeader. If its term is still lower than the mark's, the
+// store was replaced.
 func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
 	if header.RaftTerm < mark.term {
 		return h.replace(mark.replacements, header)
@@ -90,9 +87,9 @@ func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) 
 	return h.observe(mark, header)
 }
 
-// currentHeader returns an answer whose raft term is not older than the call. A member learns the
-// current term when it applies an entry, a little after it has answered. So currentHeader makes
-// proposals that change nothing until one member has answered twice.
+// currentHeader returns a header whose raft term is not older than the call. A member learns the current term when it
+// applies an entry, a little after it has responded. So currentHeader makes proposals that change nothing until one
+// member has responded twice.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	header, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
 		// No key was created before revision 0; a transaction that may delete is proposed.
@@ -109,9 +106,9 @@ func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader,
 	return header, nil
 }
 
-// secondAnswer proposes until a member has answered twice, and returns its second answer.
+// secondAnswer proposes until a member has responded twice, and returns its second header.
 func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdserverpb.ResponseHeader, error) {
-	const most = 16 // members take turns, and few clusters have more than seven
+	const most = 16 // the client alternates between members, and few clusters have more than seven
 	answered := make(map[uint64]bool)
 	for range most {
 		header, err := propose()
@@ -126,14 +123,13 @@ func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdse
 	return nil, errors.New("no member answers twice")
 }
 
-// otherCluster reports whether an answer of a watch comes from another cluster.
+// otherCluster reports whether a response of a watch comes from another cluster.
 func (h *history) otherCluster(header *etcdserverpb.ResponseHeader) bool {
 	id := h.clusterID.Load()
 	return id != 0 && header.ClusterId != 0 && header.ClusterId != id
 }
 
-// replace begins a new history, unless another answer has done so since the
-// request was marked.
+// replace begins a new history, unless another response has done so since the request was marked.
 func (h *history) replace(replacements uint64, header *etcdserverpb.ResponseHeader) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -81,8 +81,8 @@ func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	})
 }
 
-// TestPresentTermIsThatOfASecondAnswer checks that the term comes from the second answer of a member. A member that
-// has received a snapshot answers one proposal with its old term before it adopts the present one. The members answer
+// TestPresentTermIsThatOfASecondAnswer checks that the term comes from the second response of a member. A member that
+// has received a snapshot answers one proposal with its old term before it adopts the present one. The members respond
 // in turn.
 func TestPresentTermIsThatOfASecondAnswer(t *testing.T) {
 	type answer struct{ member, term uint64 }
@@ -110,7 +110,7 @@ func TestPresentTermIsThatOfASecondAnswer(t *testing.T) {
 		next++
 		return &etcdserverpb.ResponseHeader{MemberId: next}, nil
 	}); err == nil {
-		t.Errorf("%v of members that never answer twice", got)
+		t.Errorf("%v of members that never respond twice", got)
 	}
 	if _, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) { return nil, errors.ErrUnsupported }); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
@@ -136,10 +136,10 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 			var h history
 			early := h.mark()
 			if h.observe(h.mark(), answer(1, 100, 5)) != same {
-				t.Fatal("the first answer replaced the history")
+				t.Fatal("the first response replaced the history")
 			}
 			if h.observe(early, answer(1, 50, 4)) != same {
-				t.Error("the answer to an earlier request replaced the history")
+				t.Error("the response to an earlier request replaced the history")
 			}
 			first, second := h.mark(), h.mark()
 			got := h.observe(first, c.header)
@@ -148,7 +148,7 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 			}
 			if got == doubtful {
 				if h.decide(first, answer(1, 200, 5)) != same {
-					t.Error("an answer of the present term did not dispel the doubt")
+					t.Error("a response of the current term did not resolve the doubt")
 				}
 				if h.decide(first, c.header) != replaced {
 					t.Error("an old term that is the present one is of the same history")
@@ -164,7 +164,7 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 	}
 }
 
-// TestHistoryLateAnswer checks that an answer of a replaced history does not affect the new one.
+// TestHistoryLateAnswer checks that a response of a replaced history does not affect the new one.
 func TestHistoryLateAnswer(t *testing.T) {
 	answer := func(revision int64, term uint64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: term}
@@ -176,14 +176,14 @@ func TestHistoryLateAnswer(t *testing.T) {
 		t.Fatal("the history was not replaced")
 	}
 	if h.observe(late, answer(101, 6)) != same || h.observe(h.mark(), answer(11, 2)) != same {
-		t.Error("an answer of the old history is one of the new")
+		t.Error("a response of the old history is one of the new")
 	}
 	if mark := h.mark(); mark.revision != 11 || mark.term != 2 {
 		t.Errorf("known: %+v", mark)
 	}
 }
 
-// TestHistoryFirstAnswersAtOnce checks that concurrent first answers do not count as a replacement.
+// TestHistoryFirstAnswersAtOnce checks that concurrent first responses do not count as a replacement.
 func TestHistoryFirstAnswersAtOnce(t *testing.T) {
 	first := &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: 100, RaftTerm: 5}
 	for range 5000 {
@@ -195,7 +195,7 @@ func TestHistoryFirstAnswersAtOnce(t *testing.T) {
 				mark := h.mark()
 				<-begin
 				if h.observe(mark, first) != same {
-					t.Error("the first answer replaced the history")
+					t.Error("the first response replaced the history")
 				}
 			})
 		}
@@ -387,7 +387,7 @@ func TestLeaseLeavesAHungMember(t *testing.T) {
 func TestErrorShowsEtcdsText(t *testing.T) {
 	err := error(&Error{Op: "list", Key: "/registry/pods/", Err: rpctypes.ErrCompacted})
 	if !errors.Is(err, ErrCompacted) || errors.Is(err, ErrFutureRevision) || !errors.Is(err, rpctypes.ErrCompacted) {
-		t.Errorf("%v is not told apart", err)
+		t.Errorf("%v is not distinguished", err)
 	}
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: mvcc: required revision has been compacted" {
@@ -426,13 +426,13 @@ func TestDeliveredRevisionsWereCommitted(t *testing.T) {
 	early := h.mark()
 	h.raise(opened, 150, 0)
 	if h.observe(early, answer(120)) != same {
-		t.Error("an answer that was asked for before replaced the history")
+		t.Error("a response to an earlier request replaced the history")
 	}
 	if h.observe(h.mark(), answer(120)) != replaced || h.replaced.Load() != 150 {
-		t.Errorf("a store behind what a watch delivered was not noticed; lost %d", h.replaced.Load())
+		t.Errorf("a store behind the progress of a watch was not detected; lost %d", h.replaced.Load())
 	}
 	h.raise(opened, 160, 0)
 	if h.observe(h.mark(), answer(121)) != same || h.revision.Load() != 121 {
-		t.Error("a watch of the lost history told of the next")
+		t.Error("a watch of the lost history delivered the next")
 	}
 }

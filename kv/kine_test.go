@@ -181,19 +181,19 @@ func TestKineCompactsOtherwise(t *testing.T) {
 			return nil
 		})
 		if told := store.Compaction(); told != 0 {
-			t.Errorf("compacted at %d, which nobody has told", told)
+			t.Errorf("compacted at %d, which no process recorded", told)
 		}
 		if past := follow(t, store, last); past != last-retain {
 			t.Errorf("begun at %d, want %d", past, last-retain)
 		}
 		if response := <-store.Watch(t.Context(), "/registry/", 1); !errors.Is(response.Err, kv.ErrCompacted) {
-			t.Errorf("watch of what was compacted: %+v", response)
+			t.Errorf("watch of a compacted revision: %+v", response)
 		}
 		if told := store.Compaction(); told != last-retain {
 			t.Errorf("compacted at %d, want %d", told, last-retain)
 		}
 	})
-	t.Run("less than it was told", func(t *testing.T) {
+	t.Run("less than recorded", func(t *testing.T) {
 		store, last := prepare(t) // keeps a thousand
 		for range 2 {
 			if err := store.CompactOnce(t.Context()); err != nil {

@@ -21,8 +21,7 @@ var (
 	ErrReplaced = errors.New("kv: the store's history was replaced")
 )
 
-// Error is the error of a failed operation. Err is etcd's own error, so that its text and code can be shown to a
-// client unchanged.
+// Error is the error of a failed operation. Err is etcd's own error, so that clients get its text and code unchanged.
 type Error struct {
 	Op  string
 	Key string
@@ -40,7 +39,7 @@ func (e *Error) Error() string {
 // Unwrap returns etcd's error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is recognises this package's sentinels in etcd's errors.
+// Is recognizes this package's sentinels in etcd's errors.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrCompacted:
@@ -51,8 +50,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Item is one key as it was at some revision. Its Value is shared and never
-// written.
+// Item is one key at some revision. Its Value is shared and never written.
 type Item struct {
 	Key            string
 	Value          []byte
@@ -93,10 +91,9 @@ type Event struct {
 	Kind     EventKind
 }
 
-// Batch is everything that one revision changed among the watched keys. It is
-// never split.
+// Batch has all events of one revision among the watched keys. It is never split.
 //
-// Invariant: Events is not empty and each has Revision as its own.
+// Invariant: Events is not empty, and the Revision of each is the batch's.
 type Batch struct {
 	Revision int64
 	Events   []Event
@@ -124,9 +121,8 @@ type RangeOptions struct {
 	Borrow bool
 }
 
-// Page is one answer to a Range, in key order. Revision is the requested one, or
-// the store's current one if none was requested. Count counts all keys from Start
-// on, and More says that Limit left some of them out.
+// Page is the result of a Range, in key order. Revision is the requested one, or the store's current one if none was
+// requested. Count counts all keys from Start on, and More says that Limit omitted some of them.
 type Page struct {
 	Items    []Item
 	Revision int64
@@ -137,18 +133,16 @@ type Page struct {
 	OnRelease func()
 }
 
-// Release lets the store overwrite the values of a page that was requested with
-// RangeOptions.Borrow. The caller calls it at most once, when the values are no longer used. If it
-// is never called, the garbage collector frees the values.
+// Release lets the store overwrite the values of a page that was requested with RangeOptions.Borrow. It must be called
+// at most once, when the values are no longer used. If it is not called, the garbage collector frees the values.
 func (p *Page) Release() {
 	if p.OnRelease != nil {
 		p.OnRelease()
 	}
 }
 
-// PutOptions holds the condition of a Put: the key's last revision must be
-// IfRevision, 0 meaning that the key must not exist. A TTL, rounded up to
-// seconds, attaches the key to a lease; without one the key does not expire.
+// PutOptions has the condition of a Put: the key's last revision must be IfRevision, or the key must not exist if that
+// is 0. A TTL, rounded up to seconds, attaches the key to a lease; without one the key does not expire.
 type PutOptions struct {
 	IfRevision int64
 	TTL        time.Duration
@@ -164,9 +158,8 @@ type WriteResult struct {
 	Found     bool
 }
 
-// WatchResponse is one response of a watch: batches, or Progress, or, once and
-// last, an error. Progress p means that every event of a revision <= p has been
-// delivered; each response without an error has it.
+// WatchResponse is one response of a watch. The last one may have an error; all others have Progress p, which means
+// that every event of a revision <= p has been delivered.
 type WatchResponse struct {
 	Batches  []Batch
 	Progress int64
@@ -188,14 +181,14 @@ type Store interface {
 	// Watch delivers every event under the prefix with a revision > after. The
 	// channel is closed after an error response, and when ctx ends.
 	Watch(ctx context.Context, prefix string, after int64) <-chan WatchResponse
-	// RequestProgress asks for a progress response in every open watch. It does
-	// not wait for the responses, which may never come.
+	// RequestProgress requests a progress response in every open watch. It does not wait for the responses, which may
+	// never come.
 	RequestProgress(ctx context.Context) error
 	// Revision returns the store's current revision. All callers that wait when a
 	// linearizable read begins share that read.
 	Revision(ctx context.Context) (int64, error)
-	// Replacements counts how often the store was replaced (K6), which ends all watches. A caller
-	// that learnt a revision before must compare the count once its watch is open.
+	// Replacements counts how often the store was replaced (K6), which ends all watches. A caller that starts a watch
+	// at a known revision must compare the count once the watch is open.
 	Replacements() uint64
 	// ReplacedRevision returns the highest revision that a replaced history is known to
 	// have reached, 0 if none was replaced. A client's revision up to this one may belong to
@@ -203,17 +196,16 @@ type Store interface {
 	ReplacedRevision() int64
 	// Health reads from the store and returns the error.
 	Health(ctx context.Context) error
-	// Compaction returns the highest revision at which the store is known to be compacted. It is
-	// a hint: another process may have compacted without the protocol, and an imitation of etcd
-	// may keep older revisions.
+	// Compaction returns the highest revision at which the store is known to be compacted. It is a hint: another
+	// process may have compacted without the protocol, and another implementation of etcd's API may keep older
+	// revisions.
 	Compaction() int64
 }
 
 const (
-	// FittingPages, as a page size, chooses the size: about pageBytes, or more if that would
-	// make more than manyPages pages, but at most maxPageBytes and maxPageItems. For each page the
-	// store counts all remaining keys, so few pages are cheaper than many, but each page
-	// is in memory as a whole.
+	// FittingPages, as a page size, lets RangeAll choose the size: about pageBytes, or more if there would be more than
+	// manyPages pages, but at most maxPageBytes and maxPageItems. For each page the store counts all remaining keys, so
+	// few large pages are cheaper, but need more memory.
 	FittingPages = -1
 
 	firstPageItems = 500 // of the first page, when the size of items is not known
@@ -223,9 +215,9 @@ const (
 	manyPages      = 32
 )
 
-// RangeAll reads a range page by page, calls fn with each page, and returns the revision, which all
-// pages share. opts.Limit is the page size: 0 is one page for everything; see also FittingPages.
-// With Borrow, fn or the last reader of a page's values releases the page.
+// RangeAll reads a range page by page at one revision, which it returns, and calls fn with each page. opts.Limit is the
+// page size: 0 is one page for everything; see also FittingPages. With Borrow, fn or the last reader of a page's values
+// releases the page.
 func RangeAll(ctx context.Context, store Store, opts RangeOptions, fn func(Page) error) (int64, error) {
 	fitting, bytes := opts.Limit == FittingPages, 0
 	if fitting {

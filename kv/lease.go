@@ -15,14 +15,14 @@ const (
 	leaseReuseMax     = 60 // seconds, the default
 	leaseMaxObjects   = 1000
 
-	// grantFirst is the timeout of the first attempt to get a lease. The next attempt may take twice as long, up to
-	// slowTimeout. It goes to another member if there is one, because the first member may hang. If the first attempt
-	// succeeds after all, its lease expires unused.
+	// grantFirst is the timeout of the first attempt to get a lease. The next attempt goes to another member if there
+	// is one, and may take twice as long, up to slowTimeout. If the first attempt succeeds later, its lease expires
+	// unused.
 	grantFirst = time.Second
 )
 
-// leaseManager returns leases for keys. It reuses the last lease while it fits, because granting one is
-// a write. So a key lives up to the reuse window longer than asked, never shorter.
+// leaseManager returns leases for keys. It reuses the last lease while it fits, because granting one is a write. So a
+// key may live longer than requested, by up to the reuse window.
 type leaseManager struct {
 	retired  func(objects int64) // may be nil
 	longest  int64               // limit of the reuse window, in seconds
@@ -47,7 +47,7 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, atLeast
 		return lease, nil
 	}
 	window := l.window(ttl)
-	if window == 0 && l.longest > 0 { // such a lease is for one key: it replaces no lease that others share
+	if window == 0 && l.longest > 0 { // for one key: do not replace the shared lease
 		return grant(ctx, client, ttl)
 	}
 	select {
@@ -75,10 +75,10 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, atLeast
 	return l.last, nil
 }
 
-// grant requests a lease until a member answers or ctx ends.
+// grant requests a lease until a member responds or ctx ends.
 func grant(ctx context.Context, client clientv3.Lease, ttl int64) (clientv3.LeaseID, error) {
-	for patience := grantFirst; ; patience = min(2*patience, slowTimeout) {
-		attempt, cancel := context.WithTimeout(ctx, patience)
+	for timeout := grantFirst; ; timeout = min(2*timeout, slowTimeout) {
+		attempt, cancel := context.WithTimeout(ctx, timeout)
 		resp, err := client.Grant(attempt, ttl)
 		hung := attempt.Err() != nil && ctx.Err() == nil
 		cancel()

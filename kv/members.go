@@ -16,38 +16,35 @@ import (
 const (
 	// statusTimeout bounds one request for a member's version.
 	statusTimeout = 3 * time.Second
-	// statusRounds is how often each endpoint is queried for the member that serves a watch: behind one endpoint
-	// there may be several members.
+	// statusRounds is how often each endpoint is queried, because there may be several members behind it.
 	statusRounds = 3
 )
 
 // errUnsound ends a stream of a member whose progress notifications are unreliable.
-var errUnsound = errors.New("kv: the member's progress notifications are unreliable")
+var errUntrusted = errors.New("kv: the member's progress notifications are unreliable")
 
 // members determines which members' progress reports can be trusted.
 //
-// Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events, which would break K4. A
-// watch of such a member, or of one whose version is not known, relies on events alone: it watches the
-// whole key space, where each revision has an event.
+// Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events, which would break K4. A watch of such a
+// member, or of one of unknown version, watches the whole key space, where each revision has an event, and ignores
+// progress reports.
 //
-// A member can be upgraded or downgraded at any time, so each stream needs an answer that the
-// member gave after the stream was opened.
+// A member can be upgraded or downgraded at any time, so its version is requested again after each stream was opened.
 type members struct {
 	endpoints func() []string
 	status    func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
 	logger    *slog.Logger
-	// wide says that streams must watch the whole key space. It is never unset: watching too much
-	// costs little.
-	wide  atomic.Bool
-	turns sync.Map // of *semaphore.Weighted with one place, by endpoint
+	// allKeys says that streams must watch the whole key space. It is never unset.
+	allKeys atomic.Bool
+	locks   sync.Map // of *semaphore.Weighted(1), by endpoint: a lock with a context
 
 	mu     sync.Mutex
 	latest map[uint64]memberStatus // by member
 }
 
-// memberStatus is the version of a member, as it answered.
+// memberStatus is the version that a member reported.
 type memberStatus struct {
-	asked   time.Time // when the request was sent
+	sent    time.Time // when the request was sent
 	version string
 }
 
@@ -58,17 +55,17 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	sound := known && hasReliableProgress(version)
-	// A server without member ids is not etcd but an imitation. It may report the progress
-	// of revisions without events only at the right moment, or not at all.
-	if (!sound || member == 0) && !m.wide.Swap(true) {
+	trusted := known && hasReliableProgress(version)
+	// A server without member ids is another implementation of etcd's API. It may not report the progress of all
+	// revisions.
+	if (!trusted || member == 0) && !m.allKeys.Swap(true) {
 		m.logger.Info("watching all keys of etcd, because its progress notifications are unreliable", "version", version)
 	}
-	return sound
+	return trusted
 }
 
-// version asks all endpoints at the same time and returns once one has answered for the member. So an
-// endpoint that does not answer delays only its own member.
+// version queries all endpoints concurrently and returns once one has responded for the member. So an endpoint that
+// does not respond delays only its own member.
 func (m *members) version(ctx context.Context, member uint64, opened time.Time) (string, bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,7 +73,7 @@ func (m *members) version(ctx context.Context, member uint64, opened time.Time) 
 	for _, endpoint := range m.endpoints() {
 		group.Go(func() {
 			for range statusRounds {
-				m.ask(ctx, endpoint, member, opened)
+				m.requestVersion(ctx, endpoint, member, opened)
 				if _, known := m.known(member, opened); known {
 					cancel()
 				}
@@ -90,22 +87,21 @@ func (m *members) version(ctx context.Context, member uint64, opened time.Time) 
 	return m.known(member, opened)
 }
 
-// ask requests the version from one endpoint. Streams that open at the same time take turns, and share the first
-// answer.
-func (m *members) ask(ctx context.Context, endpoint string, member uint64, opened time.Time) {
+// requestVersion requests the version from one endpoint. Concurrent callers share the first response.
+func (m *members) requestVersion(ctx context.Context, endpoint string, member uint64, opened time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	kept, _ := m.turns.LoadOrStore(endpoint, semaphore.NewWeighted(1))
-	turn := kept.(*semaphore.Weighted)
-	if turn.Acquire(ctx, 1) != nil {
+	value, _ := m.locks.LoadOrStore(endpoint, semaphore.NewWeighted(1))
+	lock := value.(*semaphore.Weighted)
+	if lock.Acquire(ctx, 1) != nil {
 		return
 	}
-	defer turn.Release(1)
+	defer lock.Release(1)
 	if _, known := m.known(member, opened); known {
 		return
 	}
-	asked := time.Now()
-	answer, err := m.status(ctx, endpoint)
+	sent := time.Now()
+	response, err := m.status(ctx, endpoint)
 	if err != nil {
 		m.logger.Debug("etcd does not report its version", "endpoint", endpoint, "error", err)
 		return
@@ -115,17 +111,17 @@ func (m *members) ask(ctx context.Context, endpoint string, member uint64, opene
 	if m.latest == nil {
 		m.latest = make(map[uint64]memberStatus)
 	}
-	if id := answer.Header.GetMemberId(); asked.After(m.latest[id].asked) {
-		m.latest[id] = memberStatus{asked: asked, version: answer.Version}
+	if id := response.Header.GetMemberId(); sent.After(m.latest[id].sent) {
+		m.latest[id] = memberStatus{sent: sent, version: response.Version}
 	}
 }
 
-// known returns the version of a member, if a request that was sent after opened has returned it.
+// known returns the version of a member, if a request sent after opened has returned it.
 func (m *members) known(member uint64, opened time.Time) (string, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	status, ok := m.latest[member]
-	return status.version, ok && !status.asked.Before(opened)
+	return status.version, ok && !status.sent.Before(opened)
 }
 
 // hasReliableProgress reports whether a version of etcd reports no progress ahead of events

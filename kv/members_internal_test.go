@@ -25,7 +25,7 @@ func TestProgressIsSoundFromSomeVersionsOn(t *testing.T) {
 	}
 }
 
-// TestOnlyKnownMembersAreTrusted checks endpoints that do not answer, and endpoints that belong to several members.
+// TestOnlyKnownMembersAreTrusted checks endpoints that do not respond, and endpoints that belong to several members.
 // The progress of a stream is trusted only if the version of its member is known.
 func TestOnlyKnownMembersAreTrusted(t *testing.T) {
 	answer := func(member uint64, version string) *clientv3.StatusResponse {
@@ -68,8 +68,8 @@ func TestOnlyKnownMembersAreTrusted(t *testing.T) {
 					return nil, errors.New("silence")
 				},
 			}
-			if sound := m.identify(t.Context(), c.member); sound != c.sound || m.wide.Load() != c.wide {
-				t.Errorf("sound %v, wide %v; want %v, %v", sound, m.wide.Load(), c.sound, c.wide)
+			if sound := m.identify(t.Context(), c.member); sound != c.sound || m.allKeys.Load() != c.wide {
+				t.Errorf("sound %v, wide %v; want %v, %v", sound, m.allKeys.Load(), c.sound, c.wide)
 			}
 		})
 	}
@@ -90,16 +90,16 @@ func TestIdentifyMembersOnce(t *testing.T) {
 	opened := time.Now()
 	for want, at := range []time.Time{opened, opened, opened} {
 		if version, known := m.version(t.Context(), 1, at); !known || version != "3.6.0" || questions != 1 {
-			t.Errorf("question %d: %q, %v, asked %d times", want, version, known, questions)
+			t.Errorf("request %d: %q, %v, requested %d times", want, version, known, questions)
 		}
 	}
 	if _, known := m.version(t.Context(), 1, time.Now().Add(time.Nanosecond)); !known || questions != 2 {
-		t.Errorf("a later stream: known %v, asked %d times", known, questions)
+		t.Errorf("a later stream: known %v, requested %d times", known, questions)
 	}
 }
 
-// TestSilentEndpointsDoNotDelayOthers checks that an endpoint that does not answer delays only the streams of its
-// own members, which are identified once it answers again.
+// TestSilentEndpointsDoNotDelayOthers checks that an endpoint that does not answer delays only the streams of its own
+// members, which are identified once it responds again.
 func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

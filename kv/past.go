@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// answerTimeout limits one attempt of a request that is repeated until the store answers. The next
-// attempt may reach another member.
-const answerTimeout = 3 * time.Second
+// responseTimeout limits one attempt of a request that is retried until it succeeds. The next attempt may reach another
+// member.
+const responseTimeout = 3 * time.Second
 
-// retry repeats a request to the store until it answers. It fails only if the store was
-// closed or replaced, or ctx ended.
+// retry repeats a request to the store until it succeeds. It fails only if the store was closed or replaced, or ctx
+// ended.
 func (t *Tail) retry(ctx context.Context, request func(context.Context) error) error {
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
-		bounded, cancel := context.WithTimeout(ctx, answerTimeout)
+		bounded, cancel := context.WithTimeout(ctx, responseTimeout)
 		err := request(bounded)
 		cancel()
 		switch {
@@ -35,8 +35,7 @@ func (t *Tail) retry(ctx context.Context, request func(context.Context) error) e
 	}
 }
 
-// currentRevision returns the store's revision, which belongs to the history that the
-// count of replacements names.
+// currentRevision returns the store's revision and the Replacements of its history.
 func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacements uint64, err error) {
 	err = t.retry(ctx, func(ctx context.Context) error {
 		for {
@@ -50,8 +49,8 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 	return revision, replacements, err
 }
 
-// reachBack returns how many revisions before the current one the Tail should begin: Replay, or more if
-// that span has fewer Ticks of the Clock.
+// reachBack returns how many revisions before the current one the Tail should begin: Replay, or more if these have
+// fewer Ticks of the Clock.
 func (t *Tail) reachBack(ctx context.Context, from position) (int64, error) {
 	if t.config.Replay <= 0 || t.config.Clock.Ticks == 0 || t.config.Replay >= from.present-from.floor {
 		return t.config.Replay, nil
@@ -74,14 +73,14 @@ func (t *Tail) reachBack(ctx context.Context, from position) (int64, error) {
 // oldestReadable returns the oldest revision >= low that a store at revision present can still
 // read. It returns present if nothing older can be read.
 //
-// The key of the compaction protocol holds the last compacted revision, unless a process
-// compacted without the protocol. So a binary search follows, which usually ends at once. Without the key it takes longer.
+// The key of the compaction protocol holds the last compacted revision, unless a process compacted without the
+// protocol. So a binary search follows, which ends at once if the key was right.
 func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, error) {
 	if low >= present {
 		return present, nil
 	}
-	asking, cancel := context.WithTimeout(ctx, answerTimeout)
-	item, _, _, _ := t.config.Store.Get(asking, compactionKey) // an etcd user with rights to the prefix alone cannot read it
+	bounded, cancel := context.WithTimeout(ctx, responseTimeout)
+	item, _, _, _ := t.config.Store.Get(bounded, compactionKey) // fails if the etcd user may read only the prefix
 	cancel()
 	compacted, _ := strconv.ParseInt(string(item.Value), 10, 64) // 0 without an item
 	low = min(max(low, compacted), present)
@@ -123,7 +122,7 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 		switch {
 		case errors.Is(err, ErrCompacted):
 			return nil
-		case errors.Is(err, ErrFutureRevision): // the store had it
+		case errors.Is(err, ErrFutureRevision): // the store had reached it
 			return fmt.Errorf("%w: %w", ErrReplaced, err)
 		}
 		return err
@@ -131,25 +130,25 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 	return page, ok, err
 }
 
-// Begin blocks until the Tail has a position in the store's history. It returns the revision at which the
-// owner should load: past is the oldest revision >= least that the Tail followed and the store still has.
-// Next then delivers all later events. present is the revision that the store had when the Tail began.
-// Without such a past both are 0, and the owner loads the newest state.
+// Begin blocks until the Tail has a position in the store's history. It returns the revision past at which the owner
+// should load: the oldest revision >= oldest that the Tail followed and the store still has. Next then delivers all
+// later events. present is the store's revision when the Tail began. Both are 0 if there is no such past, and the owner
+// loads the newest state.
 //
 // For an owner that subscribed after the Tail had begun, and has not loaded before, present is the
 // Tail's revision at that time. Earlier events are read from the store.
 //
-// The store may compact the past at any time; then the owner calls Begin again, with a
-// higher least. With a Tail without [TailConfig.Replay], Begin does not wait.
-func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
+// The store may compact the past at any time; then the owner calls Begin again, with a higher oldest. If
+// [TailConfig.Replay] is 0, Begin does not wait.
+func (s *Subscription) Begin(ctx context.Context, oldest int64) (past, present int64, err error) {
 	if s.tail.config.Replay <= 0 {
 		return 0, 0, nil
 	}
 	at, err := s.awaitBeginning(ctx)
-	if err != nil || at.past == 0 || least <= at.past && !at.late {
+	if err != nil || at.past == 0 || oldest <= at.past && !at.late {
 		return at.past, at.present, err
 	}
-	past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present)
+	past, err = s.tail.oldestReadable(ctx, max(oldest, at.past), at.present)
 	if err == nil && at.late && !at.quiet {
 		past, err = s.tail.replayStart(ctx, past, at.present)
 	}
@@ -172,8 +171,8 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 // 0 if there is no past.
 type beginning struct {
 	past, present int64
-	late          bool // the events in between are not in the queue
-	quiet         bool // there are none in between
+	late          bool // the queue lacks the events between past and present
+	quiet         bool // there are no events between past and present
 }
 
 // awaitBeginning waits until the Tail has a position in the history, and returns where the owner can load.
@@ -191,8 +190,8 @@ func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 	}
 }
 
-// beginningNow is awaitBeginning without waiting. known is false if the Tail has no position yet. It
-// clears lost: the owner is about to load.
+// beginningNow is awaitBeginning without waiting. known is false if the Tail has no position yet. It clears lost,
+// because the owner is about to load.
 func (s *Subscription) beginningNow() (at beginning, known bool) {
 	t := s.tail
 	t.mu.Lock()
@@ -206,8 +205,8 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 		return beginning{}, false
 	}
 	s.lost, s.history = false, t.config.Store.Replacements()
-	if s.since < s.made { // fill has queued the events in between
-		return beginning{past: s.since, present: s.made}, true
+	if s.since < s.subscribedAt { // fill has queued the events in between
+		return beginning{past: s.since, present: s.subscribedAt}, true
 	}
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
@@ -221,8 +220,8 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 // fillTimeout bounds reading the past of one subscription.
 const fillTimeout = 10 * time.Second
 
-// errTooLong says that the past events of a subscription, with those in its queue, exceed TailConfig.QueueBytes.
-var errTooLong = errors.New("kv: too much has happened")
+// errTooLong says that a subscription's past events and queue exceed TailConfig.QueueBytes.
+var errTooLong = errors.New("kv: too many past events")
 
 // fill reads the events after past up to at.present and puts them in front of the queue, which has all
 // later ones. It fails if the subscription loses its position meanwhile.
@@ -231,7 +230,7 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 	defer cancel()
 	replacements := s.tail.config.Store.Replacements()
 	var batches []Batch
-	if !at.quiet { // etcd takes up to 100 ms to answer a watch of the past
+	if !at.quiet { // etcd takes up to 100 ms to serve a watch of the past
 		var err error
 		if batches, err = s.tail.read(ctx, s.prefix, past, at.present); err != nil {
 			return err
@@ -261,7 +260,7 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 // store has reached. Its watch ends with ctx.
 func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]Batch, error) {
 	responses := t.config.Store.Watch(ctx, prefix, after)
-	silent := time.Tick(progressMax) // nothing may have happened since until
+	silent := time.Tick(progressMax) // there may be no event after until
 	var batches []Batch
 	for reached := after; ; {
 		select {
@@ -292,8 +291,8 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 	}
 }
 
-// mayRequestProgress reports whether a reader of the past may request progress: not if another one has just done so.
-// Each request goes to all watches, so thousands of concurrent readers would cause millions of responses.
+// mayRequestProgress reports whether a reader of the past may request progress. It returns false if another one has
+// just done so, because each request causes a response in every watch.
 func (t *Tail) mayRequestProgress() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

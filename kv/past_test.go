@@ -25,23 +25,23 @@ import (
 func TestTailFindsThePast(t *testing.T) {
 	const present = 1001
 	for _, c := range []struct {
-		name            string
-		replay          int64
-		compacted, told int64  // told: recorded by the compaction protocol
-		fail            string // the first three times
-		forbidden       bool   // to read the record of the compaction protocol
-		past            int64
-		requests        int // at most
+		name                string
+		replay              int64
+		compacted, recorded int64  // by the compaction protocol
+		fail                string // the first three times
+		forbidden           bool   // to read the record of the compaction protocol
+		past                int64
+		requests            int // at most
 	}{
 		{name: "no replay", past: 0},
 		{name: "all", replay: 5000, past: 1, requests: 2},
 		{name: "bounded", replay: 100, past: present - 100, requests: 2},
-		{name: "compacted", replay: 5000, compacted: 700, told: 700, past: 700, requests: 2},
+		{name: "compacted", replay: 5000, compacted: 700, recorded: 700, past: 700, requests: 2},
 		{name: "compacted by hand", replay: 5000, compacted: 700, past: 700, requests: 13},
-		{name: "protocol is behind", replay: 5000, compacted: 700, told: 300, past: 700, requests: 13},
-		{name: "compacted before the bound", replay: 100, compacted: 700, told: 700, past: present - 100, requests: 2},
+		{name: "protocol is behind", replay: 5000, compacted: 700, recorded: 300, past: 700, requests: 13},
+		{name: "compacted before the bound", replay: 100, compacted: 700, recorded: 700, past: present - 100, requests: 2},
 		{name: "compacted up to the present", replay: 100, compacted: present, past: 0, requests: 10},
-		{name: "get is forbidden", replay: 5000, compacted: 700, told: 700, forbidden: true, past: 700, requests: 13},
+		{name: "get is forbidden", replay: 5000, compacted: 700, recorded: 700, forbidden: true, past: 700, requests: 13},
 		{name: "get fails", replay: 100, fail: "get", past: present - 100, requests: 5},
 		{name: "list fails", replay: 5000, compacted: 700, fail: "list", past: 700, requests: 16},
 		{name: "revision fails", replay: 100, fail: "revision", past: present - 100, requests: 2},
@@ -49,8 +49,8 @@ func TestTailFindsThePast(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
-				if c.told > 0 {
-					kvtest.Put(t, store, "compact_rev_key", strconv.FormatInt(c.told, 10))
+				if c.recorded > 0 {
+					kvtest.Put(t, store, "compact_rev_key", strconv.FormatInt(c.recorded, 10))
 				}
 				for i := 0; ; i++ {
 					if kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i)) == present {
@@ -89,7 +89,7 @@ func TestTailFindsThePast(t *testing.T) {
 				synctest.Wait() // until the past was delivered
 				late := tail.Subscribe("/registry/pods/")
 				if past, until := begin(t, late, 0); past != c.past || past > 0 && until != present {
-					t.Errorf("who comes late is sent from %d to %d", past, until)
+					t.Errorf("a late subscription replays from %d to %d", past, until)
 				}
 			})
 		})
@@ -539,8 +539,8 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 	}
 }
 
-// TestReadersOfThePastShareProgressRequests checks that concurrent readers of quiet pasts share requests for
-// progress, because each request is answered on every watch.
+// TestReadersOfThePastShareProgressRequests checks that concurrent readers of quiet pasts share requests for progress,
+// because each request causes a response in every watch.
 func TestReadersOfThePastShareProgressRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// replaced is a loaded subscription whose store was then restored to an older state. An answer has shown this, but
-// the Tail has not acted on it yet.
+// replaced is a loaded subscription whose store was then restored to an older state. A response has shown this, but the
+// Tail has not acted on it yet.
 type replaced struct {
 	*kvtest.Memory
 	tail *kv.Tail
@@ -41,7 +41,7 @@ func newReplaced(t *testing.T) replaced {
 	return r
 }
 
-// TestNothingIsFreshOfAReplacedStore checks that nothing is fresh once an answer shows that the store was replaced.
+// TestNothingIsFreshOfAReplacedStore checks that nothing is fresh once a response shows that the store was replaced.
 // Wait waits until the owner has loaded again.
 func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-waited:
-			t.Fatalf("who waited for the store's revision was told of the lost history: %v", err)
+			t.Fatalf("Wait for the store's revision returned with the lost history: %v", err)
 		default:
 		}
 		if _, err := r.sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
@@ -172,6 +172,6 @@ func TestReplacedStoreIsForgotten(t *testing.T) {
 	}
 	move() // knows nothing
 	if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/", Revision: second}); err != nil {
-		t.Errorf("compacted at what was noted in the lost history: %v", err)
+		t.Errorf("compacted at a revision recorded in the lost history: %v", err)
 	}
 }

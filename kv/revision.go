@@ -13,30 +13,30 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A shared read ends after revisionTimeout, so that a member that stopped answering delays the next read, which may go
-// to another member, no longer. If the cluster is slow, later reads may take longer, up to slowTimeout.
+// A shared read ends after revisionTimeout. The next read may go to another member, in case this one hangs. If the
+// cluster is slow, later reads may take longer, up to slowTimeout.
 const (
 	revisionTimeout = 3 * time.Second
 	slowTimeout     = 30 * time.Second
 )
 
-// errRevisionTimeout is the error of a read that has timed out, and not because its caller's context ended.
-var errRevisionTimeout = errors.New("etcd has not answered in time")
+// errRevisionTimeout is the error of a read that has timed out before its caller's context ended.
+var errRevisionTimeout = errors.New("etcd has not responded in time")
 
 // revisionReader shares one linearizable read among all callers that wait at the same time. Callers must not join a
-// read that has begun, because it might miss a later acknowledged write. A caller that arrives while no read is
-// running reads by itself, which saves two switches between goroutines.
+// read that has begun, because it may not see a write that was acknowledged since. A caller that arrives while no read
+// is running reads on its own goroutine, which saves two switches between goroutines.
 type revisionReader struct {
 	// onlyMember is Connection.OnlyMember. Written before Etcd.ready is closed.
 	onlyMember func() bool
 	// delivered is the highest revision that a watch of a server in this process delivered.
 	delivered atomic.Int64
-	kick      chan struct{} // has an element when next should be read
+	kick      chan struct{} // signals that next should be read
 	reads     atomic.Uint64
 	slowness  atomic.Int64 // nanoseconds that the last read took, or its timeout
 
 	mu sync.Mutex
-	// busy says that a read is running or about to begin.
+	// busy says that a read is running or will begin.
 	busy bool
 	// next is the read that has not begun; nil while no caller waits for one.
 	// Invariant: it is nil unless busy.
@@ -49,9 +49,9 @@ type revisionRead struct {
 	err      error
 }
 
-// Revision returns the store's current revision. If the store is a server in this process and the only
-// member, its revision is known. Otherwise one linearizable read serves all callers that were waiting
-// when it began. While etcd does not answer, Revision retries until ctx ends.
+// Revision returns the store's current revision. If the store is a server in this process and the only member, its
+// revision is known. Otherwise one linearizable read serves all callers that were waiting when it began. Revision
+// retries timeouts until ctx ends.
 func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	for {
 		revision, err := e.sharedRevision(ctx)
@@ -61,7 +61,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	}
 }
 
-// sharedRevision is Revision, except that it fails with errRevisionTimeout when etcd does not answer.
+// sharedRevision is Revision without retries: it may fail with errRevisionTimeout.
 func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("revision", "", err)
@@ -87,10 +87,9 @@ func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	}
 }
 
-// ownRevision returns the revision of a server in this process that is the only member of its cluster.
-// No acknowledged write is missing, because Answers.Learn records every answer before its client gets it.
-// The server itself would answer only after it has written to disk. Changes that no request makes, such
-// as the expiry of a lease, are learnt from watches.
+// ownRevision returns the revision of a server in this process that is the only member of its cluster. No acknowledged
+// write is missing, because ResponseRecorder records every response before its client gets it. A linearizable read
+// would wait for the disk. Changes without a request, such as the expiry of a lease, are learnt from watches.
 func (e *Etcd) ownRevision() (int64, bool) {
 	if e.revisions.onlyMember == nil || !e.revisions.onlyMember() {
 		return 0, false
@@ -101,7 +100,7 @@ func (e *Etcd) ownRevision() (int64, bool) {
 // RevisionReads returns how many reads Revision has sent to etcd.
 func (e *Etcd) RevisionReads() uint64 { return e.revisions.reads.Load() }
 
-// join returns the read to wait for, or nil if the caller must read by itself and call end afterwards.
+// join returns the read to wait for, or nil if the caller must read and call end afterwards.
 func (r *revisionReader) join() *revisionRead {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +114,7 @@ func (r *revisionReader) join() *revisionRead {
 	return r.next
 }
 
-// end ends the read of a caller that read by itself.
+// end ends the read of a caller for which join returned nil.
 func (r *revisionReader) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +128,7 @@ func (r *revisionReader) end() {
 	}
 }
 
-// take returns the read that all waiting callers have joined, nil if there is none. Later callers
-// join another one.
+// take returns the read that all waiting callers have joined, nil if there is none. Later callers join the next one.
 func (r *revisionReader) take() *revisionRead {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +146,7 @@ func (e *Etcd) runRevisions(ctx context.Context) error {
 			return ctx.Err()
 		}
 		for {
-			runtime.Gosched() // goroutines that are about to ask may join
+			runtime.Gosched() // let concurrent callers join
 			read := e.revisions.take()
 			if read == nil {
 				break
@@ -162,7 +160,7 @@ func (e *Etcd) runRevisions(ctx context.Context) error {
 	}
 }
 
-// timeout returns how long the next read may take: twice as long as the last, within limits.
+// timeout returns the timeout of the next read: twice the duration of the last, within limits.
 func (r *revisionReader) timeout() time.Duration {
 	return min(max(revisionTimeout, 2*time.Duration(r.slowness.Load())), slowTimeout)
 }

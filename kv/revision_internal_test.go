@@ -13,13 +13,13 @@ func TestRevisionTimeoutFollowsTheCluster(t *testing.T) {
 		tries := 1
 		for ; r.timeout() < latency; tries++ {
 			if tries > 5 {
-				t.Fatalf("no read of a cluster that answers after %v succeeds: %v", latency, r.timeout())
+				t.Fatalf("no read of a cluster that responds after %v succeeds: %v", latency, r.timeout())
 			}
 			r.slowness.Store(int64(r.timeout()))
 		}
 		r.slowness.Store(int64(latency))
 		if again := r.timeout(); again < min(2*latency, slowTimeout) || again > max(2*latency, revisionTimeout) {
-			t.Errorf("after an answer in %v the next read may take %v", latency, again)
+			t.Errorf("after a response in %v the next read may take %v", latency, again)
 		}
 	}
 }

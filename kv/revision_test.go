@@ -28,7 +28,7 @@ func awaitOwnRead(t *testing.T, store *kv.Etcd) {
 	})
 }
 
-// standStill stops a member, and waits until it no longer answers.
+// standStill stops a member, and waits until it no longer responds.
 func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	t.Helper()
 	if err := member.Pause(); err != nil {
@@ -82,8 +82,8 @@ func TestRevisionsOutliveTheMember(t *testing.T) {
 	check(100)
 }
 
-// TestRevisionOutlivesSilence checks that a caller is answered after the only member was stopped for longer than
-// the timeout of one read.
+// TestRevisionOutlivesSilence checks that a caller gets its result after the only member was stopped for longer than the
+// timeout of one read.
 func TestRevisionOutlivesSilence(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
@@ -196,7 +196,7 @@ func TestCloseUnderWay(t *testing.T) {
 	})
 	go stop()
 	for failed := range asks {
-		// On a busy machine some may be answered before the whole member is paused.
+		// On a busy machine some may get a response before the whole member is paused.
 		if err := <-failures; err != nil && !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%d: %v", failed, err)
 		}

@@ -75,7 +75,7 @@ func TestSlowIsNotStalled(t *testing.T) {
 				time.Sleep(10 * delay)
 				time.Sleep(time.Minute)
 				if got := store.opened.Load(); got == watches {
-					t.Errorf("a watch that stands still was not opened again")
+					t.Errorf("a stalled watch was not reopened")
 				}
 				store.Release()
 				if err := tail.Wait(t.Context(), last); err != nil {

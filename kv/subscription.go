@@ -11,55 +11,53 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// ErrLost says that a subscription has missed events: the store compacted them
-// or was replaced, or the owner left too much unread. The owner must reload the
-// state and call Loaded.
+// ErrLost says that a subscription has missed events: the store compacted them or was replaced, or its queue was full.
+// The owner must reload the state and call Loaded.
 var ErrLost = errors.New("kv: subscription lost its position")
 
 // unknown is a position in the history that is not known yet.
 const unknown = -1
 
-// Subscription is the part of a Tail under one prefix, for one owner. The owner loads the state by a
-// Range that began after Subscribe or ErrLost, and calls Loaded with its revision. Then it applies the
-// batches that Next returns, and calls Applied after each part. Any goroutine may call Fresh and Wait.
+// Subscription delivers the events of a Tail under one prefix to one owner. The owner loads the state by a Range that
+// began after Subscribe or ErrLost, and calls Loaded with its revision. Then it applies the batches that Next returns,
+// and calls Applied. Any goroutine may call Fresh and Wait.
 type Subscription struct {
 	tail   *Tail
 	prefix string
 
-	// generation counts the changes of loaded and kept; it is odd while the owner must
-	// load.
+	// generation counts the changes of loaded and lastFresh; it is odd while the owner must load.
 	generation atomic.Uint64
 	loaded     atomic.Int64 // revision of the owner's last load
-	// progress is the revision of the last batch that was applied, or of the load, if all batches are
-	// applied. Otherwise it is the revision of the oldest batch that is not, negative.
+	// progress is the revision of the last applied batch, or of the load, if all batches are applied. Otherwise it is
+	// the negated revision of the oldest batch that is not.
 	progress atomic.Int64
-	// kept is the value of Fresh when the owner lost its position. The owner's state is still exact for that revision.
-	kept atomic.Int64
+	// lastFresh is the value of Fresh when the owner lost its position. The owner's state is still exact for that
+	// revision.
+	lastFresh atomic.Int64
 
 	staged []Event // of the batch being routed; guarded by Tail.mu
 
-	mu     sync.Mutex
-	queue  []Batch
-	spare  []Batch // returned by the last Next
-	handed []Batch // the part of spare that is not applied yet
+	mu        sync.Mutex
+	queue     []Batch
+	spare     []Batch // returned by the last Next
+	unapplied []Batch // the part of spare that is not applied yet
 	// Invariant: bytes is the sum over queue.
 	bytes int64
-	// since is the revision after which nothing is missing from the queue.
-	since int64
-	made  int64 // the value of since when the subscription was made, 0 if it was unknown or the history was lost
-	// history is how often the store had been replaced when the owner learnt that it must
-	// load.
+	// since is the revision after which the queue has all events.
+	since        int64
+	subscribedAt int64 // since at Subscribe; 0 if it was unknown or the history was lost later
+	// history is Store.Replacements when the owner learnt that it must load.
 	history uint64
 	lost    bool // Next must return ErrLost
 	closed  bool
-	wake    chan struct{} // has an element when Next may have something to return
+	wake    chan struct{} // signals that Next may have something to return
 	changed chan struct{} // closed by changedLocked; nil without a waiter
-	wanted  int64         // the lowest revision that changed is waited on for
+	wanted  int64         // the lowest revision that a caller of whenChanged waits for
 }
 
-// Next returns the batches that came since the last call, in revision order. It
-// blocks while there are none or the owner has not loaded. The owner must have applied all batches of
-// the last call. The slice is valid until all of it is applied. Next returns ErrLost once for each loss.
+// Next returns the batches since the last call, in revision order. It blocks while there are none or the owner has not
+// loaded. The owner must have applied all batches of the last call. The slice is valid until all of them are applied.
+// Next returns ErrLost once for each loss.
 func (s *Subscription) Next(ctx context.Context) ([]Batch, error) {
 	for {
 		batches, err := s.take()
@@ -87,15 +85,15 @@ func (s *Subscription) take() ([]Batch, error) {
 		return nil, nil
 	}
 	if invariants.Enabled {
-		invariants.Assertf(len(s.handed) == 0, "%d batches are not applied", len(s.handed))
+		invariants.Assertf(len(s.unapplied) == 0, "%d batches are not applied", len(s.unapplied))
 	}
 	s.queue, s.spare = s.spare[:0], s.queue
-	s.handed, s.bytes = s.spare, 0
+	s.unapplied, s.bytes = s.spare, 0
 	return s.spare, nil
 }
 
-// Loaded says that the owner holds the state of a revision, read after Subscribe
-// or ErrLost. Batches up to that revision are dropped.
+// Loaded records that the owner has loaded the state of a revision after Subscribe or ErrLost. It drops batches up to
+// that revision.
 func (s *Subscription) Loaded(revision int64) {
 	s.tail.notice()
 	s.mu.Lock()
@@ -126,8 +124,8 @@ func (s *Subscription) Loaded(revision int64) {
 	s.wakeLocked()
 }
 
-// Applied says that the owner has applied n more of the batches that Next returned. Once all
-// are applied, the owner must not use the slice.
+// Applied records that the owner has applied n more of the batches that Next returned. Once all are applied, the owner
+// must not use the slice.
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,24 +138,24 @@ func (s *Subscription) Applied(n int) {
 			bytes += batch.bytes()
 		}
 		invariants.Assertf(bytes == s.bytes, "queue of %d bytes counted as %d", bytes, s.bytes)
-		invariants.Assertf(n <= len(s.handed), "applied %d of %d batches", n, len(s.handed))
+		invariants.Assertf(n <= len(s.unapplied), "applied %d of %d batches", n, len(s.unapplied))
 	}
-	applied := s.handed[n-1].Revision
-	s.handed = s.handed[n:]
+	applied := s.unapplied[n-1].Revision
+	s.unapplied = s.unapplied[n:]
 	s.setProgressLocked(applied)
-	if len(s.handed) == 0 {
-		clear(s.spare) // the values must not live until Next is called again
+	if len(s.unapplied) == 0 {
+		clear(s.spare) // free the values before the next call of Next
 	}
 	if s.appliedRevision() >= s.wanted {
 		s.changedLocked()
 	}
 }
 
-// setProgressLocked sets progress. applied counts only if no batch is queued or in the owner's hands.
+// setProgressLocked sets progress. It uses applied only if all batches are applied.
 func (s *Subscription) setProgressLocked(applied int64) {
 	switch {
-	case len(s.handed) > 0:
-		s.progress.Store(-s.handed[0].Revision)
+	case len(s.unapplied) > 0:
+		s.progress.Store(-s.unapplied[0].Revision)
 	case len(s.queue) > 0:
 		s.progress.Store(-s.queue[0].Revision)
 	default:
@@ -166,8 +164,8 @@ func (s *Subscription) setProgressLocked(applied int64) {
 }
 
 // Fresh returns a revision up to which the owner has applied everything. It returns 0 before the owner's first load,
-// and once the store is known to have been replaced. It never goes back in one history of the store: when the owner
-// loses its position, Fresh keeps its value until Loaded. See the package doc for what an owner notes before it reloads.
+// and once the store is known to have been replaced. It never decreases within one history of the store: when the owner
+// loses its position, Fresh keeps its value until Loaded. See the package documentation for reloads.
 func (s *Subscription) Fresh() int64 {
 	fresh, _ := s.fresh()
 	return fresh
@@ -180,7 +178,7 @@ func (s *Subscription) fresh() (fresh int64, loaded bool) {
 		if loaded = generation&1 == 0; loaded {
 			fresh = s.appliedRevision()
 		} else {
-			fresh = s.kept.Load()
+			fresh = s.lastFresh.Load()
 		}
 		if s.generation.Load() != generation {
 			continue
@@ -208,9 +206,9 @@ func (s *Subscription) current() int64 {
 func (s *Subscription) appliedRevision() int64 {
 	seen := s.tail.seen.Load()
 	if invariants.Enabled {
-		runtime.Gosched() // widens the window in which a wrong order shows
+		runtime.Gosched() // makes races with a wrong order likely
 	}
-	// progress is read after seen: by then everything up to seen was queued.
+	// Read progress after seen: then everything up to seen is queued.
 	progress := s.progress.Load()
 	if progress < 0 {
 		return -progress - 1
@@ -223,9 +221,8 @@ func (s *Subscription) Wait(ctx context.Context, revision int64) error {
 	return s.WaitIn(ctx, s.tail.config.Store.Replacements(), revision)
 }
 
-// WaitIn blocks until the owner has applied everything up to revision. After a loss it waits for the
-// reload. It returns ErrReplaced if the store's Replacements no longer equal history, because the
-// revision then means something else.
+// WaitIn blocks until the owner has applied everything up to revision. After a loss it waits for the reload. It returns
+// ErrReplaced if the store's Replacements do not equal history, because the revision belongs to that history.
 func (s *Subscription) WaitIn(ctx context.Context, history uint64, revision int64) error {
 	for s.current() < revision {
 		s.tail.notice()
@@ -285,7 +282,7 @@ func (s *Subscription) Close() {
 	s.wakeLocked()
 }
 
-// push queues a batch, unless the loaded state includes it, or drops the queue if that is too long.
+// push queues a batch unless the loaded state includes it. If the queue is too long, push drops it.
 func (s *Subscription) push(batch Batch, limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,27 +301,27 @@ func (s *Subscription) push(batch Batch, limit int64) {
 	s.wakeLocked()
 }
 
-// lose drops the queue because the tail lost its history. If foreign is set, the store's history is another one, and
-// the owner's state is fresh for no revision.
+// lose drops the queue because the tail lost its position. If foreign is set, the store was replaced, and Fresh must
+// return 0.
 func (s *Subscription) lose(foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unloadLocked()
 	s.lost, s.since = true, unknown
 	if foreign {
-		s.kept.Store(0)
+		s.lastFresh.Store(0)
 	}
 }
 
-// Reload gives up the subscription's position, for an owner that does not trust its
-// state: Next returns ErrLost, and Wait waits until the owner has reloaded.
+// Reload makes Next return ErrLost, and Wait wait until the owner has reloaded. It is for an owner that does not trust
+// its state.
 func (s *Subscription) Reload() {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.isLoaded() {
-		return // the owner loads anyway
+		return // the owner will load
 	}
 	s.unloadLocked()
 	s.lost = true
@@ -334,8 +331,8 @@ func (s *Subscription) Reload() {
 	s.wakeLocked()
 }
 
-// restart says from which revision on nothing will be missing from the queue, in which
-// history of the store. A foreign history is another than the owner loaded from.
+// restart sets the revision after which the queue will have all events, and the history of the store. foreign says that
+// the store was replaced since the owner loaded.
 func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,23 +342,23 @@ func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 		s.lost = true
 	}
 	if foreign || s.history != history {
-		s.kept.Store(0)
+		s.lastFresh.Store(0)
 	}
-	s.since, s.made = revision, 0
+	s.since, s.subscribedAt = revision, 0
 	s.changedLocked()
 	s.wakeLocked()
 }
 
-// unloadLocked empties the queue and makes the generation odd, or changes an odd one. The
-// Tail's lock is held as well, so that appliedRevision does not change meanwhile.
+// unloadLocked empties the queue, and makes the generation odd or raises it to the next odd number. Tail.mu is held,
+// too, so that appliedRevision does not change.
 func (s *Subscription) unloadLocked() {
 	if s.isLoaded() {
-		s.kept.Store(s.appliedRevision())
+		s.lastFresh.Store(s.appliedRevision())
 		s.generation.Add(1)
 	} else {
 		s.generation.Add(2)
 	}
-	s.queue, s.spare, s.handed, s.bytes = nil, nil, nil, 0
+	s.queue, s.spare, s.unapplied, s.bytes = nil, nil, nil, 0
 	s.changedLocked()
 }
 

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// When a goroutine waits for a revision and no event comes, progress is requested after
-	// progressFirst, and then at growing intervals up to kube-apiserver's
-	// (apiserver pkg/storage/cacher/progress/watch_progress.go).
+	// While a goroutine waits for a revision and no event comes, progress is requested after progressFirst, and then at
+	// growing intervals up to progressMax, which is kube-apiserver's (apiserver
+	// pkg/storage/cacher/progress/watch_progress.go).
 	progressFirst = time.Millisecond
 	progressMax   = 100 * time.Millisecond
 	// progressTimeout bounds one request; it blocks while the stream reconnects.
 	progressTimeout = time.Second
 
-	// A watch that did not advance for heartbeatInterval, unless TailConfig has another, is compared with the
-	// store. One that is behind, does not catch up within heartbeatCatchUp, and does not advance within
-	// heartbeatTimeout is opened again. The next watch gets twice as long, up to heartbeatMax: a store may take
-	// long to find the events after an old revision.
+	// A watch that did not advance for TailConfig.Heartbeat, by default heartbeatInterval, is compared with the store.
+	// It is reopened if it is behind, does not catch up within heartbeatCatchUp, and does not advance within
+	// heartbeatTimeout. The timeout doubles for the next watch, up to heartbeatMax, because a store may take long to
+	// find the events after an old revision.
 	heartbeatInterval = time.Second
 	heartbeatTimeout  = 3 * time.Second
 	heartbeatMax      = 5 * time.Minute
@@ -39,7 +39,7 @@ const (
 	retryFirst = 10 * time.Millisecond
 	retryMax   = time.Second
 
-	// defaultQueueBytes limits how much one subscription may leave unread.
+	// defaultQueueBytes is the default of TailConfig.QueueBytes.
 	defaultQueueBytes = 256 << 20
 )
 
@@ -49,45 +49,41 @@ var errStalled = errors.New("kv: watch stalled")
 // TailConfig configures a Tail.
 type TailConfig struct {
 	Store  Store
-	Prefix string // of everything to follow; a missing "/" at its end is added
+	Prefix string // of all keys to follow; a missing "/" at its end is added
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// position; 0 is 256 MiB.
 	QueueBytes int64
-	// Replay is how many revisions before the current one Run begins, if the store still has them. It applies at the
-	// start, and after Run has lost its position to a compaction. Clock may raise it. With 0, Run begins at the current
-	// revision.
+	// Replay is how many revisions before the current one Run begins, if the store still has them: at the start, and
+	// after a compaction of unseen events. Clock may raise it. With 0, Run begins at the current revision.
 	Replay int64
 	Clock  Clock
-	// ReplayFrom makes a replay shorter: it returns the revision >= past after which events are replayed. It is for an etcd
-	// in this process, which reads all revisions that a watch has missed into memory at once. If it is nil, events are
-	// replayed after past.
+	// ReplayFrom, if set, returns the revision >= past after which events are replayed. It makes a replay shorter for
+	// an etcd in this process, which reads all events of a replay into memory at once.
 	ReplayFrom func(ctx context.Context, past, present int64) (int64, error)
 	// Heartbeat is how long a watch may deliver nothing before it is compared with the store; 0 is a second.
 	Heartbeat time.Duration
 	Logger    *slog.Logger // nil discards
 }
 
-// Clock makes a Tail with Replay begin far enough back that the past has a number of Ticks. Revisions have no
-// time, but a key that is written at a fixed interval shows how many revisions a span of time has.
+// Clock makes a Tail with Replay begin early enough to replay a number of Ticks. Revisions have no
+// timestamps, but a key that is written at a fixed interval shows how many revisions a period has.
 type Clock struct {
 	Prefix string // of the keys written at the interval; the one written last counts
 	Ticks  int    // 0 for no Clock
-	Limit  int64  // of revisions, so that a start does not take too long
+	Limit  int64  // maximum number of revisions
 }
 
-// Tail follows everything under one prefix through one watch and hands each
-// Subscription its part.
+// Tail watches everything under one prefix and gives each Subscription the events under its own prefix.
 type Tail struct {
 	config TailConfig // with its defaults; Prefix ends in "/"
 
-	// seen is raised after everything up to it was queued to its subscriptions. It
-	// is 0 before the start and while the history is lost.
+	// seen is the revision up to which everything was queued to the subscriptions. It is 0 before the start and while
+	// the position is lost.
 	seen atomic.Int64
-	// history is how often the store had been replaced when the watch found its position.
+	// history is Store.Replacements when the watch found its position.
 	history atomic.Uint64
-	kick    chan struct{} // has an element when a goroutine began to wait
-	// advances counts the responses with new progress, of the watch and of watches that read the past for
-	// a subscription.
+	kick    chan struct{} // signals that a goroutine began to wait
+	// advances counts responses with new progress, including those of watches by read.
 	advances atomic.Int64
 	// progress and losses count, and heard is when the last response came, in Unix nanoseconds: see TailState.
 	progress, losses, heard atomic.Int64
@@ -97,8 +93,8 @@ type Tail struct {
 	// past is the revision at which the Tail began, if it was before the store's revision at that time,
 	// present. Otherwise both are 0.
 	past, present int64
-	// start is the revision at which the Tail began in the present history. reach is how many revisions
-	// owners that subscribe later may go back.
+	// start is the revision at which the Tail began in the current history. reach is how many revisions later
+	// subscriptions may go back.
 	start   int64
 	reach   int64
 	began   atomic.Int64 // the store's revision then
@@ -106,10 +102,10 @@ type Tail struct {
 	waiters []*waiter               // in the order of their revisions
 	cancel  context.CancelCauseFunc // ends the last watch; nil before the first
 	touched []*Subscription         // scratch of routeLocked
-	// noted has, for prefixes without a subscription at that time, the revision of the last change below
-	// them. Changes before notedFrom are not recorded.
-	noted     map[string]int64
-	notedFrom int64
+	// lastChange has, for prefixes without a subscription at that time, the revision of the last change below them.
+	// Changes before lastChangeFrom are not recorded.
+	lastChange     map[string]int64
+	lastChangeFrom int64
 	// progressRequested is when a reader of the past last requested progress.
 	progressRequested time.Time
 }
@@ -141,7 +137,7 @@ func NewTail(cfg TailConfig) *Tail {
 	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, heartbeatInterval)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Tail{config: cfg, kick: make(chan struct{}, 1), subs: make(map[string][]*Subscription), noted: make(map[string]int64)}
+	return &Tail{config: cfg, kick: make(chan struct{}, 1), subs: make(map[string][]*Subscription), lastChange: make(map[string]int64)}
 }
 
 // Run follows the store until ctx ends, and then returns nil.
@@ -157,7 +153,7 @@ func (t *Tail) Run(ctx context.Context) error {
 }
 
 // Subscribe returns a subscription to the keys under a prefix that ends in "/". The prefixes of two
-// subscriptions must be equal or disjoint. The owner must load the state before it gets any batches.
+// subscriptions must be equal or disjoint. The owner gets batches after it has loaded the state.
 func (t *Tail) Subscribe(prefix string) *Subscription {
 	if !strings.HasPrefix(prefix, t.config.Prefix) || !strings.HasSuffix(prefix, "/") {
 		panic(fmt.Sprintf("kv: subscription to %q of a tail of %q", prefix, t.config.Prefix))
@@ -176,23 +172,22 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 	s.generation.Store(1) // the owner must load
 	if t.started {
 		s.since = t.seen.Load()
-		s.made = s.since
+		s.subscribedAt = s.since
 	}
 	t.subs[prefix] = append(t.subs[prefix], s)
 	return s
 }
 
 func (t *Tail) unsubscribeLocked(s *Subscription) {
-	t.noteClosedLocked(s.prefix)
+	t.recordCloseLocked(s.prefix)
 	rest := slices.DeleteFunc(slices.Clone(t.subs[s.prefix]), func(other *Subscription) bool { return other == s })
 	if t.subs[s.prefix] = rest; len(rest) == 0 {
 		delete(t.subs, s.prefix)
 	}
 }
 
-// runWatch finds a position in the store's history and follows the history, without a gap after a failure, until
-// it is lost. Then runWatch starts over: after a compaction possibly in the past, but in a replaced store never
-// before its current revision (floor).
+// runWatch finds a position in the store's history and follows the history, without a gap after a failure, until the
+// position is lost. Then it starts over. In a replaced store it does not begin before the current revision (floor).
 func (t *Tail) runWatch(ctx context.Context) error {
 	var floor int64
 	history := t.config.Store.Replacements()
@@ -215,15 +210,15 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// position is where to begin: not before floor, in a store at revision present. replacements is the store's
-// count. foreign says that the store has another history than before.
+// position is where to begin: not before floor, in a store at revision present. replacements is the store's count.
+// foreign says that the store was replaced since the last position.
 type position struct {
 	floor, present int64
 	replacements   uint64
 	foreign        bool
 }
 
-// followFrom follows the history from a position until it is lost.
+// followFrom follows the history from a position until that is lost.
 func (t *Tail) followFrom(ctx context.Context, from position) error {
 	reach, err := t.reachBack(ctx, from)
 	if err != nil {
@@ -261,8 +256,8 @@ func (t *Tail) followFrom(ctx context.Context, from position) error {
 	}
 }
 
-// watch dispatches one watch's responses until it ends and returns why. after is a
-// revision of the history that replacements names.
+// watch dispatches one watch's responses until it ends, and returns the reason. after is a revision of the history with
+// that number of replacements.
 func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -294,13 +289,12 @@ func (t *Tail) endWatch(cause error) {
 	}
 }
 
-// restart begins to follow the history of a position at a revision: every event after
-// the revision will be queued.
+// restart begins to follow the history of a position: every event after the revision will be queued.
 func (t *Tail) restart(revision, reach int64, from position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.started, t.start, t.reach, t.notedFrom = true, revision, reach, 0
-	clear(t.noted)
+	t.started, t.start, t.reach, t.lastChangeFrom = true, revision, reach, 0
+	clear(t.lastChange)
 	t.began.Store(from.present)
 	t.history.Store(from.replacements)
 	if revision < from.present {
@@ -314,7 +308,7 @@ func (t *Tail) restart(revision, reach int64, from position) {
 	t.raiseLocked(revision)
 }
 
-// lose drops the history. The subscriptions lose it first: none may combine seen of one history with another.
+// lose drops the position, first of the subscriptions, so that they do not combine seen with another history.
 func (t *Tail) lose() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -322,7 +316,7 @@ func (t *Tail) lose() {
 }
 
 func (t *Tail) loseLocked() {
-	if t.started { // otherwise notice has dropped the history
+	if t.started { // otherwise notice has dropped the position
 		t.losses.Add(1)
 	}
 	t.started, t.past, t.present = false, 0, 0
@@ -341,7 +335,7 @@ func (t *Tail) loseLocked() {
 // follows reports whether the store is still the one whose history is followed.
 func (t *Tail) follows() bool { return t.history.Load() == t.config.Store.Replacements() }
 
-// notice drops the history if it is known that the store was replaced. The watch is about to end for that reason; a
+// notice drops the position if the store is known to have been replaced. The watch will end for that reason, but a
 // caller of Wait must not see the old history until then.
 func (t *Tail) notice() {
 	if t.follows() {
@@ -359,7 +353,7 @@ func (t *Tail) dispatch(response WatchResponse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.started {
-		return // the history was dropped after the response was sent
+		return // the position was dropped after the response was sent
 	}
 	for _, batch := range response.Batches {
 		t.routeLocked(batch)
@@ -379,7 +373,7 @@ func (t *Tail) routeLocked(batch Batch) {
 	for _, event := range batch.Events {
 		subs := t.subscribedLocked(event.Key)
 		if subs == nil {
-			t.noteLocked(event.Key, batch.Revision)
+			t.recordChangeLocked(event.Key, batch.Revision)
 		}
 		for _, s := range subs {
 			if len(s.staged) == 0 {
@@ -445,8 +439,8 @@ func (t *Tail) runProgress(ctx context.Context) error {
 	}
 }
 
-// pause waits for delay, but at most progressFirst once another goroutine begins to wait. So a
-// goroutine that waits for a far future revision does not slow down the others.
+// pause waits for delay, but at most progressFirst after another goroutine begins to wait. So a goroutine that waits
+// for a far future revision does not delay the others.
 func (t *Tail) pause(ctx context.Context, delay time.Duration) error {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -473,8 +467,8 @@ func (t *Tail) requestProgress(ctx context.Context) {
 	}
 }
 
-// runHeartbeat compares a watch that does not advance with the store. A watch that stays behind is stalled. The read also
-// shows the store whether it was replaced; then the store ends the watch.
+// runHeartbeat compares a watch that does not advance with the store, and ends a watch that stays behind. The read also
+// detects whether the store was replaced; then the store ends the watch.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
 	ticks := time.Tick(t.config.Heartbeat)
 	timeout := heartbeatTimeout
@@ -505,9 +499,9 @@ func (t *Tail) isBehind(ctx context.Context) bool {
 	if t.seen.Load() == 0 {
 		return false
 	}
-	asking, cancel := context.WithTimeout(ctx, slowTimeout)
+	bounded, cancel := context.WithTimeout(ctx, slowTimeout)
 	defer cancel()
-	revision, err := t.config.Store.Revision(asking)
+	revision, err := t.config.Store.Revision(bounded)
 	if err != nil {
 		return false
 	}

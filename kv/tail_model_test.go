@@ -232,7 +232,7 @@ func (f *fixture) check() error {
 	for _, o := range f.owners {
 		fresh := o.sub.Fresh()
 		if fresh < o.told && o.restores == f.restores {
-			return fmt.Errorf("%s is fresh at %d, and was at %d", o.prefix, fresh, o.told)
+			return fmt.Errorf("%s is fresh at %d after %d", o.prefix, fresh, o.told)
 		}
 		if o.told = fresh; fresh == 0 || fresh < f.store.Compaction() {
 			continue

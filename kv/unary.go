@@ -26,26 +26,26 @@ import (
 // connectTimeout bounds one attempt to connect to a member.
 const connectTimeout = time.Second
 
-// unaryClient calls a cluster over an HTTP/2 connection of its own, at about half the cost of
-// etcd's client (E8, E13). It connects to one member after the other.
+// unaryClient calls a cluster over its own HTTP/2 connection, at about half the cost of etcd's client (E8, E13). It
+// connects to one member after the other.
 //
-// etcd's client makes the other calls: transactions that are larger than the member's windows, and
-// all calls while no member answers within a second or two.
+// etcd's client makes the other calls: transactions that are larger than the member's windows, and all calls while no
+// member responds within a second or two.
 type unaryClient struct {
 	members []*url.URL
 	tls     *tls.Config // nil: not encrypted
-	// inline says that at most one call is under way, and that its caller reads the answer.
-	inline  bool
-	logger  *slog.Logger
-	answers atomic.Uint64
-	conn    atomic.Pointer[unary.Conn] // nil while there is none
+	// inline says that there is at most one call at a time, and that its caller reads the response.
+	inline    bool
+	logger    *slog.Logger
+	responses atomic.Uint64
+	conn      atomic.Pointer[unary.Conn] // nil while there is none
 
 	conns  sync.WaitGroup
 	ctx    context.Context // of connections
 	cancel context.CancelFunc
 }
 
-// newUnaryClient returns nil if it cannot reach a member: one with a unix socket, for example.
+// newUnaryClient returns nil if it does not support the URL of a member, for example of a unix socket.
 func newUnaryClient(endpoints []string, config *tls.Config, inline bool, logger *slog.Logger) *unaryClient {
 	u := &unaryClient{tls: config, inline: inline, logger: logger}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
@@ -74,7 +74,7 @@ func (u *unaryClient) close() {
 // run connects whenever there is no connection, until ctx ends. The connection then stays open
 // until close.
 func (u *unaryClient) run(ctx context.Context) error {
-	delay, answers := retryFirst, uint64(0)
+	delay, responses := retryFirst, uint64(0)
 	for turn := rand.IntN(len(u.members)); ; turn++ {
 		conn, err := u.connect(ctx, u.members[turn%len(u.members)])
 		if err != nil {
@@ -89,8 +89,8 @@ func (u *unaryClient) run(ctx context.Context) error {
 			}
 			u.conn.Store(nil)
 		}
-		if now := u.answers.Load(); now > answers {
-			delay, answers = retryFirst, now
+		if now := u.responses.Load(); now > responses {
+			delay, responses = retryFirst, now
 		}
 		if err := sleep(ctx, delay); err != nil {
 			return err
@@ -134,9 +134,9 @@ func (u *unaryClient) connect(ctx context.Context, member *url.URL) (*unary.Conn
 		hpack.HeaderField{Name: rpctypes.MetadataClientAPIVersionKey, Value: version.APIVersion})
 }
 
-// header sends a linearizable read and returns the header of the answer. It returns nil if that fails, and
-// retires the connection. The caller then asks through etcd's client, which waits, tries other members and
-// returns an error that explains the failure.
+// header sends a linearizable read and returns the header of the response. If that fails, it retires the connection and
+// returns nil. The caller then uses etcd's client, which waits, tries other members and returns an error that explains
+// the failure.
 func (u *unaryClient) header(ctx context.Context, in *etcdserverpb.RangeRequest) *etcdserverpb.ResponseHeader {
 	if u == nil {
 		return nil
@@ -152,7 +152,7 @@ func (u *unaryClient) header(ctx context.Context, in *etcdserverpb.RangeRequest)
 		conn.Retire()
 		return nil
 	}
-	u.answers.Add(1)
+	u.responses.Add(1)
 	return out.Header
 }
 
@@ -166,9 +166,8 @@ func refused(err error) bool {
 	return errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
-// txn sends a transaction. unary.ErrUnsent says that the transaction had no effect and is left to
-// etcd's client. A transaction that was sent, even in part, is sent nowhere else: its error is
-// returned.
+// txn sends a transaction. unary.ErrUnsent says that the transaction had no effect, so etcd's client may send it. After
+// any other error it must not be sent again.
 func (u *unaryClient) txn(ctx context.Context, in *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
 	conn := u.conn.Load()
 	if conn == nil {
@@ -177,21 +176,21 @@ func (u *unaryClient) txn(ctx context.Context, in *etcdserverpb.TxnRequest) (*et
 	out := new(etcdserverpb.TxnResponse)
 	err := conn.Invoke(ctx, etcdserverpb.KV_Txn_FullMethodName, in, out)
 	if err == nil {
-		u.answers.Add(1)
+		u.responses.Add(1)
 		return out, nil
 	}
 	if refused(err) {
 		conn.Retire()
 		return nil, unary.ErrUnsent
 	}
-	if status.Code(err) == codes.Unavailable { // it lacks a leader, for example: another member may have one
+	if status.Code(err) == codes.Unavailable { // it may lack a leader, which another member has
 		conn.Retire()
 	}
 	return nil, err
 }
 
-// clusterKV is etcd's client of a cluster. It sends transactions by writes where it can, and has
-// ranges decoded by the *borrowed in their contexts.
+// clusterKV is etcd's client of a cluster, except that writes sends transactions if it can, and that the *borrowed in
+// the context of a range decodes its response.
 type clusterKV struct {
 	etcdserverpb.KVClient
 	writes *unaryClient // may be nil

@@ -7,9 +7,8 @@ import (
 	"sort"
 )
 
-// Wait blocks until everything up to revision was queued to the subscriptions. While no
-// event comes, Run requests progress. Wait returns ErrReplaced if the store is replaced
-// meanwhile, because the revision then means something else.
+// Wait blocks until everything up to revision was queued to the subscriptions. While no event comes, Run requests
+// progress. Wait returns ErrReplaced if the store is replaced meanwhile.
 func (t *Tail) Wait(ctx context.Context, revision int64) error {
 	if t.seen.Load() >= revision {
 		return nil
@@ -61,7 +60,7 @@ type waiter struct {
 	err      error // set before done is closed
 }
 
-// waitersUntilLocked returns how many of the first waiters wait for at most a revision.
+// waitersUntilLocked returns how many waiters wait for at most a revision.
 func (t *Tail) waitersUntilLocked(revision int64) int {
 	return sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
 }

@@ -26,8 +26,7 @@ import (
 )
 
 const (
-	// watchBuffer is how many responses a watch may be ahead of its reader; more stay in
-	// etcd.
+	// watchBuffer is how many responses a watch may be ahead of its reader.
 	watchBuffer = 16
 
 	// Pauses before a stream that broke is opened again.
@@ -39,7 +38,7 @@ const (
 	confirmFirst = time.Second
 
 	// maxSkips is how many streams in succession may be abandoned because their member has hung before. etcd's client
-	// takes its connections in turn, so the next stream usually has another member.
+	// alternates between its connections, so the next stream usually has another member.
 	maxSkips = 3
 )
 
@@ -50,13 +49,13 @@ type watches struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*watch]struct{}
-	hung   string // address of the member that last let a watch time out
+	hung   string // address of the member of the last watch that timed out
 }
 
 // watch is one open watch. It has its own stream to etcd, so that a watch that is
 // catching up does not hold back the progress of others.
 type watch struct {
-	internal bool // of this package: its reader needs no progress
+	internal bool // opened by this package, which needs no progress
 	cancel   context.CancelCauseFunc
 
 	mu     sync.Mutex  // held while something is sent
@@ -87,7 +86,7 @@ func (w *watches) remove(watch *watch) {
 	w.wait.Done()
 }
 
-// recordHung records that a member has let a watch time out.
+// recordHung records that a watch of a member has timed out.
 func (w *watches) recordHung(member string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,8 +120,8 @@ func (w *watches) close() {
 	w.wait.Wait()
 }
 
-// attach sets the watch's stream and sends the first request on it; nil removes the stream. The stream's
-// next Recv returns the error of a failed Send.
+// attach sets the watch's stream and sends the first request; nil removes the stream. The next Recv returns the error
+// of a failed Send.
 func (w *watch) attach(stream watchStream, request *etcdserverpb.WatchRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +130,7 @@ func (w *watch) attach(stream watchStream, request *etcdserverpb.WatchRequest) {
 	}
 }
 
-// requestProgress asks for a progress response if there is a stream to ask.
+// requestProgress requests a progress response if there is a stream.
 func (w *watch) requestProgress() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,9 +185,8 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 	return out
 }
 
-// follower copies the events of a prefix from etcd to out. It uses the client that is
-// generated from etcd's API: the Watcher of etcd's own client passes each event through
-// three more goroutines, which wake one another (B24).
+// follower copies the events of a prefix from etcd to out. It uses the generated gRPC client, because the Watcher of
+// etcd's client passes each event through three more goroutines (B24).
 type follower struct {
 	etcd      *Etcd
 	watch     *watch
@@ -196,21 +194,21 @@ type follower struct {
 	delivered int64 // everything up to this revision was delivered
 	out       chan<- WatchResponse
 
-	held  []*mvccpb.Event // of the stream, until the rest of their revision has come
-	wide  bool            // the stream watches the whole key space
-	sound atomic.Bool     // the reports of progress of the stream's member can be trusted
+	pending []*mvccpb.Event // of the stream, until the rest of their revision arrives
+	allKeys bool            // the stream watches the whole key space
+	trusted atomic.Bool     // the progress reports of the stream's member can be trusted
 
 	confirmTimeout time.Duration // how long the next stream may take until its watch is confirmed
-	skips          int           // streams given up since the last confirmation
+	skips          int           // streams abandoned since the last confirmation
 }
 
-// follow copies until ctx ends or the watch cannot continue, and returns why. A broken
-// stream is reopened, on another member if necessary.
+// follow copies until ctx ends or the watch cannot continue, and returns the reason. It reopens a broken stream, on
+// another member if necessary.
 func (f *follower) follow(ctx context.Context) error {
 	if err := f.etcd.awaitOpen(ctx); err != nil {
 		return err
 	}
-	// etcd is asked to end the stream while there is no leader.
+	// Require etcd to end the stream while there is no leader.
 	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader))
 	for delay := reopenFirst; ; delay = min(2*delay, reopenMax) {
 		before := f.delivered
@@ -218,7 +216,7 @@ func (f *follower) follow(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case errors.Is(err, errUnsound), errors.Is(err, errSkipped):
+		case errors.Is(err, errUntrusted), errors.Is(err, errSkipped):
 			continue
 		case errors.Is(err, errUnconfirmed):
 			f.etcd.logger.Warn("etcd does not confirm a watch, opening another", "timeout", f.confirmTimeout, "error", err)
@@ -236,7 +234,7 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// copyStream copies one stream until it ends and returns why.
+// copyStream copies one stream until it ends, and returns the reason.
 func (f *follower) copyStream(ctx context.Context, connection *Connection) error {
 	var identifying sync.WaitGroup
 	defer identifying.Wait()
@@ -248,9 +246,9 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 		return err
 	}
 	members := connection.members
-	f.wide = !f.watch.internal && (members == nil || members.wide.Load())
-	f.sound.Store(members == nil)
-	f.held = nil
+	f.allKeys = !f.watch.internal && (members == nil || members.allKeys.Load())
+	f.trusted.Store(members == nil)
+	f.pending = nil
 	member := memberOf(stream)
 	if f.skips < maxSkips && f.etcd.watches.isLastHung(member) {
 		f.skips++
@@ -289,7 +287,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	}
 }
 
-// endReason returns why a stream has ended, and records its member if the member has hung.
+// endReason returns the reason for the end of a stream, and records a member that has hung.
 func (f *follower) endReason(ctx context.Context, member string, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -307,8 +305,8 @@ func (e *Etcd) sawProgress(replacements uint64, progress int64) {
 		e.history.raise(replacements, progress, 0)
 		return
 	}
-	// A server in this process sends the event of a write before it raises the revision of its answers. For a moment
-	// those may be lower, which history would take for a replacement.
+	// A server in this process sends the event of a write before it raises the revision of its responses. history would
+	// take a lower revision for a replacement.
 	raise(&e.revisions.delivered, progress)
 }
 
@@ -323,31 +321,30 @@ func memberOf(stream watchStream) string {
 // identify determines whether the progress reports of the stream's member can be trusted. If not, it
 // ends a stream that watches only the prefix.
 func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, members *members, member uint64) {
-	f.sound.Store(members.identify(ctx, member))
-	if members.wide.Load() && !f.wide {
-		end(errUnsound)
+	f.trusted.Store(members.identify(ctx, member))
+	if members.allKeys.Load() && !f.allKeys {
+		end(errUntrusted)
 	}
 }
 
-// request returns the request that creates the watch, from the first revision that was not delivered. An
-// imitation of etcd may report progress reliably only if ProgressNotify is set (kine
-// pkg/server/watch.go).
+// request returns the request that creates the watch, from the first revision that was not delivered. kine reports
+// progress reliably only if ProgressNotify is set (kine pkg/server/watch.go).
 func (f *follower) request() *etcdserverpb.WatchRequest {
 	prefix := f.prefix
-	if f.wide {
+	if f.allKeys {
 		prefix = ""
 	}
 	from, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
 	return &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
 		CreateRequest: &etcdserverpb.WatchCreateRequest{
 			Key: []byte(from), RangeEnd: []byte(end), StartRevision: f.delivered + 1, ProgressNotify: !f.watch.internal,
-			Fragment: true, // a long past in one response would be in memory three times over
+			Fragment: true, // a large response would be in memory three times
 		},
 	}}
 }
 
-// read converts a response of a stream that was opened when the store had been replaced as
-// often as replacements says. The result has Progress unless there is nothing new in it.
+// read converts a response. replacements is the store's count when the stream was opened. The result has Progress if it
+// has anything new.
 func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (WatchResponse, error) {
 	switch {
 	case resp.CompactRevision > 0:
@@ -364,26 +361,26 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 	case resp.Header != nil && f.etcd.history.otherCluster(resp.Header):
 		return WatchResponse{}, ErrReplaced
 	}
-	if events := f.whole(resp); len(events) > 0 {
+	if events := f.completeRevisions(resp); len(events) > 0 {
 		last := events[len(events)-1].Kv.ModRevision
 		if last <= f.delivered {
-			return WatchResponse{}, nil // was delivered before
+			return WatchResponse{}, nil // already delivered
 		}
 		return WatchResponse{Batches: batchesOf(f.underPrefix(events), f.delivered), Progress: last}, nil
 	}
-	if !resp.Created && !resp.Fragment && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
+	if !resp.Created && !resp.Fragment && f.trusted.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
 	}
-	return WatchResponse{}, nil // progress that is not trusted, or of a member that lags behind
+	return WatchResponse{}, nil // untrusted progress, or of a member that lags behind
 }
 
-// whole returns the events of resp, after events that were held back earlier. If further fragments follow resp,
-// whole holds back the events of the last revision: the next fragment may have more of them.
-func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
+// completeRevisions returns the pending events and those of resp. If further fragments follow resp, the events of the
+// last revision become pending, because the next fragment may have more of them.
+func (f *follower) completeRevisions(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
 	events := resp.Events
-	if len(f.held) > 0 {
-		events = append(f.held, events...)
-		f.held = nil
+	if len(f.pending) > 0 {
+		events = append(f.pending, events...)
+		f.pending = nil
 	}
 	if !resp.Fragment || len(events) == 0 {
 		return events
@@ -392,12 +389,12 @@ func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
 	for last > 0 && events[last-1].Kv.ModRevision == events[last].Kv.ModRevision {
 		last--
 	}
-	f.held = slices.Clone(events[last:])
+	f.pending = slices.Clone(events[last:])
 	return events[:last]
 }
 
 func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
-	if !f.wide {
+	if !f.allKeys {
 		return events
 	}
 	prefix := []byte(f.prefix)
@@ -405,19 +402,19 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 	if !slices.ContainsFunc(events, outside) {
 		return events
 	}
-	return slices.DeleteFunc(slices.Clone(events), outside) // in process they may be etcd's own
+	return slices.DeleteFunc(slices.Clone(events), outside) // the memory may be etcd's
 }
 
-// errWatchEnded is the reason of the end of a watch if etcd gave none.
+// errWatchEnded is the error of a watch that etcd ended without a reason.
 var errWatchEnded = errors.New("etcd ended the watch")
 
 // errSkipped ends a stream whose member has hung before.
 var errSkipped = errors.New("the member of the last stalled watch is skipped")
 
-// errUnconfirmed ends a stream whose watch etcd has not confirmed in time.
+// errUnconfirmed ends a stream whose watch was not confirmed in time.
 var errUnconfirmed = errors.New("watch not confirmed")
 
-// RequestProgress asks for a progress response in every open watch.
+// RequestProgress requests a progress response in every open watch.
 func (e *Etcd) RequestProgress(ctx context.Context) error {
 	if err := e.awaitOpen(ctx); err != nil {
 		return e.fail("request progress", "", err)

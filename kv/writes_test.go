@@ -32,9 +32,9 @@ func awaitOwnWrite(t *testing.T, store *kv.Etcd) {
 	})
 }
 
-// TestWritesOutliveTheMember has writers increment numbers, each write on condition of the one before, while the
-// member is stopped, killed and restarted. Acknowledged writes must not be lost, none may be made twice, and
-// without an answer the key must have its old or its new value.
+// TestWritesOutliveTheMember has writers increment numbers, each write on condition of the one before, while the member
+// is stopped, killed and restarted. Acknowledged writes must not be lost, none may be made twice, and without a
+// response the key must have its old or its new value.
 func TestWritesOutliveTheMember(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
@@ -206,7 +206,7 @@ func TestWritesFailAsByEtcdsClient(t *testing.T) {
 			bounded, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if _, err := store.Put(bounded, "/registry/a", nil, kv.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("no answer: %v", err)
+				t.Errorf("no response: %v", err)
 			}
 			if err := member.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)

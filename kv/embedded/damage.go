@@ -13,9 +13,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// checkDatabase reads the keys of a database, if there is one, and returns an error if
-// its pages are damaged. etcd reads the same in goroutines of its own, where a damaged
-// page ends the process with a stack trace.
+// checkDatabase reads the keys of a database, if there is one, and returns an error if its pages are damaged. etcd
+// reads the same pages in its own goroutines, where a damaged page would crash the process.
 func checkDatabase(path string) (err error) {
 	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil
@@ -28,7 +27,7 @@ func checkDatabase(path string) (err error) {
 	}()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	switch {
-	case errors.Is(err, bolterrors.ErrTimeout): // an etcd has it open, which does not know our lock
+	case errors.Is(err, bolterrors.ErrTimeout): // an etcd that does not use our lock has it open
 		return fmt.Errorf("%s is in use: %w", path, err)
 	case err != nil:
 		return fmt.Errorf("%s is damaged: %w", path, err)

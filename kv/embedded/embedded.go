@@ -34,27 +34,25 @@ import (
 	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
-// MemberName and MemberPeer are the name and the peer URL that the server has as the only
-// member of its cluster. The URL is etcd's default; no peer calls it.
+// MemberName and MemberPeer are the server's member name and peer URL. The URL is etcd's default, and is not listened
+// on.
 const (
 	MemberName = "larder"
 	MemberPeer = "http://localhost:2380"
 )
 
 const (
-	// defaultQuota is the most that etcd recommends.
+	// defaultQuota is the maximum that etcd recommends.
 	defaultQuota = 8 << 30
-	// defragThreshold is how many megabytes a defragmentation at start must free
-	// to be worth its time.
+	// defragThreshold is the minimum number of megabytes that a defragmentation at start must free.
 	defragThreshold = 256
-	// reservedFiles is the number of file descriptors that etcd reserves for itself (etcd server/embed/etcd.go). An idle
-	// server has 20 open files. The others are for new logs and databases, webhooks and kubelets.
+	// reservedFiles is the number of file descriptors that etcd reserves for itself (etcd server/embed/etcd.go).
 	reservedFiles = 150
 	// socketPathMax is the longest path of a unix socket on every platform.
 	socketPathMax = 103
 )
 
-// Config says how to run etcd inside this process. Dir is required.
+// Config configures an etcd in this process. Dir is required.
 type Config struct {
 	kv.StoreConfig
 	// Dir is the data directory, created if missing. One process may use it.
@@ -67,16 +65,16 @@ type Config struct {
 	// DefragmentInterval is how often the database is defragmented if most of it is free. With 0 it is
 	// defragmented only when it has reached its quota.
 	DefragmentInterval time.Duration
-	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
-	// end of this process, but not of the machine.
+	// UnsafeNoFsync acknowledges writes before they are on disk. They survive a crash of this process, but not of the
+	// machine.
 	UnsafeNoFsync bool
-	// Fatal is called, from any goroutine, when the running server cannot store something,
-	// because the disk is full or a file is damaged. It must end the process; nil panics.
+	// Fatal is called on any goroutine when the running server cannot write to disk, because the disk is full or a file
+	// is damaged. It must end the process; nil panics.
 	Fatal func(error)
 }
 
-// ReservedFiles returns how many file descriptors of this process etcd leaves for other purposes; 0 if they have no
-// limit. It returns an error if etcd has too few. A process whose etcd cannot open a file must end.
+// ReservedFiles returns how many file descriptors etcd leaves to the rest of this process; 0 if they have no limit. It
+// returns an error if the limit is too low for etcd.
 func ReservedFiles() (int, error) {
 	limit, err := runtime.FDLimit()
 	switch {
@@ -88,7 +86,7 @@ func ReservedFiles() (int, error) {
 	return int(limit) - reservedFiles, nil
 }
 
-// New returns a store kept by an etcd server that Run starts inside this process.
+// New returns a store over an etcd server that Run starts in this process.
 func New(cfg Config) (*kv.Etcd, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("embedded: Config.Dir is missing")
@@ -108,12 +106,12 @@ func (o *opener) store() *kv.Etcd {
 }
 
 // open locks the directory, starts the server and waits until it can serve.
-func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, error) {
+func (o *opener) open(ctx context.Context, recorder kv.ResponseRecorder) (*kv.Connection, error) {
 	config, err := serverConfig(o.cfg)
 	if err != nil {
 		return nil, err
 	}
-	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(o.only.intercept, learnAnswers(answers))}
+	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(o.only.intercept, recordResponses(recorder))}
 	// Without this lock etcd would wait until the other process closes the database.
 	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -126,16 +124,16 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	}
 	o.only.begin(server.Server)
 	client := v3client.New(server.Server)
-	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), server.Server.Backend(), newWriteLog(server.Server), answers)
+	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), server.Server.Backend(), newWriteLog(server.Server), recorder)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
-	answers.Learn(&etcdserverpb.ResponseHeader{
+	recorder.Record(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
 	})
 	return &kv.Connection{
 		Client:     client,
 		Watch:      adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
 		OnlyMember: o.only.check,
-		Maintain:   newSpace(server.Server, client, o.cfg, answers).run,
+		Maintain:   newSpace(server.Server, client, o.cfg, recorder).run,
 		Size:       func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
 		Recent:     own.recent,
 		Failed:     server.Err(),
@@ -175,12 +173,11 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	return nil, err
 }
 
-// elect makes a server that is the only voter and has no leader call an election at once, instead of after the
-// election timeout. It sends the message by which a leader transfers its leadership. Before that, raft must have
-// applied all entries that it knows to be committed. It panics if it looks for changes of members in entries that the
-// server has already dropped. etcd publishes raft's status of the server that was started last, as a variable of the
-// process (expvar). A server that has just been restored has no applied index yet. elect returns an error if there is
-// no voter: then there can be no election, and no peer that would add a voter.
+// elect makes a server that is the only voter and has no leader start an election at once, instead of after the
+// election timeout. It sends the message by which a leader transfers its leadership. It returns an error if there is no
+// voter, because then there can be no election. Raft must first have applied all committed entries. Otherwise it
+// panics, because it looks for membership changes in entries that the server has already dropped. etcd publishes raft's
+// status of the last started server as an expvar. A server that has just been restored has no applied index yet.
 func elect(ctx context.Context, server *etcdserver.EtcdServer) error {
 	read := func() raft.Status {
 		status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -192,7 +189,7 @@ func elect(ctx context.Context, server *etcdserver.EtcdServer) error {
 	if !done || server.Leader() != 0 {
 		return nil
 	}
-	status = read() // the first may be older than the last entry that was applied
+	status = read() // the first may be older than the last applied entry
 	switch voters := status.Config.Voters.IDs(); {
 	case status.ID == id && len(voters) == 0: // the ID is 0 once the server has stopped
 		return fmt.Errorf("etcd cannot use %s: its log adds no member that can vote", server.Cfg.DataDir)
@@ -202,8 +199,7 @@ func elect(ctx context.Context, server *etcdserver.EtcdServer) error {
 	return nil
 }
 
-// startEtcd starts the server. etcd panics where it cannot make or read its files:
-// on a full disk, or when a snapshot is damaged.
+// startEtcd starts the server. etcd panics if it cannot create or read its files.
 func startEtcd(config *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -225,7 +221,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.Name = MemberName
 	config.Dir = dir
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.ListenPeerUrls = nil // there are no peers; the advertised URL is only a name
+	config.ListenPeerUrls = nil // there are no peers
 	config.EnableGRPCGateway = false
 	config.TickMs, config.ElectionMs = 200, 1000 // elect does not wait for them, and each tick costs an idle server CPU (T4)
 	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, snapshotCount)
@@ -238,8 +234,8 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	return config, listenOnSocket(config, cfg.Logger)
 }
 
-// listenOnSocket makes the server listen on a unix socket that only this user can reach. If the path
-// is too long for a socket's address, the store works without the socket, and etcdctl cannot be used.
+// listenOnSocket makes the server listen on a unix socket that only this user can reach. If the path is too long for a
+// socket address, the store works without the socket, but etcdctl cannot be used.
 func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
 	config.ListenClientUrls = nil
 	socket, err := Socket(config.Dir)
@@ -251,7 +247,7 @@ func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
+	if err := os.Chmod(dir, 0o700); err != nil { // it may have existed
 		return fmt.Errorf("protect %s: %w", dir, err)
 	}
 	config.ListenClientUrls = []url.URL{*socket}
@@ -259,8 +255,7 @@ func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
 	return nil
 }
 
-// Socket returns the URL at which the server that runs in a data directory can be reached by
-// this user's programs. There is none if the path is too long for a socket's address.
+// Socket returns the URL of the unix socket in a data directory. It fails if the path is too long for a socket address.
 func Socket(dir string) (*url.URL, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

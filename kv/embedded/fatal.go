@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// fatalHook is called with the panic and fatal entries of an embedded server's log. When the server cannot
-// store a write, it logs such an entry, so as not to acknowledge the write. The hook makes it an error that
-// is passed to fatal, or panics with it while the server starts.
+// fatalHook handles the panic and fatal entries of an embedded server's log. The server logs such an entry instead of
+// acknowledging a write that it cannot store. The hook passes the entry to fatal as an error, or panics with it while
+// the server starts.
 type fatalHook struct{ fatal func(error) }
 
 // OnWrite does not return.
@@ -34,8 +34,8 @@ func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) 
 
 // starting reports whether the caller's goroutine is the one that starts a server.
 func starting() bool {
-	const most = 200
-	callers := make([]uintptr, most)
+	const maxFrames = 200
+	callers := make([]uintptr, maxFrames)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
 	for {
 		frame, more := frames.Next()

@@ -23,10 +23,10 @@ import (
 // firstLog is the name of the first file of a WAL.
 const firstLog = "0000000000000000-0000000000000000.wal"
 
-// removeEmptyLog removes a WAL that has no entry, so that etcd makes a new one. If the first start is killed before it
-// writes the entry that adds the member, it leaves such a WAL. etcd would then wait forever for a voter. Nothing is
-// lost, because an acknowledged write is an entry. removeEmptyLog keeps the WAL if it cannot read it to the end, or if
-// etcd has truncated it for that reason. It also keeps the WAL beside a snapshot or a database with contents.
+// removeEmptyLog removes a WAL without entries, so that etcd creates a new one. A first start that is killed before it
+// writes the entry that adds the member leaves such a WAL. etcd would then wait forever for a voter. Nothing is lost,
+// because an acknowledged write is an entry. removeEmptyLog keeps a WAL that is damaged, or beside a snapshot or a
+// database with contents.
 func removeEmptyLog(dir string) error {
 	logs := datadir.ToWALDir(dir)
 	files, err := fs.Glob(os.DirFS(logs), "*.wal*")
@@ -46,7 +46,7 @@ func removeEmptyLog(dir string) error {
 	return nil
 }
 
-// isEmptyLog reports whether a WAL file has nothing but its metadata, the snapshot with index 0 and zeros.
+// isEmptyLog reports whether a WAL file has only its metadata, the snapshot with index 0, and zeros.
 func isEmptyLog(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
@@ -92,8 +92,8 @@ func hasZeros(file *os.File, offset int64) bool {
 	}
 }
 
-// isEmptyDatabase reports whether a database is missing or no entry of a log was applied to it. etcd writes its own
-// metadata, and the revision of its users, before it has a log.
+// isEmptyDatabase reports whether a database is missing or has had no entry applied. etcd writes its own metadata, and
+// the revision of its users, before it has a log.
 func isEmptyDatabase(path string) (empty bool, err error) {
 	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return true, nil

@@ -14,16 +14,16 @@ const (
 	// snapshotCount is the number of entries between two snapshots of the log. A start reads the entries after the last
 	// snapshot into memory.
 	snapshotCount = 1000
-	// logBytes is the size of the writes after which etcd is made to drop entries.
+	// logBytes is the size of the writes after which fillers are appended.
 	logBytes = 8 << 20
-	// fillers is the number of entries that make etcd drop all earlier ones. It must be greater than memorySnapshotCount,
-	// which is 100 (etcd server/etcdserver/server.go).
+	// fillers is the number of entries after which etcd drops all earlier ones. It must be greater than
+	// memorySnapshotCount, which is 100 (etcd server/etcdserver/server.go).
 	fillers = 128
 )
 
-// writeLog bounds the size of the entries that etcd's raft log keeps in memory, and that a start reads. etcd counts only the
-// number of entries, so that large values would need a thousand times the memory of small ones. After logBytes of
-// writes, writeLog appends entries without effect to reach that number. It does not count the writes of the socket's clients.
+// writeLog bounds the memory of etcd's raft log. etcd limits only the number of entries, so large values would need a
+// thousand times the memory of small ones. After logBytes of writes, writeLog appends entries without effect, so that
+// etcd drops earlier ones. It does not count writes of the socket's clients.
 type writeLog struct {
 	server *etcdserver.EtcdServer
 	filler []byte       // the data of an entry that etcd does not apply
@@ -31,11 +31,11 @@ type writeLog struct {
 }
 
 func newWriteLog(server *etcdserver.EtcdServer) *writeLog {
-	// etcd skips a read whose answer nobody awaits. Its own IDs contain a time.
+	// etcd skips a read that no client waits for. The ID cannot equal one of etcd's, which contain a time.
 	return &writeLog{server: server, filler: pbutil.MustMarshalMessage(&etcdserverpb.InternalRaftRequest{ID: 1, Range: &etcdserverpb.RangeRequest{}})}
 }
 
-// wrote counts a write of size bytes, and appends the fillers when logBytes are reached. If that fails, wrote tries again
+// wrote counts a write of size bytes, and appends the fillers when logBytes are reached. If that fails, it tries again
 // after another logBytes.
 func (l *writeLog) wrote(ctx context.Context, size int) {
 	bytes := l.bytes.Add(int64(size))

@@ -15,36 +15,36 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxReads limits the concurrent reads of the server in this process, including reads whose callers have left. The
-// limit is far above what the processors serve at a time. It stops reads from piling up while a disk stalls.
+// maxReads limits the concurrent reads of the server in this process, including reads whose callers have left. It is
+// far above what the processors serve at a time, and stops reads from piling up while a disk stalls.
 const maxReads = 256
 
-// measuredRevisions is how many revisions are measured at a time.
+// measuredRevisions is how many revisions recent reads at a time.
 const measuredRevisions = 1000
 
 // localKV calls the server in this process.
 //
-// The server reads on its caller's goroutine. It waits for locks that are held while the database
-// is written, however long the disk takes. localKV returns at the caller's deadline; the read
-// continues on its own goroutine. When maxReads are under way, a caller waits until one ends, or
-// for its own deadline. Writes end at their deadlines by themselves.
+// The server reads on its caller's goroutine, and waits for locks that are held while the database is written, however
+// long the disk takes. localKV returns at the caller's deadline, and the read continues on its own goroutine. If
+// maxReads are running, a caller waits until one ends or its deadline passes. Writes end at their deadlines without
+// help.
 type localKV struct {
 	etcdserverpb.KVClient
 	database backend.Backend
-	answers  kv.Answers
+	recorder kv.ResponseRecorder
 	log      *writeLog
 	reads    *semaphore.Weighted // of maxReads
-	ctx      context.Context     // ended by close; then no read may begin, and callers stop waiting
+	ctx      context.Context     // ended by close, which stops new reads and waiting callers
 	cancel   context.CancelFunc
 }
 
-func newLocalKV(server etcdserverpb.KVClient, database backend.Backend, log *writeLog, answers kv.Answers) *localKV {
-	k := &localKV{KVClient: server, database: database, answers: answers, log: log, reads: semaphore.NewWeighted(maxReads)}
+func newLocalKV(server etcdserverpb.KVClient, database backend.Backend, log *writeLog, recorder kv.ResponseRecorder) *localKV {
+	k := &localKV{KVClient: server, database: database, recorder: recorder, log: log, reads: semaphore.NewWeighted(maxReads)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
 
-// close refuses new reads and waits for reads in flight.
+// close refuses new reads and waits for running ones.
 func (k *localKV) close() {
 	k.cancel()
 	_ = k.reads.Acquire(context.Background(), maxReads) // never released
@@ -56,7 +56,7 @@ func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts
 	if failed := k.read(ctx, func(ctx context.Context) { out, err = k.KVClient.Range(ctx, in, opts...) }); failed != nil {
 		return nil, failed
 	}
-	k.answers.Learn(out.GetHeader())
+	k.recorder.Record(out.GetHeader())
 	return out, err
 }
 
@@ -83,9 +83,9 @@ func (k *localKV) read(ctx context.Context, f func(context.Context)) error {
 	}
 }
 
-// recent is the Recent of the connection. The database returns values without reading or copying them.
-func (k *localKV) recent(ctx context.Context, past, present, most int64) (int64, error) {
-	if k.database.Size() <= most {
+// recent is Connection.Recent. The database returns values without reading or copying them.
+func (k *localKV) recent(ctx context.Context, past, present, limit int64) (int64, error) {
+	if k.database.Size() <= limit {
 		return past, nil
 	}
 	oldest := past
@@ -98,7 +98,7 @@ func (k *localKV) recent(ctx context.Context, past, present, most int64) (int64,
 			first := max(past, last-measuredRevisions) + 1
 			revisions, values := tx.UnsafeRange(schema.Key, revisionKey(first), revisionKey(last+1), 0)
 			for i := len(values) - 1; i >= 0; i-- {
-				if bytes += int64(len(values[i])); bytes > most {
+				if bytes += int64(len(values[i])); bytes > limit {
 					oldest = mvcc.BytesToRev(revisions[i]).Main
 					return
 				}
@@ -117,19 +117,19 @@ func revisionKey(revision int64) []byte {
 
 func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
-	k.answers.Learn(out.GetHeader())
+	k.recorder.Record(out.GetHeader())
 	k.log.wrote(ctx, proto.Size(in))
 	return out, err
 }
 
-// learnAnswers records the server's answers to clients of its socket before they receive them.
-func learnAnswers(answers kv.Answers) grpc.UnaryServerInterceptor {
+// recordResponses records the server's responses to clients of its socket before they receive them.
+func recordResponses(recorder kv.ResponseRecorder) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		out, err := handler(ctx, in)
-		if answer, ok := out.(interface {
+		if response, ok := out.(interface {
 			GetHeader() *etcdserverpb.ResponseHeader
 		}); ok && err == nil {
-			answers.Learn(answer.GetHeader())
+			recorder.Record(response.GetHeader())
 		}
 		return out, err
 	}

@@ -14,17 +14,15 @@ import (
 // soleMember reports whether a server is the only member of its cluster, so that no other member can
 // acknowledge writes.
 //
-// etcd holds the lock of its list of members while it writes to the database, for example a little after
-// each start. A caller of check must not wait for a disk that stalls. So the list is read once, and later only
-// if a client has requested a change of the list: a new member needs an entry that this server applies before
-// it answers.
+// etcd holds the lock of its list of members while it writes to the database, and check must not wait for a stalled
+// disk. So the list is read once, and later only if a client has requested a change of it.
 type soleMember struct {
 	server *etcdserver.EtcdServer // set before check
-	// changes says that the list had several members when it was read, or may have changed since.
+	// changes says that the list had several members when it was read, or that a client has requested a change since.
 	changes atomic.Bool
 }
 
-// begin reads the list of members of a server that has applied all that it has stored.
+// begin reads the list of members of a server that has applied its whole log.
 func (m *soleMember) begin(server *etcdserver.EtcdServer) {
 	m.server = server
 	if !m.isVoter() {

@@ -21,35 +21,35 @@ import (
 const (
 	// spaceInterval is how often the size of the database is checked.
 	spaceInterval = time.Second
-	// fullInterval is the pause after a failed attempt to make room in a full database. It is also the pause after a
-	// defragmentation of a nearly full one, whose free pages are soon used again. It is at least fullPauses times as
-	// long as the attempt took, in which others waited.
+	// fullInterval is the minimum pause after a failed attempt to make room in a full database, and after a
+	// defragmentation of a nearly full one. The pause is at least fullPauses times as long as the attempt took, because
+	// all requests wait for it.
 	fullInterval = 10 * time.Second
 	fullPauses   = 10
-	// worthFreeing is how much of the disk a periodic defragmentation must free.
-	worthFreeing = 64 << 20
+	// minFreedBytes is how many bytes a periodic defragmentation must free.
+	minFreedBytes = 64 << 20
 )
 
-// space keeps the database of an embedded server within its quota. When etcd refuses writes because the
-// quota is reached, space compacts old revisions, defragments the database and disarms the alarm. Reads,
-// watches and deletions go on meanwhile.
+// space keeps the database of an embedded server within its quota. When etcd refuses writes because the quota is
+// reached, space compacts old revisions, defragments the database and disarms the alarm. Reads, watches and deletions
+// continue.
 //
-// A defragmentation copies what is used into a new file, and is done only where it frees as much as it
-// copies. The database is neither read nor written meanwhile.
+// A defragmentation copies used pages into a new file, and blocks reads and writes of the database. It must free as
+// much as it copies.
 type space struct {
 	database backend.Backend
 	alarmed  func() bool // etcd refuses to write
 	client   *clientv3.Client
 	member   uint64
-	answers  kv.Answers
+	recorder kv.ResponseRecorder
 	quota    int64
 	interval time.Duration // of defragmentations; 0 is never
-	worth    int64         // bytes that one must free
+	minFreed int64         // bytes that one must free
 	logger   *slog.Logger
 	took     time.Duration // of the last defragmentation, even if it failed
 }
 
-func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config, answers kv.Answers) *space {
+func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config, recorder kv.ResponseRecorder) *space {
 	return &space{
 		database: server.Backend(),
 		alarmed: func() bool {
@@ -57,15 +57,15 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config
 				return a.Alarm == etcdserverpb.AlarmType_NOSPACE
 			})
 		},
-		client: client, member: uint64(server.MemberID()), answers: answers,
-		quota: server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: cfg.Logger,
+		client: client, member: uint64(server.MemberID()), recorder: recorder,
+		quota: server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, minFreed: minFreedBytes, logger: cfg.Logger,
 	}
 }
 
 // run keeps the database within its quota until ctx ends.
 func (s *space) run(ctx context.Context) error {
 	last := time.Now()  // when a periodic defragmentation was last considered
-	var early time.Time // no defragmentation ahead of the quota before this
+	var early time.Time // earliest time of the next defragmentation before the quota is reached
 	for pause := spaceInterval; ; {
 		select {
 		case <-time.After(pause):
@@ -80,32 +80,31 @@ func (s *space) run(ctx context.Context) error {
 					"inUse", s.database.SizeInUse(), "error", err)
 				pause = max(fullInterval, fullPauses*s.took)
 			}
-		case s.database.Size() > s.enough() && s.hasRoom() && time.Now().After(early):
+		case s.database.Size() > s.threshold() && s.hasRoom() && time.Now().After(early):
 			s.defragment()                                               // before writes are refused
-			early = time.Now().Add(max(fullInterval, fullPauses*s.took)) // a failed one takes as long
+			early = time.Now().Add(max(fullInterval, fullPauses*s.took)) // even after a failure
 		case s.interval > 0 && time.Since(last) >= s.interval:
 			last = time.Now()
 			s.releasePages()
-			if used := s.database.SizeInUse(); s.database.Size()-used >= max(used, s.worth) {
+			if used := s.database.SizeInUse(); s.database.Size()-used >= max(used, s.minFreed) {
 				s.defragment()
 			}
 		}
 	}
 }
 
-// enough returns the size above which the database is defragmented before it is full.
-func (s *space) enough() int64 { return s.quota - s.quota/20 }
+// threshold returns the size above which the database is defragmented before it is full.
+func (s *space) threshold() int64 { return s.quota - s.quota/20 }
 
-// hasRoom reports whether a defragmentation would bring the database well below the
-// quota.
-func (s *space) hasRoom() bool { return s.database.SizeInUse() <= s.enough()-s.quota/20 }
+// hasRoom reports whether a defragmentation would shrink the database well below the quota.
+func (s *space) hasRoom() bool { return s.database.SizeInUse() <= s.threshold()-s.quota/20 }
 
 // errFull says that neither compaction nor defragmentation makes room.
 var errFull = errors.New("embedded: the database has too little free space: delete objects, or raise the quota")
 
-// makeRoom makes room and disarms the alarm. It compacts only if there is no other way.
+// makeRoom makes room and disarms the alarm. It compacts only if defragmentation is not enough.
 func (s *space) makeRoom(ctx context.Context) error {
-	if s.database.Size() > s.enough() {
+	if s.database.Size() > s.threshold() {
 		if !s.hasRoom() {
 			if err := s.compactAll(ctx); err != nil {
 				return err
@@ -114,7 +113,7 @@ func (s *space) makeRoom(ctx context.Context) error {
 		if err := s.defragment(); err != nil {
 			return err
 		}
-		if s.database.Size() > s.enough() {
+		if s.database.Size() > s.threshold() {
 			return errFull
 		}
 	}
@@ -128,7 +127,7 @@ func (s *space) makeRoom(ctx context.Context) error {
 
 // compactAll compacts all revisions before the present one.
 func (s *space) compactAll(ctx context.Context) error {
-	revision := s.answers.Revision()
+	revision := s.recorder.Revision()
 	_, err := s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
@@ -136,12 +135,12 @@ func (s *space) compactAll(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("embedded: compact a full store: %w", err)
 	}
-	s.answers.Compacted(revision)
+	s.recorder.RecordCompaction(revision)
 	return nil
 }
 
-// releasePages makes etcd count recently freed pages as free. bbolt does so a few commits later, when no transaction
-// can read the pages any more. etcd skips a commit without a change, so each commit deletes a key that does not exist.
+// releasePages makes etcd count recently freed pages as free, which bbolt does a few commits later. etcd skips a commit
+// without a change, so each commit deletes a key that does not exist.
 func (s *space) releasePages() {
 	const commits = 3
 	for range commits {

@@ -200,7 +200,7 @@ func TestStalledMembersHoldUpNoRevision(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(proctest.Patience):
-		t.Error("no answer while the list of members is locked")
+		t.Error("no response while the list of members is locked")
 	}
 	if reads := store.RevisionReads(); reads != 0 {
 		t.Errorf("%d reads of the only member", reads)

@@ -1,7 +1,7 @@
 // Package etcdmain runs etcd when the binary is invoked as etcd.
 //
-// It is etcd's own command, with its flags, environment, log and exit codes, and does not use
-// package kv. It is a separate package because it also links etcd's proxies.
+// It is etcd's own command, with its flags, environment, log and exit codes. It is a separate package because it also
+// links etcd's proxies.
 package etcdmain
 
 import (
@@ -12,8 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
-// Main runs etcd with args, whose first element is the program's name. It ends the process when etcd
-// has ended.
+// Main runs etcd with args, whose first element is the program's name. It exits when etcd has ended.
 func Main(args []string) { etcdmain.Main(shortenTicks(args, os.Environ())) }
 
 // shortenTicks returns args with shorter ticks, unless args or the environment name other members or set

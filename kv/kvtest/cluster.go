@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Member is a process that serves as a member of an etcd cluster.
+// Member is a process that runs a member of an etcd cluster.
 type Member struct {
 	*proctest.Process
 	Config MemberConfig
@@ -62,9 +62,9 @@ func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberC
 	return members
 }
 
-// LengthenElectionTimeout lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine the others may
-// otherwise elect another leader, and requests in flight fail. etcd abandons a request after 5 s plus twice this
-// timeout, so large writes need it, too. It is for tests in which the leader survives.
+// LengthenElectionTimeout is an argument of [StartCluster] for tests in which the leader survives. Otherwise the
+// members of a busy machine may elect another leader, and running requests fail. etcd abandons a request after 5 s plus
+// twice the election timeout, so large writes also need it.
 func LengthenElectionTimeout(configs []MemberConfig) {
 	for i := range configs {
 		configs[i].HeartbeatMs, configs[i].VoteMs = 100, 3000
@@ -86,7 +86,7 @@ func URLs(members []*Member) []string {
 	return urls
 }
 
-// Client is a client of a cluster that bypasses the servers under test.
+// Client is an etcd client that bypasses the servers under test.
 type Client struct {
 	client *clientv3.Client
 	urls   []string
@@ -103,7 +103,7 @@ func NewClient(t testing.TB, urls []string) *Client {
 	return &Client{client: client, urls: urls}
 }
 
-// Leader returns the client URL of the member that leads. It skips members that do not answer.
+// Leader returns the client URL of the member that leads. It skips members that do not respond.
 func (c *Client) Leader(ctx context.Context) (string, error) {
 	for _, member := range c.urls {
 		once, cancel := context.WithTimeout(ctx, time.Second)
@@ -180,8 +180,8 @@ type Change struct {
 	Value      []byte // nil deletes
 }
 
-// Transact makes all changes in one revision, which it returns, or none if one of the
-// keys has another revision. After an error either may be the case.
+// Transact makes all changes in one revision, which it returns, or none if one of the keys has another revision. After
+// an error the outcome is unknown.
 func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
 	var conditions []clientv3.Cmp
 	var ops []clientv3.Op
@@ -193,21 +193,21 @@ func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64
 			ops = append(ops, clientv3.OpPut(change.Key, string(change.Value)))
 		}
 	}
-	answer, err := c.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
+	response, err := c.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
 		return 0, false, fmt.Errorf("kvtest: transact: %w", err)
 	}
-	return answer.Header.Revision, answer.Succeeded, nil
+	return response.Header.Revision, response.Succeeded, nil
 }
 
 // Items returns the items under a prefix.
 func (c *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
-	answer, err := c.client.Get(ctx, prefix, clientv3.WithPrefix())
+	response, err := c.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: items: %w", err)
 	}
-	items := make([]kv.Item, 0, len(answer.Kvs))
-	for _, item := range answer.Kvs {
+	items := make([]kv.Item, 0, len(response.Kvs))
+	for _, item := range response.Kvs {
 		items = append(items, kv.Item{
 			Key: string(item.Key), Value: item.Value, Revision: item.ModRevision, CreateRevision: item.CreateRevision, Lease: item.Lease,
 		})
@@ -215,8 +215,7 @@ func (c *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
 	return items, nil
 }
 
-// MemberConfig says how a process serves as a member of an etcd cluster. It travels
-// to the process as JSON.
+// MemberConfig configures a member of an etcd cluster. The process gets it as JSON.
 type MemberConfig struct {
 	Name, Dir    string
 	Client, Peer string // URLs
@@ -226,17 +225,16 @@ type MemberConfig struct {
 	Cluster             string // "name=peer URL" of all members, separated by commas
 	CA, Cert, Key       string // of the client listener
 	HeartbeatMs, VoteMs uint
-	// CatchUp is how many entries a member may be behind before it is sent a snapshot
-	// instead of them; 0 is etcd's default.
+	// CatchUp is how many entries a member may be behind before it gets a snapshot; 0 is etcd's default.
 	CatchUp uint64
 }
 
 // memberReady is the line that a member prints once it serves.
 const memberReady = "member is ready"
 
-// RunMember serves as the member that raw, a MemberConfig as JSON, describes, until the process is killed or the
-// server fails. A test binary that its own test has started again calls it in TestMain. So members are processes that
-// a test can kill, stop and start.
+// RunMember runs the member that raw, a MemberConfig as JSON, describes, until the process is killed or the server
+// fails. A test starts its own binary again, whose TestMain calls RunMember. So members are processes that a test can
+// kill, stop and start.
 func RunMember(raw string) error {
 	var cfg MemberConfig
 	if err := json.Unmarshal([]byte(raw), &cfg); err != nil {
@@ -249,7 +247,7 @@ func RunMember(raw string) error {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = urls(cmp.Or(cfg.PeerListen, cfg.Peer)), urls(cfg.Peer)
 	config.InitialCluster = cfg.Cluster
 	config.TickMs, config.ElectionMs = cfg.HeartbeatMs, cfg.VoteMs
-	config.UnsafeNoFsync = true // the machine does not die in these tests
+	config.UnsafeNoFsync = true // tests do not crash the machine
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	if cfg.CatchUp > 0 {
 		config.SnapshotCount, config.SnapshotCatchUpEntries = cfg.CatchUp, cfg.CatchUp
@@ -264,6 +262,6 @@ func RunMember(raw string) error {
 		return fmt.Errorf("kvtest: member: %w", err)
 	}
 	<-server.Server.ReadyNotify()
-	fmt.Fprintln(os.Stdout, memberReady) // this process is the member
+	fmt.Fprintln(os.Stdout, memberReady) // StartCluster waits for it
 	return fmt.Errorf("kvtest: member: %w", <-server.Err())
 }

@@ -41,14 +41,13 @@ func (k *Kine) AwaitReady(t testing.TB) {
 	k.Await(t, "Kine available at")
 }
 
-// buildKine builds the version that the module in the directory kine names. That is a separate
-// module, so that Larder's does not depend on kine. Without cgo no C compiler is needed. The go
-// command caches the result.
+// buildKine builds the version that the module in the directory kine requires. It is a separate module, so that Larder
+// does not depend on kine. Without cgo no C compiler is needed.
 func buildKine(t testing.TB) string {
 	t.Helper()
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		t.Fatal("kvtest: the directory of the source is not known")
+		t.Fatal("kvtest: the source directory is unknown")
 	}
 	binary := filepath.Join(t.TempDir(), "kine")
 	build := exec.Command("go", "build", "-o", binary, "github.com/k3s-io/kine")

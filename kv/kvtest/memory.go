@@ -31,9 +31,9 @@ type Memory struct {
 	ignoreProgress bool // requests for progress are lost
 	revision       int64
 	compacted      int64
-	shown          int64 // highest revision that answers and watches have shown
+	shown          int64 // highest revision of any response or event
 	keys           *btree.BTreeG[*history]
-	log            []kv.Batch // every revision > compacted or equal to it, in order
+	log            []kv.Batch // every revision >= compacted, in order
 	lastLease      int64
 	watchers       map[*watcher]struct{}
 }
@@ -57,7 +57,7 @@ func (h *history) at(revision int64) (kv.Item, bool) {
 
 var _ kv.Store = (*Memory)(nil)
 
-// NewMemory returns an empty store, at revision 1 as etcd's first.
+// NewMemory returns an empty store at revision 1, like a new etcd.
 func NewMemory() *Memory {
 	return &Memory{
 		closing:  make(chan struct{}),
@@ -67,9 +67,8 @@ func NewMemory() *Memory {
 	}
 }
 
-// SetHook has fn called before every operation, outside of all locks, with the
-// names "get", "list", "put", "delete", "watch", "progress", "revision" and
-// "health". An error fails the operation before it did anything.
+// SetHook makes every operation call fn first, without locks, with the names "get", "list", "put", "delete", "watch",
+// "progress", "revision" and "health". If fn returns an error, the operation fails without an effect.
 func (m *Memory) SetHook(fn func(op, key string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +88,7 @@ func (m *Memory) setHeld(held bool) {
 	m.wakeLocked()
 }
 
-// IgnoreProgressRequests sets whether requests for progress go unanswered.
+// IgnoreProgressRequests sets whether requests for progress are ignored.
 func (m *Memory) IgnoreProgressRequests(ignore bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,9 +120,9 @@ func (m *Memory) replaceLocked() {
 	m.wakeLocked()
 }
 
-// answerLocked records a linearizable answer. If an earlier one had a higher revision, the store counts
-// as replaced.
-func (m *Memory) answerLocked() {
+// recordResponseLocked records a linearizable response. If an earlier one had a higher revision, the store counts as
+// replaced.
+func (m *Memory) recordResponseLocked() {
 	if m.revision < m.shown {
 		m.replaceLocked()
 	}
@@ -146,9 +145,8 @@ func (m *Memory) Compact(revision int64) error {
 	return nil
 }
 
-// Restore resets the store to its state at a revision, and undoes the later history. If announce is set, watches end,
-// as when the client sees another cluster. Otherwise they wait for new revisions, until an answer shows that the
-// store has gone back.
+// Restore resets the store to its state at a revision. If announce is set, watches end, as when the client sees another
+// cluster. Otherwise they wait for new revisions, until a response has a lower revision.
 func (m *Memory) Restore(revision int64, announce bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,7 +164,7 @@ func (m *Memory) Restore(revision int64, announce bool) {
 	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
 	m.revision = revision
 	for w := range m.watchers {
-		w.position = w.delivered // as a client that reconnects resumes where it was
+		w.position = w.delivered // like a client that reconnects and resumes
 	}
 	if announce {
 		m.replaceLocked()
@@ -215,7 +213,7 @@ func (m *Memory) Get(ctx context.Context, key string) (kv.Item, bool, int64, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answerLocked()
+	m.recordResponseLocked()
 	item, found := m.currentLocked(key)
 	return item, found, m.revision, nil
 }
@@ -236,7 +234,7 @@ func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answerLocked()
+	m.recordResponseLocked()
 	revision := opts.Revision
 	switch {
 	case revision == 0:
@@ -274,8 +272,8 @@ func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 	return page, nil
 }
 
-// cloneValues gives a page its own values, which are overwritten when the page is released. A caller
-// that wrongly keeps one then finds other bytes.
+// cloneValues gives a page its own values, which are overwritten when the page is released, so that tests detect
+// callers that keep one.
 func cloneValues(page *kv.Page) {
 	for i := range page.Items {
 		page.Items[i].Value = bytes.Clone(page.Items[i].Value)
@@ -295,7 +293,7 @@ func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutO
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer m.answerLocked()
+	defer m.recordResponseLocked()
 	current, found := m.currentLocked(key)
 	if current.Revision != opts.IfRevision {
 		return kv.WriteResult{Revision: m.revision, Current: current, Found: found}, nil
@@ -318,7 +316,7 @@ func (m *Memory) Delete(ctx context.Context, key string, ifRevision int64) (kv.W
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer m.answerLocked()
+	defer m.recordResponseLocked()
 	current, found := m.currentLocked(key)
 	if !found || current.Revision != ifRevision {
 		return kv.WriteResult{Revision: m.revision, Current: current, Found: found}, nil
@@ -327,8 +325,7 @@ func (m *Memory) Delete(ctx context.Context, key string, ifRevision int64) (kv.W
 	return kv.WriteResult{Committed: true, Revision: m.revision, Current: current, Found: true}, nil
 }
 
-// PutAll writes several keys in one revision, unconditionally, as a foreign
-// writer's transaction does. A nil value deletes.
+// PutAll writes several keys in one revision, unconditionally, like another client's transaction. A nil value deletes.
 func (m *Memory) PutAll(values map[string][]byte) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -388,14 +385,14 @@ func (m *Memory) Revision(ctx context.Context) (int64, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answerLocked()
+	m.recordResponseLocked()
 	return m.revision, nil
 }
 
-// Replacements counts the calls of Restore that were announced, or noticed since.
+// Replacements counts the calls of Restore that were announced, or detected later.
 func (m *Memory) Replacements() uint64 { return m.replaced.Load() }
 
-// ReplacedRevision returns the highest revision that was shown before one of them.
+// ReplacedRevision returns the highest revision that was shown before a replacement.
 func (m *Memory) ReplacedRevision() int64 { return m.replacedRevision.Load() }
 
 // Health returns the hook's error.
@@ -452,7 +449,7 @@ func RunUntilEnd(t testing.TB, fn func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// Put sets a key, whatever its revision is, and returns the write's.
+// Put sets a key unconditionally and returns the revision of the write.
 func Put(t testing.TB, store kv.Store, key, value string) int64 {
 	t.Helper()
 	item, _, _, err := store.Get(t.Context(), key)

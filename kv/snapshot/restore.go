@@ -26,9 +26,9 @@ const DefaultBump = 1_000_000_000
 
 // Status describes a snapshot.
 type Status struct {
-	// Revision is the highest that a key has; etcd's own was that or higher.
+	// Revision is the highest of any key. etcd's own revision may have been higher.
 	Revision int64 `json:"revision"`
-	// Keys that are there, and bytes of the database.
+	// Keys and Bytes are the number of keys and the size of the database.
 	Keys  int   `json:"totalKey"`
 	Bytes int64 `json:"totalSize"`
 	// Version of etcd's storage; "" before 3.6.
@@ -37,24 +37,23 @@ type Status struct {
 	Hash uint32 `json:"hash"`
 }
 
-// Member says whose data directory to make. The zero value is the server of package embedded.
+// Member is the owner of the data directory. The zero value is the server of package embedded.
 type Member struct {
-	// Name and Peer are the member's name and the URL that the others reach it at.
+	// Name and Peer are the member's name and peer URL.
 	Name, Peer string
-	// Cluster is "name=peer URL" of all members, separated by commas. Token distinguishes this cluster
-	// from others; Restore makes one if it is empty. Both must be the same for all members.
+	// Cluster is "name=peer URL" of all members, separated by commas. Token is the cluster token; Restore makes one if
+	// it is empty. Both must be the same for all members.
 	Cluster, Token string
 }
 
-// RestoreConfig says what to restore, and where.
+// RestoreConfig configures Restore.
 type RestoreConfig struct {
-	// Path is the file, Dir the data directory to make. It must not exist, or be empty.
+	// Path is the file. Dir is the data directory to make, which must be missing or empty.
 	Path, Dir string
 	Member    Member
-	// Bump is by how many revisions the restored store is ahead of its snapshot. Earlier revisions
-	// count as compacted, so a watch that resumes from the previous cluster ends with an error.
-	// With 0, revisions continue from the snapshot's: the new cluster uses some a second time, for
-	// other writes.
+	// Bump is the number of revisions that the restored store is ahead of its snapshot. Earlier revisions are marked as
+	// compacted, so a watch that resumes from the previous cluster ends with an error. With 0, the new cluster uses
+	// some revisions of the previous one again, for other writes.
 	Bump uint64
 }
 

@@ -16,13 +16,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// answerTimeout is how long a member may take to answer before the next one is asked. The transfer of
-// the snapshot has no limit.
-const answerTimeout = 10 * time.Second
+// responseTimeout is how long a member may take to respond before the next one is tried. The transfer of the snapshot
+// has no limit.
+const responseTimeout = 10 * time.Second
 
-// Source says which etcd to save.
+// Source is the etcd to save.
 type Source struct {
-	// Endpoints are the members' client URLs. They are asked in this order until one answers.
+	// Endpoints are the members' client URLs. They are tried in this order.
 	Endpoints []string
 	// CAFile, CertFile and KeyFile are PEM files; with none of them the connection is not
 	// encrypted.
@@ -71,7 +71,7 @@ func (s Source) config() (clientv3.Config, error) {
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 	}
 	if len(s.Endpoints) == 0 {
-		return config, errors.New("snapshot: no endpoint of etcd is given")
+		return config, errors.New("snapshot: no etcd endpoint is given")
 	}
 	if s.CAFile == "" && s.CertFile == "" && s.KeyFile == "" {
 		return config, nil
@@ -102,18 +102,17 @@ func saveFrom(ctx context.Context, config clientv3.Config, path string) (Status,
 	if err := awaitWrites(ctx, client); err != nil {
 		return Status{}, err
 	}
-	answer, err := client.SnapshotWithVersion(ctx)
+	response, err := client.SnapshotWithVersion(ctx)
 	if err != nil {
 		return Status{}, err
 	}
-	defer answer.Snapshot.Close()
-	return write(ctx, path, answer.Snapshot)
+	defer response.Snapshot.Close()
+	return write(ctx, path, response.Snapshot)
 }
 
-// awaitWrites makes a member answer a linearizable read, so that it has applied every write that was acknowledged
-// before.
+// awaitWrites does a linearizable read, after which the member has applied every write that was acknowledged before.
 func awaitWrites(ctx context.Context, client *clientv3.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
 	_, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
 	return err
@@ -150,8 +149,8 @@ func write(ctx context.Context, path string, from io.Reader) (_ Status, err erro
 	return status, syncDir(filepath.Dir(path))
 }
 
-// place gives part the name path. It links, which fails if path exists. On a file system without links it
-// renames, which replaces a file that is created between the check and the rename.
+// place renames part to path. It links, which fails if path exists. On a file system without links it checks and
+// renames, which replaces a file that is created in between.
 func place(part, path string, link func(from, to string) error) error {
 	switch err := link(part, path); {
 	case err == nil, errors.Is(err, fs.ErrExist):

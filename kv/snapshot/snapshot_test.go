@@ -156,7 +156,7 @@ func TestSaveUnderWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := int64(len(page.Items)); n < before || n > after+1 { // the last may have been committed without an answer
+	if n := int64(len(page.Items)); n < before || n > after+1 { // the last may have been committed without a response
 		t.Errorf("%d keys are restored, want %d to %d", n, before, after+1)
 	}
 	for i, item := range page.Items {

@@ -1,39 +1,34 @@
 // Package unary makes unary gRPC calls over one HTTP/2 connection, at about half the cost of a
-// grpc.ClientConn. Callers frame and write their own requests, each together with those of others
-// that are waiting.
+// grpc.ClientConn. A caller writes its own request together with those of waiting callers.
 //
 // A connection is used in one of two ways:
 //
-//   - [Conn.Run] reads all answers on one goroutine, and many calls may run at the same time.
-//   - [Conn.RunInline] is for one call at a time. The caller reads the answer, which saves two
-//     switches between goroutines.
+//   - [Conn.Run] reads all responses on one goroutine, and many calls may run at the same time.
+//   - [Conn.RunInline] is for one call at a time. The caller reads the response, which saves two switches between
+//     goroutines.
 //
 // # Guarantees
 //
-//   - A call that fails with ErrUnsent has had no effect and will have none: either no byte of it
-//     was written to the connection, or the peer reported that it did not process it. The caller may
-//     send it in another way.
+//   - A call that fails with ErrUnsent has had no effect and will have none: either no byte of it was written to the
+//     connection, or the peer reported that it did not process it. The caller may retry it elsewhere.
 //   - After any other error that does not come from the peer, the peer may have processed the
 //     request, or may do so later. The package sends nothing twice.
 //   - Errors are gRPC's: a status with the peer's code and message, Canceled or DeadlineExceeded when
 //     the caller's context ended, Unavailable when the connection broke, Internal when the peer reset the
 //     stream.
-//   - A call ends with its context, and RST_STREAM tells the peer so. A caller that is writing to a
-//     peer that does not read waits longer, up to a few Ticks. An inline call ends its
-//     connection instead.
+//   - A call ends with its context, and the peer gets RST_STREAM. A caller that is writing to a peer that does not read
+//     waits longer, up to a few Ticks. An inline call ends its connection instead.
 //
 // # Limits
 //
-// A request is sent only if it fits into the peer's current windows as a whole, and is not larger
-// than etcd's client would send. There are no interceptors, no compression and no per-call
-// credentials. A broken connection is not repaired: its owner opens another.
+// A request is sent only if it fits into the peer's current windows as a whole, and is not larger than etcd's client
+// allows. There are no interceptors, no compression and no per-call credentials. A broken connection is not reopened.
 //
 // # Slow peers
 //
-// Once a call has lasted one or two Ticks, the connection accepts no more calls, so
-// that its owner may use another peer. Running calls continue, and the connection ends with
-// the last of them. While calls run and nothing comes from the peer, Run sends a ping,
-// as gRPC's keepalive does. An inline call fails after one Tick.
+// If a call takes more than one or two Ticks, the connection accepts no more calls, so that its owner may use another
+// peer. Running calls continue, and the connection ends with the last of them. While calls run and the peer sends
+// nothing, Run sends a ping, as gRPC's keepalive does. An inline call fails after one Tick.
 //
 // # Locks and goroutines
 //
@@ -64,25 +59,24 @@ var ErrUnsent = errors.New("unary: not sent")
 const Tick = time.Second
 
 const (
-	frameSize     = 16 << 10 // HTTP/2's default, which every peer takes
+	frameSize     = 16 << 10 // HTTP/2's default
 	defaultWindow = 65535
-	// streamWindow and connectionWindow are how many bytes the peer may send before they
-	// are read, for a call and for all.
+	// streamWindow and connectionWindow are the windows for the peer's data, per call and for all calls.
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20
-	// pongAfter is how many calls may begin before a ping is answered. gRPC's servers ping whenever
-	// data comes and no ping is unanswered. If pings were answered at once, each call would cause one.
-	pongAfter = 64
-	// maxPings is how many pings may wait for their answers.
+	// pongDelay is how many calls may begin before a ping is acknowledged. gRPC's servers send a ping when data
+	// arrives, unless one is outstanding. Immediate acknowledgements would cause a ping for each call.
+	pongDelay = 64
+	// maxPings is how many pings may wait for their acknowledgement.
 	maxPings = 4
-	// maxHeaders is the size of headers and trailers that the peer is asked to keep, and limits each field.
+	// maxHeaders limits the size of headers and trailers (SETTINGS_MAX_HEADER_LIST_SIZE), and of each field.
 	maxHeaders = 256 << 10
-	// While calls run, a peer that is silent for keepAfter ticks gets a ping. The connection ends if the peer is silent for
-	// silentAfter ticks.
+	// While calls run, a peer that sends nothing for keepAfter ticks gets a ping. After silentAfter ticks the
+	// connection ends.
 	keepAfter, silentAfter = 10, 15
 	// stuckAfter is the number of ticks that a write may take. Then the connection ends.
 	stuckAfter = 3
-	// maxFlushes is how often one caller writes the frames of other callers.
+	// maxFlushes limits how often one caller writes the frames of other callers.
 	maxFlushes = 4
 )
 
@@ -106,37 +100,37 @@ type Conn struct {
 	block   bytes.Buffer // the output of encoder
 	head    []hpack.HeaderField
 
-	underWay map[uint32]*call // by stream
+	inFlight map[uint32]*call // by stream
 	next     uint32           // stream of the next call
-	given    uint32           // the requests of earlier streams were written to conn, maybe in part
-	limit    uint32           // of calls under way
-	window   int64            // bytes that the peer takes now
-	opening  int64            // bytes that the peer takes of a new call
-	received uint32           // bytes of answers since the last window update
-	pings    [][8]byte        // that are not answered
-	pongIn   int              // calls until pings are answered
+	written  uint32           // requests of streams below it were written to conn, perhaps in part
+	limit    uint32           // of concurrent calls
+	window   int64            // of the connection, for requests
+	opening  int64            // initial window of a call
+	received uint32           // bytes of responses since the last window update
+	pings    [][8]byte        // not acknowledged
+	pongIn   int              // calls until pings are acknowledged
 	frames   uint64           // counts read frames
 	retired  bool             // says that ended is closed
 	err      error            // why the connection cannot be used any more
 }
 
-// call is a call that is under way. While it is in Conn.underWay, Conn.mu guards it.
+// call is a running call. While it is in Conn.inFlight, Conn.mu guards it.
 type call struct {
 	done    chan struct{} // has an element once the call is over
-	answer  []byte
-	unacked uint32 // bytes of the answer since the last window update
-	http    string // status of HTTP, "" until headers came
-	code    string // gRPC's, "" until trailers came
+	buffer  []byte
+	unacked uint32 // bytes of the response since the last window update
+	http    string // HTTP status, "" before the headers
+	code    string // gRPC status, "" before the trailers
 	message string // gRPC's, percent-encoded
 	err     error
 }
 
-// Open begins HTTP/2 with a peer over conn. It owns conn, and closes conn if it fails. Calls can be made
-// once Run runs.
+// Open performs the HTTP/2 handshake over conn. It takes ownership of conn, and closes it after an error. Calls need a
+// running Run.
 func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent string, metadata ...hpack.HeaderField) (*Conn, error) {
 	c := &Conn{
 		conn: conn, tick: Tick, ended: make(chan struct{}), kick: make(chan struct{}, 1),
-		underWay: make(map[uint32]*call), next: 1, limit: 1 << 31, window: defaultWindow, opening: defaultWindow,
+		inFlight: make(map[uint32]*call), next: 1, limit: 1 << 31, window: defaultWindow, opening: defaultWindow,
 	}
 	c.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
 	c.encoder = hpack.NewEncoder(&c.block)
@@ -146,7 +140,7 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	}, metadata...)
 	c.out.WriteString(http2.ClientPreface)
 	c.framer = http2.NewFramer(&c.out, nil)
-	_ = c.framer.WriteSettings( // to memory, as all that the framer writes
+	_ = c.framer.WriteSettings( // the framer writes to memory
 		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: maxHeaders},
@@ -191,7 +185,7 @@ func (c *Conn) handshake() error {
 // Ended is closed when no new calls are accepted.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
-// Retire accepts no new calls. The connection ends when those in flight have ended.
+// Retire stops new calls. The connection ends after the running ones.
 func (c *Conn) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +201,7 @@ func (c *Conn) retireLocked() {
 }
 
 func (c *Conn) endIfIdleLocked() {
-	if c.retired && len(c.underWay) == 0 {
+	if c.retired && len(c.inFlight) == 0 {
 		c.failLocked(status.Error(codes.Unavailable, "unary: the connection has been retired"))
 	}
 }
@@ -218,8 +212,8 @@ func (c *Conn) failLocked(err error) {
 	}
 	c.err = err
 	c.conn.Close()
-	for stream, k := range c.underWay {
-		if stream < c.given {
+	for stream, k := range c.inFlight {
+		if stream < c.written {
 			c.endLocked(stream, k, err)
 		} else {
 			c.endLocked(stream, k, ErrUnsent)
@@ -234,16 +228,16 @@ func (c *Conn) fail(err error) {
 	c.failLocked(err)
 }
 
-// endLocked ends a call. From then on the call belongs to its caller.
+// endLocked ends a call, which then belongs to its caller.
 func (c *Conn) endLocked(stream uint32, k *call, err error) {
-	delete(c.underWay, stream)
+	delete(c.inFlight, stream)
 	k.err = err
 	k.done <- struct{}{}
 	c.endIfIdleLocked()
 }
 
-// Run reads answers until the connection breaks, or was retired and all calls have ended, or ctx
-// ends: calls that are under way then fail. It may be called once.
+// Run reads responses until the connection breaks, or was retired and all calls have ended, or ctx ends. Then running
+// calls fail. It may be called once.
 func (c *Conn) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -301,16 +295,16 @@ func (c *Conn) checkPeer(last *tick) {
 	defer c.mu.Unlock()
 	c.pongLocked()
 	if !c.writing {
-		_ = c.conn.SetWriteDeadline(time.Time{}) // TLS writes while it reads: it answers key updates
+		_ = c.conn.SetWriteDeadline(time.Time{}) // TLS writes responses to key updates while it reads
 	}
-	if len(c.underWay) == 0 || c.frames != last.frames {
+	if len(c.inFlight) == 0 || c.frames != last.frames {
 		last.silent = 0
 	} else if last.silent++; last.silent == keepAfter {
 		_ = c.framer.WritePing(false, [8]byte{})
 	} else if last.silent >= silentAfter {
 		c.failLocked(status.Error(codes.Unavailable, "unary: the peer is silent"))
 	}
-	for stream := range c.underWay {
+	for stream := range c.inFlight {
 		if stream < last.next {
 			c.retireLocked()
 			break
@@ -327,9 +321,8 @@ func (c *Conn) readFrame() error {
 	return c.take(frame)
 }
 
-// RunInline runs a connection for calls by [Conn.InvokeInline], one at a time. Between calls nothing is read: the
-// next call reads whatever the peer sent meanwhile. RunInline returns when the connection has ended, and ends it with
-// ctx. It may be called once, and excludes Run.
+// RunInline runs a connection for calls by [Conn.InvokeInline], one at a time. Nothing is read between calls. RunInline
+// returns when the connection has ended, and ends it with ctx. It may be called once, instead of Run.
 func (c *Conn) RunInline(ctx context.Context) error {
 	select {
 	case <-c.ended:

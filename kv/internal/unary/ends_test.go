@@ -85,8 +85,8 @@ func TestIdleConnectionCanBeWritten(t *testing.T) {
 	})
 }
 
-// TestPingsAreAnswered checks that one ping, or many at once, are answered with a call or at the next Tick. When the
-// peer goes away, which may wait for them, they are answered at once.
+// TestPingsAreAnswered checks that one ping, or many at once, are acknowledged with a call or at the next Tick. When the
+// peer goes away, which may wait for them, they are acknowledged at once.
 func TestPingsAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -101,7 +101,7 @@ func TestPingsAreAnswered(t *testing.T) {
 					t.Fatal(err)
 				}
 				if answer, ok := frame.(*http2.PingFrame); !ok || !answer.IsAck() || answer.Data != [8]byte{n} {
-					t.Errorf("got %v, want the answer to ping %d", frame, n)
+					t.Errorf("got %v, want the response to ping %d", frame, n)
 				}
 			}
 			if waited := time.Since(begin); waited > within {
@@ -116,9 +116,9 @@ func TestPingsAreAnswered(t *testing.T) {
 		pong(0, 0, 1, 2, 3)
 		ping(5)
 		begin := time.Now()
-		for stream := range uint32(pongAfter) {
+		for stream := range uint32(pongDelay) {
 			result := p.putBytes(t.Context(), 1)
-			if stream == pongAfter-1 {
+			if stream == pongDelay-1 {
 				pong(0, 5)
 			}
 			p.request()
@@ -137,7 +137,7 @@ func TestPingsAreAnswered(t *testing.T) {
 		pong(0, 6)
 		ping(7)
 		pong(0, 7)
-		p.answer(2*pongAfter + 1)
+		p.answer(2*pongDelay + 1)
 		if err := <-result; err != nil {
 			t.Error(err)
 		}
@@ -172,7 +172,7 @@ func TestCallersWriteForOthers(t *testing.T) {
 	})
 }
 
-// TestBusyCallerIsAnswered checks that a caller that writes for others gets its own answer while others still make
+// TestBusyCallerIsAnswered checks that a caller that writes for others gets its own response while others still make
 // calls.
 func TestBusyCallerIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestFailedWriteEndsTheConnection(t *testing.T) {
 	<-c.Ended()
 }
 
-// TestAnswersAreOfOneCall checks that an answer leaves nothing in the next one.
+// TestAnswersAreOfOneCall checks that a response leaves nothing in the next one.
 func TestAnswersAreOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -256,14 +256,14 @@ func TestAnswersAreOfOneCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := put(t.Context(), p.c, &etcdserverpb.PutRequest{}); status.Code(err) != codes.Internal {
-				t.Fatalf("an answer without an outcome: %v", err)
+				t.Fatalf("a response without an outcome: %v", err)
 			}
 		}
 	})
 }
 
-// TestInlineCallsEndTheConnection checks that the connection ends with an inline call whose context ends, or that
-// is not answered within a Tick.
+// TestInlineCallsEndTheConnection checks that the connection ends with an inline call whose context ends, or that is
+// not acknowledged within a Tick.
 func TestInlineCallsEndTheConnection(t *testing.T) {
 	for name, want := range map[string]codes.Code{"context": codes.Canceled, "no answer": codes.Unavailable} {
 		t.Run(name, func(t *testing.T) {

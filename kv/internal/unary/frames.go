@@ -38,13 +38,13 @@ func (c *Conn) take(frame http2.Frame) error {
 			c.window += int64(frame.Increment)
 		}
 	case *http2.GoAwayFrame:
-		for stream, k := range c.underWay {
+		for stream, k := range c.inFlight {
 			if stream > frame.LastStreamID {
 				c.endLocked(stream, k, ErrUnsent) // the peer has not processed it, and will not
 			}
 		}
 		c.retireLocked()
-		c.pongLocked() // the peer may wait for it before it says which calls it has seen
+		c.pongLocked() // the peer may wait for it before it sends the last stream id
 		c.scheduleFlush()
 	case *http2.PushPromiseFrame:
 		return fmt.Errorf("%v", frame.Header())
@@ -58,13 +58,13 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 		c.received = 0
 		c.scheduleFlush()
 	}
-	k := c.underWay[frame.StreamID]
+	k := c.inFlight[frame.StreamID]
 	if k == nil { // it was cancelled
 		return nil
 	}
-	k.answer = append(k.answer, frame.Data()...)
-	if len(k.answer) >= prefix && len(k.answer) > prefix+int(binary.BigEndian.Uint32(k.answer[1:])) {
-		return fmt.Errorf("answer to call %d is longer than its announced length", frame.StreamID)
+	k.buffer = append(k.buffer, frame.Data()...)
+	if len(k.buffer) >= prefix && len(k.buffer) > prefix+int(binary.BigEndian.Uint32(k.buffer[1:])) {
+		return fmt.Errorf("response to call %d is longer than its announced length", frame.StreamID)
 	}
 	if frame.StreamEnded() {
 		c.endLocked(frame.StreamID, k, nil)
@@ -81,11 +81,10 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 // headers is a block of headers or trailers that is being read.
 type headers struct {
 	stream uint32
-	last   bool // nothing follows it
+	last   bool // it ends the stream
 }
 
-// headersLocked decodes a part of the headers. It also decodes headers of a cancelled call, because later ones refer
-// to them.
+// headersLocked decodes a part of the headers. It also decodes headers of a cancelled call, to keep HPACK's state.
 func (c *Conn) headersLocked(part []byte, ended bool) error {
 	if _, err := c.decoder.Write(part); err != nil || !ended {
 		return err
@@ -93,14 +92,14 @@ func (c *Conn) headersLocked(part []byte, ended bool) error {
 	if err := c.decoder.Close(); err != nil {
 		return err
 	}
-	if k := c.underWay[c.headers.stream]; k != nil && c.headers.last {
+	if k := c.inFlight[c.headers.stream]; k != nil && c.headers.last {
 		c.endLocked(c.headers.stream, k, nil)
 	}
 	return nil
 }
 
 func (c *Conn) fieldLocked(f hpack.HeaderField) {
-	k := c.underWay[c.headers.stream]
+	k := c.inFlight[c.headers.stream]
 	if k == nil {
 		return
 	}
@@ -116,7 +115,7 @@ func (c *Conn) fieldLocked(f hpack.HeaderField) {
 
 // resetLocked ends a call.
 func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) {
-	k := c.underWay[frame.StreamID]
+	k := c.inFlight[frame.StreamID]
 	switch {
 	case k == nil: // it was cancelled
 	case frame.ErrCode == http2.ErrCodeRefusedStream: // the peer has not processed it
@@ -142,10 +141,10 @@ func (c *Conn) settingsLocked(frame *http2.SettingsFrame) error {
 	return nil
 }
 
-// pingLocked notes a ping. It is answered with a later call, or at the next tick.
+// pingLocked records a ping. It is acknowledged with a later call, or at the next tick.
 func (c *Conn) pingLocked(data [8]byte) {
 	if len(c.pings) == 0 {
-		c.pongIn = pongAfter
+		c.pongIn = pongDelay
 	}
 	if c.pings = append(c.pings, data); len(c.pings) == maxPings || c.retired {
 		c.pongLocked()

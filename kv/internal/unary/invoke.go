@@ -21,13 +21,13 @@ const (
 	prefix = 5 // bytes before each message: whether it is compressed, and its length
 	// maxKept is the capacity in bytes up to which buffers are reused.
 	maxKept = 256 << 10
-	// maxRequest limits the bytes of a request. etcd's client has the same limit. It gets larger requests, and
-	// refuses them with its own error.
+	// maxRequest limits the bytes of a request. etcd's client has the same limit. Larger requests are left to it, so
+	// that the error is its own.
 	maxRequest = 2 << 20
 )
 
-// Invoke makes a call and reads the answer into answer. It does not keep the request.
-func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.Message) error {
+// Invoke makes a call and reads the response. It does not keep the request.
+func (c *Conn) Invoke(ctx context.Context, method string, request, response proto.Message) error {
 	k, stream, err := c.start(ctx, method, request, false)
 	if err != nil {
 		return err
@@ -38,15 +38,15 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 		if c.abandon(stream, k) {
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		<-k.done // it is over already
+		<-k.done // it has ended
 	}
-	return c.finish(k, answer)
+	return c.finish(k, response)
 }
 
-// InvokeInline is Invoke for a connection that [Conn.RunInline] runs: it reads the answer on the
-// caller's goroutine, which saves two switches between goroutines. If ctx ends, or the peer does
-// not answer within a Tick, the connection ends.
-func (c *Conn) InvokeInline(ctx context.Context, method string, request, answer proto.Message) error {
+// InvokeInline is Invoke for a connection that [Conn.RunInline] runs. It reads the response on the caller's goroutine,
+// which saves two switches between goroutines. If ctx ends, or the peer does not respond within a Tick, the connection
+// ends.
+func (c *Conn) InvokeInline(ctx context.Context, method string, request, response proto.Message) error {
 	defer context.AfterFunc(ctx, func() { c.fail(status.FromContextError(ctx.Err()).Err()) })()
 	_ = c.conn.SetReadDeadline(time.Now().Add(c.tick)) // fails if the connection has ended
 	k, _, err := c.start(ctx, method, request, true)
@@ -59,7 +59,7 @@ func (c *Conn) InvokeInline(ctx context.Context, method string, request, answer 
 		}
 	}
 	<-k.done
-	return c.finish(k, answer)
+	return c.finish(k, response)
 }
 
 func (c *Conn) start(ctx context.Context, method string, request proto.Message, inline bool) (*call, uint32, error) {
@@ -68,11 +68,11 @@ func (c *Conn) start(ctx context.Context, method string, request proto.Message, 
 	}
 	k := c.calls.Get().(*call)
 	k.err, k.unacked, k.http, k.code, k.message = nil, 0, "", "", ""
-	message, err := proto.MarshalOptions{}.MarshalAppend(append(k.answer[:0], make([]byte, prefix)...), request)
+	message, err := proto.MarshalOptions{}.MarshalAppend(append(k.buffer[:0], make([]byte, prefix)...), request)
 	if err != nil {
 		return nil, 0, status.Errorf(codes.Internal, "unary: %v", err)
 	}
-	k.answer = message[:0]
+	k.buffer = message[:0]
 	if len(message)-prefix > maxRequest {
 		return nil, 0, ErrUnsent
 	}
@@ -81,13 +81,13 @@ func (c *Conn) start(ctx context.Context, method string, request proto.Message, 
 	return k, stream, err
 }
 
-// finish returns the result of a call that is over.
-func (c *Conn) finish(k *call, answer proto.Message) error {
+// finish returns the result of an ended call.
+func (c *Conn) finish(k *call, response proto.Message) error {
 	err := k.err
 	if err == nil {
-		err = k.result(answer)
+		err = k.result(response)
 	}
-	if cap(k.answer) <= maxKept {
+	if cap(k.buffer) <= maxKept {
 		c.calls.Put(k)
 	}
 	return err
@@ -98,14 +98,14 @@ func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint3
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := int64(len(message))
-	if c.retired || len(c.underWay) >= int(c.limit) || size > c.window || size > c.opening {
+	if c.retired || len(c.inFlight) >= int(c.limit) || size > c.window || size > c.opening {
 		return 0, ErrUnsent
 	}
 	stream := c.next
 	c.next += 2
 	c.window -= size
-	c.underWay[stream] = k
-	if c.next > math.MaxInt32 { // now, because other calls may begin while this one writes
+	c.inFlight[stream] = k
+	if c.next > math.MaxInt32 { // before other calls begin, while this one writes
 		c.retireLocked()
 	}
 	if c.pongIn--; c.pongIn <= 0 {
@@ -128,7 +128,7 @@ func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint3
 		c.writing = true
 		if !inline {
 			c.mu.Unlock()
-			runtime.Gosched() // others that are about to call may join
+			runtime.Gosched() // let concurrent callers join
 			c.mu.Lock()
 		}
 		c.writeLocked()
@@ -154,7 +154,7 @@ func (c *Conn) writeLocked() {
 			break
 		}
 		c.out, c.spare = c.spare, c.out
-		c.given = c.next
+		c.written = c.next
 		full := &c.spare
 		c.mu.Unlock()
 		_ = c.conn.SetWriteDeadline(time.Now().Add(stuckAfter * c.tick))
@@ -173,22 +173,22 @@ func (c *Conn) writeLocked() {
 	}
 }
 
-// abandon cancels a call and notifies the peer. It reports false if the call is over already.
+// abandon cancels a call and notifies the peer. It returns false if the call has already ended.
 func (c *Conn) abandon(stream uint32, k *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.underWay[stream] != k {
+	if c.inFlight[stream] != k {
 		return false
 	}
-	delete(c.underWay, stream)
+	delete(c.inFlight, stream)
 	_ = c.framer.WriteRSTStream(stream, http2.ErrCodeCancel)
 	c.scheduleFlush()
 	c.endIfIdleLocked()
 	return true
 }
 
-// result reads the answer of a call that is over, as gRPC does.
-func (c *call) result(answer proto.Message) error {
+// result reads the response of an ended call, as gRPC does.
+func (c *call) result(response proto.Message) error {
 	switch {
 	case c.http != "200":
 		return httpError(c.http)
@@ -204,22 +204,22 @@ func (c *call) result(answer proto.Message) error {
 			message = c.message
 		}
 		return status.Error(codes.Code(code), message)
-	case len(c.answer) < prefix || c.answer[0] != 0 || int(binary.BigEndian.Uint32(c.answer[1:])) != len(c.answer)-prefix:
-		return status.Error(codes.Internal, "malformed answer")
+	case len(c.buffer) < prefix || c.buffer[0] != 0 || int(binary.BigEndian.Uint32(c.buffer[1:])) != len(c.buffer)-prefix:
+		return status.Error(codes.Internal, "malformed response")
 	}
-	if err := proto.Unmarshal(c.answer[prefix:], answer); err != nil {
-		return status.Errorf(codes.Internal, "malformed answer: %v", err)
+	if err := proto.Unmarshal(c.buffer[prefix:], response); err != nil {
+		return status.Errorf(codes.Internal, "malformed response: %v", err)
 	}
 	return nil
 }
 
-// httpError is the error of an answer that is not gRPC's, from a proxy for example.
-func httpError(answered string) error {
+// httpError is the error of a response that is not gRPC's, for example from a proxy.
+func httpError(received string) error {
 	code := codes.Unknown
-	number, _ := strconv.Atoi(answered)
+	number, _ := strconv.Atoi(received)
 	switch number {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		code = codes.Unavailable
 	}
-	return status.Errorf(code, "unexpected HTTP status code received from server: %s (%s)", answered, http.StatusText(number))
+	return status.Errorf(code, "unexpected HTTP status code received from server: %s (%s)", received, http.StatusText(number))
 }

@@ -29,7 +29,7 @@ type ranger struct {
 	etcdserverpb.UnimplementedKVServer
 }
 
-// Range answers.
+// Range responds.
 func (*ranger) Range(_ context.Context, in *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, in.Limit)}}}, nil
 }
@@ -112,7 +112,7 @@ func (p *peer) request() {
 	}
 }
 
-// answer sends a successful answer.
+// answer sends a successful response.
 func (p *peer) answer(stream uint32) {
 	p.t.Helper()
 	if _, err := p.conn.Write(answer(stream, newAnswer())); err != nil {
@@ -120,7 +120,7 @@ func (p *peer) answer(stream uint32) {
 	}
 }
 
-// parts are the parts of an answer.
+// parts are the parts of a response.
 type parts struct {
 	status  string
 	message []byte // with gRPC's prefix
@@ -140,7 +140,7 @@ func newAnswer() parts {
 	}
 }
 
-// answer is an answer on the wire.
+// answer is a response on the wire.
 func answer(stream uint32, a parts) []byte {
 	var out, block bytes.Buffer
 	framer, encoder := http2.NewFramer(&out, nil), hpack.NewEncoder(&block)
@@ -283,7 +283,7 @@ func TestNoCallFollowsTheLastStream(t *testing.T) {
 				t.Errorf("the next call: %v", err)
 			}
 		default:
-			t.Error("the next call waits for an answer")
+			t.Error("the next call waits for a response")
 		}
 		p.request()
 		p.answer(math.MaxInt32)
@@ -477,7 +477,7 @@ func breakOne(t *testing.T, b *breaking) {
 	}
 }
 
-// FuzzPeer checks that calls end whatever the peer sends, and succeed only with a complete answer.
+// FuzzPeer checks that calls end whatever the peer sends, and succeed only with a complete response.
 func FuzzPeer(f *testing.F) {
 	f.Add(answer(1, newAnswer()), false)
 	f.Add(answer(1, newAnswer()), true)

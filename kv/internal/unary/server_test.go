@@ -31,7 +31,7 @@ type server struct {
 	serve func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error)
 }
 
-// Put answers.
+// Put responds.
 func (s *server) Put(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
 	s.puts.Add(1)
 	if s.serve != nil {
@@ -105,8 +105,8 @@ func put(ctx context.Context, c *Conn, in *etcdserverpb.PutRequest) (*etcdserver
 	return out, err
 }
 
-// TestCallsAreAnswered makes calls of many sizes concurrently. Each must get its own answer, and be made once, or
-// not at all if it fails with ErrUnsent.
+// TestCallsAreAnswered makes calls of many sizes concurrently. Each must get its own response, and be made once, or not
+// at all if it fails with ErrUnsent.
 func TestCallsAreAnswered(t *testing.T) {
 	s := &server{}
 	address, _ := start(t, s)
@@ -135,7 +135,7 @@ func TestCallsAreAnswered(t *testing.T) {
 	callers.Wait()
 	t.Logf("%d answered, %d not sent", answered.Load(), unsent.Load())
 	if answered.Load() < each || s.puts.Load() != answered.Load() {
-		t.Errorf("%d calls were made, %d answered, %d not sent", s.puts.Load(), answered.Load(), unsent.Load())
+		t.Errorf("%d calls were made, %d got a response, %d were not sent", s.puts.Load(), answered.Load(), unsent.Load())
 	}
 }
 

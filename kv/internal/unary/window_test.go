@@ -96,7 +96,7 @@ func TestPeersLimitsAreKept(t *testing.T) {
 }
 
 // TestPeerMaySendMore checks that flow-control windows are restored whenever a part of them is used, also by padding
-// and by answers to abandoned calls.
+// and by responses to abandoned calls.
 func TestPeerMaySendMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -110,7 +110,7 @@ func TestPeerMaySendMore(t *testing.T) {
 			p.c.mu.Lock()
 			defer p.c.mu.Unlock()
 			p.c.received = connectionWindow/4 - uint32(len(padding))
-			if k := p.c.underWay[1]; k != nil {
+			if k := p.c.inFlight[1]; k != nil {
 				k.unacked = streamWindow/4 - uint32(len(padding))
 			}
 		}

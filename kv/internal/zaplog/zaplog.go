@@ -1,7 +1,6 @@
 // Package zaplog passes etcd's log to slog.
 //
-// It omits warnings about intended behaviour, and the entries with which a server dies: package
-// embedded handles those.
+// It omits warnings about intended behavior. Package embedded handles fatal entries.
 package zaplog
 
 import (
@@ -14,7 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Key is the attribute that etcd's own entries have in a log, Etcd its value.
+// Key is the attribute of etcd's own log entries, Etcd its value.
 const (
 	Key  = "logger"
 	Etcd = "etcd"
@@ -27,7 +26,7 @@ func New(logger *slog.Logger, level zapcore.Level, options ...zap.Option) *zap.L
 
 // slogCore is a zapcore.Core over a slog.Logger.
 type slogCore struct {
-	zapcore.Level // passed on from here up
+	zapcore.Level // lowest level that is passed on
 	logger        *slog.Logger
 }
 
@@ -54,8 +53,7 @@ var expected = map[string]bool{
 	"stopped insecure grpc server due to error":                                            true,
 }
 
-// precedesFatal reports whether the database logs an entry right before it panics: the
-// panic says the same.
+// precedesFatal reports whether the database logs an entry right before it panics with the same message.
 func precedesFatal(message string) bool {
 	return strings.HasPrefix(message, "writeAt failed, ") || strings.HasPrefix(message, "writing data failed: ") ||
 		strings.HasPrefix(message, "Committing transaction failed: ")
