@@ -162,7 +162,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 
 // sendRows is sendList for a table of kept rows. A large table is streamed if some metadata are not kept.
 func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (size int, taken bool, err error) {
-	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Kept() {
+	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Cached() {
 		size = exchange.UnknownSize
 	} else if size, err = rows.Size(); err != nil {
 		return 0, false, err
@@ -316,7 +316,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		}
 		if b.converts {
 			b.items = append(b.items, item)
-			if _, shared := b.source.Kept(o); !shared {
+			if _, shared := b.source.Cached(o); !shared {
 				b.own += len(item)
 			}
 		}
@@ -332,7 +332,7 @@ func (b *listBody) kept() bool {
 		if _, ok := b.encoder.PackedSize(o); ok {
 			continue
 		}
-		if _, ok := b.source.Kept(o); !ok {
+		if _, ok := b.source.Cached(o); !ok {
 			return false
 		}
 	}

@@ -278,7 +278,7 @@ func (c *hijackedConn) Read(p []byte) (int, error) {
 }
 
 func (c *hijackedConn) Write(p []byte) (int, error) {
-	c.st.backend.Heard()
+	c.st.backend.Forwarded()
 	return c.st.write(p)
 }
 

@@ -168,7 +168,7 @@ func TestHealthWhileStarting(t *testing.T) {
 	}
 }
 
-// hanging starts a server, with args, whose Secrets cannot be read: the key service does
+// hanging starts a server, with args, whose Secrets cannot be read: the KMS plugin does
 // not answer. It answers requests when hanging returns.
 func hanging(t *testing.T, args ...string) *process {
 	t.Helper()

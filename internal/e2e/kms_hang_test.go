@@ -16,10 +16,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestHangingKeyServiceDelaysOnlyItsSecrets starts a server whose key service for Secrets hangs. The server must be
-// ready, serve everything else and apply access rules. Secrets must be served once the key service answers.
+// TestHangingKeyServiceDelaysOnlyItsSecrets starts a server whose KMS plugin for Secrets hangs. The server must be
+// ready, serve everything else and apply access rules. Secrets must be served once the KMS plugin answers.
 func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
-	t.Parallel() // it waits for the key service most of the time
+	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	encryptBy(t, file, keys)
@@ -79,11 +79,11 @@ func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	})
 }
 
-// TestHangingKeyServiceOfTheServersOwn starts a server whose key service for CRDs, APIServices, services and IP
-// addresses hangs. The server must be ready without them and keep trying. Once the key service answers, it must
+// TestHangingKeyServiceOfTheServersOwn starts a server whose KMS plugin for CRDs, APIServices, services and IP
+// addresses hangs. The server must be ready without them and keep trying. Once the KMS plugin answers, it must
 // create and serve everything.
 func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
-	t.Parallel() // it waits for the key service most of the time
+	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	encryptResources(t, file, "services,servicecidrs.networking.k8s.io,ipaddresses.networking.k8s.io,"+

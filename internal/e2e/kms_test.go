@@ -259,7 +259,7 @@ func (p *process) awaitKey(t *testing.T, service, key string) {
 	})
 }
 
-// expectKeysHealthy waits until the health checks report the state of the key service.
+// expectKeysHealthy waits until the health checks report the state of the KMS plugin.
 func (p *process) expectKeysHealthy(t *testing.T, healthy bool) {
 	t.Helper()
 	want := http.StatusOK

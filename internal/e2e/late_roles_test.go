@@ -16,7 +16,7 @@ import (
 // TestSlowRolesDenyNoRequest restarts a server whose roles take long to load. Meanwhile no request is denied that
 // the roles allow.
 func TestSlowRolesDenyNoRequest(t *testing.T) {
-	t.Parallel() // it waits for the key service most of the time
+	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	keys.timeout = time.Hour // the roles can be read once the service answers, and not before

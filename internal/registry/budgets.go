@@ -12,13 +12,13 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// budgets limit what resources cache in addition to their present objects. It is immutable.
+// budgets has the cache budgets of all resources. It is immutable.
 type budgets struct {
 	shared *cache.Budget
 	shares map[string]share // by the prefix of the resource's keys
 }
 
-// share is the Budget of a resource that was given one, under the name it was given by.
+// share is the Budget of one resource, with the resource's configured name.
 type share struct {
 	resource schema.GroupResource
 	budget   *cache.Budget
@@ -60,14 +60,14 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	case bytes > 0:
 		return cache.NewBudget(bytes), nil
 	}
-	most := debug.SetMemoryLimit(-1) / 8 * 3 // -1 changes nothing
-	if shares >= most {
-		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, more than the limit of all caches, %d, which is three eighths of the memory limit; --cache-max-bytes can allow more", shares, most)
+	maximum := debug.SetMemoryLimit(-1) / 8 * 3 // -1 only reads the limit
+	if shares >= maximum {
+		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, more than the limit of all caches, %d, which is three eighths of the memory limit; --cache-max-bytes can allow more", shares, maximum)
 	}
 	return cache.NewGrowingBudget(cache.Growth{
 		MinEncodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5
 		MinTotal:     256 << 20,
-		Max:          most - shares,
+		Max:          maximum - shares,
 	}), nil
 }
 

@@ -26,14 +26,13 @@ type Config struct {
 	// semicolons. If it is nil, all resources are in Store.
 	Overrides map[string]Override
 
-	// Served says that values are in the form in which another API server has served them: see
-	// [encoding.Config]. Store and Tail are then unused: [Registry.Follow] and
-	// [Registry.NewCustomResource] make the resources to read.
+	// Served says that values come from another API server: see [encoding.Config]. Store and Tail are then unused:
+	// [Registry.Follow] and [Registry.NewCustomResource] make the resources to read.
 	Served bool
 
-	// Fresh reports whether all reads of a resource are linearizable, regardless of their
-	// resourceVersion, as without a cache in kube-apiserver. nil means no resource.
-	Fresh func(schema.GroupResource) bool
+	// Linearizable reports whether all reads of a resource are linearizable, regardless of their resourceVersion, as in
+	// kube-apiserver without a watch cache. nil means no resource.
+	Linearizable func(schema.GroupResource) bool
 
 	// Config is the configuration of the REST storages.
 	builtin.Config
@@ -41,14 +40,13 @@ type Config struct {
 	// Transformers encrypt at rest; nil stores plain text.
 	Transformers value.ResourceTransformers
 
-	// CacheBytes limits other encodings, watch events and past events of all caches together. The canonical encodings
-	// of current objects do not count. 0 allows encodings and watch events half the size of all objects, but at least
-	// 144 MiB. Together with past events they may have twice that size, but at least 256 MiB. Both are at most 3/8 of
-	// the memory limit of the process. Less than 0 means no limit.
+	// CacheBytes limits the memory of all caches besides the canonical encodings of current objects: other encodings,
+	// frames and past events. With 0, encodings and frames may take half the size of all objects, but at least 144 MiB.
+	// Together with past events they may take twice the size of all objects, but at least 256 MiB. Both limits are at
+	// most 3/8 of the memory limit of the process. Less than 0 means no limit.
 	CacheBytes int64
-	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing. Such a
-	// resource uses at most its share, and others use only the part that it leaves. If
-	// CacheBytes is 0, shares are added to its default.
+	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing. Such a resource uses at
+	// most its share. If CacheBytes is 0, shares are added to its default.
 	CacheShares map[schema.GroupResource]int64
 
 	// DeleteCollectionWorkers is the number of concurrent deletions of one collection; 0 means 1.
@@ -62,10 +60,10 @@ type Config struct {
 	// labels are built when selectors often need them.
 	IndexLabels map[schema.GroupResource][]string
 
-	// History is how long events are kept at least, so that watches can resume. It is at least 90 seconds.
+	// History is the minimum time for which events are kept, so that watches can resume. It is at least 90 seconds.
 	History time.Duration
 
-	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
+	// CheckInterval is how often each cache is compared with the store; 0 means never.
 	CheckInterval time.Duration
 
 	// LoadTimeout is the time after the start of Run at which WaitReady stops waiting for
@@ -82,7 +80,7 @@ type Override struct {
 	Tail  *kv.Tail
 }
 
-// in returns the store that servers, which ServersOverrides may name, hold.
+// in returns the store at servers, which may be in ServersOverrides.
 func (c *Config) in(servers []string) Override {
 	if o, ok := c.Overrides[strings.Join(servers, ";")]; ok {
 		return o
@@ -90,10 +88,10 @@ func (c *Config) in(servers []string) Override {
 	return Override{Store: c.Store, Tail: c.Tail}
 }
 
-// of returns the store of a resource that upstream's factory does not know: a custom resource, CRDs or
-// APIServices. kube-apiserver keeps these where it keeps most resources, whatever ServersOverrides says.
+// of returns the store of a resource that upstream's factory does not know: a custom resource, CRDs or APIServices.
+// Like kube-apiserver, it ignores ServersOverrides for these.
 func (c *Config) of(gr schema.GroupResource) Override {
-	overrides, _ := genericoptions.ParseEtcdServersOverrides(c.ServersOverrides) // the factory has refused mistakes
+	overrides, _ := genericoptions.ParseEtcdServersOverrides(c.ServersOverrides) // the factory has validated them
 	for _, o := range overrides {
 		if o.GroupResource == gr {
 			return c.in(o.Servers)
@@ -119,7 +117,9 @@ func (c *Config) cache(since int64) *storage.CacheConfig {
 }
 
 // fresh reports whether all reads of a resource are linearizable.
-func (c *Config) fresh(gr schema.GroupResource) bool { return c.Fresh != nil && c.Fresh(gr) }
+func (c *Config) linearizable(gr schema.GroupResource) bool {
+	return c.Linearizable != nil && c.Linearizable(gr)
+}
 
 // setDefaults sets kube-apiserver's defaults.
 func (c *Config) setDefaults() {

@@ -32,9 +32,8 @@ import (
 // are first requested. If a conversion fails, the request fails, and the next request retries it.
 //
 // A CustomResource is a generic.RESTOptionsGetter: for the first object that is not in served form,
-// CustomResourceConfig.Make builds upstream's storages of all versions over it. Before that, the caller gets
-// the views and calls Run. After Run all reads fail with 410, so that a late request does not find an empty
-// resource.
+// CustomResourceConfig.Make builds upstream's storages of all versions over it. After Run all reads fail with 410, so
+// that a late request does not get an empty resource.
 type CustomResource struct {
 	*storage.Resource
 
@@ -85,14 +84,14 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	}
 	c.Resource, err = storage.New(storage.Config{
 		Store: in.Store, Tail: in.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
-		Reads: r.options.reads, Fresh: r.config.fresh(config.GroupResource), Cache: r.config.cache(since),
+		Reads: r.options.reads, Linearizable: r.config.linearizable(config.GroupResource), Cache: r.config.cache(since),
 	})
 	return c, err
 }
 
-// since returns the revision of a custom resource's store before which the past is not replayed: the CRD's revision.
-// If CRDs are in another store, revisions cannot be compared. Then it is the present one, or the whole past counts
-// because the CRD has not changed since this process began.
+// since returns the first revision of a custom resource's store that may be replayed: the CRD's revision. If CRDs are
+// in another store, revisions cannot be compared. Then it is the current revision, or 0 if the CRD has not changed
+// since this process began.
 func (r *Registry) since(in Override, revision int64) int64 {
 	crds := r.config.of(apiextensions.Resource("customresourcedefinitions"))
 	switch {
@@ -122,7 +121,7 @@ func (c *CustomResource) decorate(
 ) (apistorage.Interface, factory.DestroyFunc, error) {
 	gvk := newFunc().GetObjectKind().GroupVersionKind()
 	if prefix != customPrefix(c.GroupResource) {
-		return nil, nil, fmt.Errorf("registry: storage of %s under %s does not belong here", gvk, prefix)
+		return nil, nil, fmt.Errorf("registry: unexpected storage of %s under %s", gvk, prefix)
 	}
 	codec, err := c.codec.Add(gvk, config.Codec, getAttrs)
 	if err != nil {
@@ -152,11 +151,10 @@ func (c *CustomResource) Run(ctx context.Context) error {
 	return c.Resource.Run(ctx)
 }
 
-// customs is the set of resources of CRDs that have a cache now. Two states of one CRD may have caches
-// for a while.
+// customs is the set of resources of CRDs that have a cache. Two states of one CRD may have caches at the same time.
 type customs struct {
 	mu     sync.Mutex
-	list   []*storage.Resource // in the order in which they began
+	list   []*storage.Resource // in the order of begin
 	byName map[schema.GroupResource][]*storage.Resource
 }
 

@@ -61,8 +61,8 @@ func (o *options) keyPrefix(gr schema.GroupResource) string {
 // pkg/server/options/etcd.go, SimpleStorageFactory).
 func customPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
-// GetRESTOptions implements generic.RESTOptionsGetter. CountMetricPollPeriod stays
-// zero: with it upstream would start a goroutine per storage.
+// GetRESTOptions implements generic.RESTOptionsGetter. CountMetricPollPeriod is zero, so that upstream does not start a
+// goroutine per storage.
 func (o *options) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
 	config, err := o.factory.Config(gr, example)
 	if err != nil {
@@ -110,7 +110,7 @@ func (o *options) decorate(
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
-		if !o.config.Served { // later reads have other caches
+		if !o.config.Served { // Follow makes the caches
 			o.resources = append(o.resources, res)
 		}
 	}
@@ -137,7 +137,7 @@ func (o *options) newResource(of *storagebackend.ConfigForResource, prefix strin
 	}
 	return storage.New(storage.Config{
 		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec,
-		Reads: o.reads, Fresh: config.fresh(of.GroupResource), Cache: cached,
+		Reads: o.reads, Linearizable: config.linearizable(of.GroupResource), Cache: cached,
 	})
 }
 

@@ -27,7 +27,7 @@ type Registry struct {
 	options *options
 	customs customs
 
-	// endLoadWait ends loadWait when WaitReady must no longer wait for caches.
+	// endLoadWait ends loadWait. WaitReady then stops waiting for caches.
 	loadWait    context.Context
 	endLoadWait context.CancelFunc
 }
@@ -83,7 +83,7 @@ func (r *Registry) buildGroups() error {
 	return nil
 }
 
-// checkIndexLabels refuses labels of resources that are not served.
+// checkIndexLabels rejects labels of resources that are not served.
 func (r *Registry) checkIndexLabels(served []schema.GroupResource) error {
 	for gr := range r.config.IndexLabels {
 		if !slices.Contains(served, gr) {
@@ -93,7 +93,7 @@ func (r *Registry) checkIndexLabels(served []schema.GroupResource) error {
 	return nil
 }
 
-// checkShares refuses shares of resources that are neither served nor can be custom resources.
+// checkShares rejects shares of resources that are not served and cannot be custom resources.
 func (r *Registry) checkShares(served []schema.GroupResource) error {
 	for gr := range r.config.CacheShares {
 		custom := !r.options.factory.HasGroup(gr.Group) && strings.Contains(gr.Group, ".")
@@ -122,7 +122,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
-	checker := storage.ConsistencyChecker{Resources: r.kept, Interval: r.config.CheckInterval, Logger: r.config.Logger}
+	checker := storage.ConsistencyChecker{Resources: r.storedResources, Interval: r.config.CheckInterval, Logger: r.config.Logger}
 	group.Go(func() error { return checker.Run(inner) })
 	group.Go(func() error {
 		select {
@@ -139,15 +139,15 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// kept lists the stored resources, custom resources included.
-func (r *Registry) kept() []*storage.Resource {
+// storedResources lists the stored resources, including custom resources.
+func (r *Registry) storedResources() []*storage.Resource {
 	builtin := r.options.resources
 	return append(builtin[:len(builtin):len(builtin)], r.customs.all()...)
 }
 
-// WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed: a
-// cache that cannot load must not prevent the server from serving the others. [Registry.Unready]
-// lists such caches. They are served once they have loaded.
+// WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed, so that a cache that cannot
+// load does not prevent the server from serving the others. [Registry.Unready] lists such caches. They are served once
+// they have loaded.
 func (r *Registry) WaitReady(ctx context.Context) error {
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -174,7 +174,7 @@ func (r *Registry) Unready() []schema.GroupResource {
 
 // Progress is the progress of loading the caches.
 type Progress struct {
-	Ready, Resources int   // caches loaded, caches in all
+	Ready, Resources int   // loaded caches, all caches
 	Objects          int64 // objects loaded so far
 }
 

@@ -30,7 +30,7 @@ type View struct {
 func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage) (*View, error) {
 	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {
-		return nil, fmt.Errorf("storage %T of %s makes no tables", upstream, r.GroupResource)
+		return nil, fmt.Errorf("storage %T of %s cannot print tables", upstream, r.GroupResource)
 	}
 	if store := storeOf(upstream); store != nil && store.Decorator != nil {
 		r.Codec().Decorate = store.Decorator
@@ -42,8 +42,8 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	return &View{Resource: r, Version: version, Printer: table.New(version, printer)}, nil
 }
 
-// shareTables makes a storage print with tables. Each of upstream's stores, also that of a status, comes with a copy of
-// the printers of all built-in types: together 2 MB.
+// shareTables makes a storage print with tables. Each of upstream's stores, even of a status, has a copy of the
+// printers of all built-in types: together 2 MB.
 func shareTables(upstream rest.Storage, tables printerstorage.TableConvertor) {
 	if store := storeOf(upstream); store != nil {
 		if _, ok := store.TableConvertor.(printerstorage.TableConvertor); ok {

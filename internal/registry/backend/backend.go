@@ -11,38 +11,38 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// MaxUnheard limits the bytes that a backend may send while nothing is sent to the client. It is larger
-// than a response header, and than upstream's proxies' buffer for a slow client.
-const MaxUnheard = 16 << 20
+// MaxUnforwarded limits the bytes that a backend may send while nothing is sent to the client. It is larger than a
+// response header, and than the buffer of upstream's proxies.
+const MaxUnforwarded = 16 << 20
 
-// ErrUnheard is the error of reads from a backend that has sent more than MaxUnheard.
-var ErrUnheard = errors.New("backend: the backend sent too much while the client received nothing")
+// ErrUnforwarded is the error of reads from a backend that has sent more than MaxUnforwarded.
+var ErrUnforwarded = errors.New("backend: the backend sent too much while the client received nothing")
 
 // Request is a proxied request. Its methods are safe for concurrent use.
 type Request struct {
-	unheard  atomic.Int64 // bytes that the backend has sent since something was last sent to the client
-	answered atomic.Bool  // something was sent to the client
+	unforwarded atomic.Int64 // bytes that the backend has sent since something was last sent to the client
+	forwarded   atomic.Bool  // something was sent to the client
 }
 
-// Heard resets the limit, because something is sent to the client.
-func (r *Request) Heard() {
-	r.unheard.Store(0)
-	r.answered.Store(true)
+// Forwarded resets the limit, because something is sent to the client.
+func (r *Request) Forwarded() {
+	r.unforwarded.Store(0)
+	r.forwarded.Store(true)
 }
 
 // receive counts n bytes and reports whether the limit is exceeded.
-func (r *Request) receive(n int) bool { return r.unheard.Add(int64(n)) > MaxUnheard }
+func (r *Request) receive(n int) bool { return r.unforwarded.Add(int64(n)) > MaxUnforwarded }
 
 type requestKey struct{}
 
-// NewContext returns a context for a request that may be proxied. The caller calls r.Heard whenever it
-// sends something to the client.
+// NewContext returns a context for a request that may be proxied. The caller must call r.Forwarded whenever it sends
+// something to the client.
 func NewContext(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-// Transport wraps rt. Code that opens connections for upgrades itself then finds a dialer with limits. If
-// the dialer of rt is not known, Transport changes nothing.
+// Transport wraps rt, so that code that dials connections for upgrades gets a dialer with limits. If the dialer of rt
+// is unknown, Transport returns rt.
 func Transport(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		return nil
@@ -86,7 +86,7 @@ func (t transport) WrappedRoundTripper() http.RoundTripper {
 			}
 			request, _ := ctx.Value(requestKey{}).(*Request)
 			return &conn{
-				Conn: c, request: request, passes: request != nil && !request.answered.Load(),
+				Conn: c, request: request, passes: request != nil && !request.forwarded.Load(),
 				stop: context.AfterFunc(ctx, func() { c.Close() }),
 			}, nil
 		},
@@ -98,27 +98,26 @@ type conn struct {
 	net.Conn
 
 	request *Request    // nil if unknown
-	passes  bool        // the bytes of the connection are passed on to the client as they are
-	stop    func() bool // the watch over the request's context
+	passes  bool        // the bytes of the connection are forwarded to the client unchanged
+	stop    func() bool // of the context.AfterFunc of the request's context
 }
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.request != nil && c.request.receive(n) {
-		return 0, ErrUnheard
+		return 0, ErrUnforwarded
 	}
 	return n, err
 }
 
-// Write implements net.Conn. Once a proxy passes the response on to the client, Write ignores that the backend has
-// closed the connection. Upstream's proxy stops at the first error in either direction, and would lose what the
-// backend sent last. Read returns these bytes and then ends, too. Upstream's translator of WebSockets to SPDY
-// answers the client before it connects. It needs the error: it would wait for replies to what it wrote.
+// Write implements net.Conn. After a proxy has begun to forward the response, Write ignores that the backend has closed
+// the connection: upstream's proxy stops at the first error in either direction, and would lose the backend's last
+// bytes. Upstream's translator of WebSockets to SPDY responds to the client before it connects, and needs the error.
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	closed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
-	if closed && c.passes && c.request.answered.Load() {
+	if closed && c.passes && c.request.forwarded.Load() {
 		return len(p), nil
 	}
 	return n, err

@@ -57,7 +57,7 @@ func TestUnheardBytesAreBounded(t *testing.T) {
 	for _, heard := range []bool{false, true} {
 		var r Request
 		near, far := dialed(t, NewContext(t.Context(), &r))
-		const size = 2 * MaxUnheard
+		const size = 2 * MaxUnforwarded
 		go func() {
 			_, _ = io.Copy(far, bytes.NewReader(make([]byte, size)))
 			far.Close()
@@ -68,10 +68,10 @@ func TestUnheardBytesAreBounded(t *testing.T) {
 			var n int
 			n, err = near.Read(part)
 			if sum += n; heard {
-				r.Heard()
+				r.Forwarded()
 			}
 		}
-		if heard && (sum != size || !errors.Is(err, io.EOF)) || !heard && (sum > MaxUnheard || !errors.Is(err, ErrUnheard)) {
+		if heard && (sum != size || !errors.Is(err, io.EOF)) || !heard && (sum > MaxUnforwarded || !errors.Is(err, ErrUnforwarded)) {
 			t.Errorf("heard %v: %d bytes, %v", heard, sum, err)
 		}
 		near.Close()
@@ -200,7 +200,7 @@ type client struct {
 }
 
 func (c client) Write(p []byte) (int, error) {
-	c.r.Heard()
+	c.r.Forwarded()
 	return c.Conn.Write(p)
 }
 

@@ -37,7 +37,7 @@ type Hook struct {
 
 	run          func(ctx context.Context, ready func()) error
 	ready        chan struct{}
-	waits        bool        // it tries for as long as it takes; others fail, which ends the server
+	waits        bool        // it retries without limit; a failure of another hook ends the server
 	mayBeUnready atomic.Bool // by AllowUnready
 }
 
@@ -113,7 +113,7 @@ func New(config Config) (*Bootstrap, error) {
 	return b, nil
 }
 
-// serves reports whether a group is served. Otherwise its hook could not end, and kube-apiserver has none.
+// serves reports whether a group is served. The hook of another group could never succeed.
 func (c *Config) serves(group string) bool {
 	return slices.ContainsFunc(c.Registry.Groups(), func(g *registry.Group) bool { return g.Name == group })
 }
@@ -147,8 +147,8 @@ func background(work func(context.Context)) func(context.Context, func()) error 
 // Hooks lists the parts of the work.
 func (b *Bootstrap) Hooks() []*Hook { return b.hooks }
 
-// Run waits until the registry has loaded. Then it runs all hooks until ctx ends, which is no error, or
-// a hook fails that the server cannot do without. It may be called once.
+// Run waits until the registry has loaded. Then it runs all hooks until ctx ends, and returns nil, or until a required
+// hook fails. It may be called once.
 func (b *Bootstrap) Run(ctx context.Context) error {
 	// Hooks fail after a while, and loading a large store may take longer.
 	if err := b.config.Registry.WaitReady(ctx); err != nil {
@@ -170,9 +170,8 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// AllowUnready lets the server be ready without the hooks that are not ready, and returns their names. A
-// hook is not ready if its cache does not load, for example. These hooks continue. A hook whose failure
-// ends the server is not among them: without roles no user has any right.
+// AllowUnready lets the server be ready without the hooks that are not ready, for example because a cache does not
+// load, and returns their names. These hooks continue. Hooks whose failure ends the server are still required.
 func (b *Bootstrap) AllowUnready() []string {
 	var unready []string
 	for _, h := range b.hooks {
@@ -194,10 +193,9 @@ func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Stop withdraws this server's endpoints, so that clients use other servers, and its identity
-// Lease. Call it when the server is about to stop, while it still serves.
+// Stop removes this server's endpoints and its identity Lease. Call it before the server stops serving.
 func (b *Bootstrap) Stop() {
-	var all sync.WaitGroup // each waits a while for a store that does not answer
+	var all sync.WaitGroup // each waits for a store that does not respond
 	all.Go(b.service.stop)
 	if b.identity != nil {
 		all.Go(b.identity.stop)

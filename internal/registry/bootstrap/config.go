@@ -22,9 +22,9 @@ import (
 type Config struct {
 	Registry *registry.Registry
 
-	// Client connects to this server. New requests the informers that it needs, and the caller starts
-	// them. Those of Services and IPAddresses resync every RepairInterval. Otherwise upstream's repair of addresses, whose
-	// handlers join after the start, would not be called again for unchanged objects.
+	// Client connects to this server. New requests the informers that it needs, and the caller starts them. Those of
+	// Services and IPAddresses must resync every RepairInterval, so that upstream's repair of addresses sees unchanged
+	// objects again.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
 
@@ -41,15 +41,15 @@ type Config struct {
 	// reconcilers.MasterCountReconcilerType; 0 means 1.
 	EndpointReconciler reconcilers.Type
 	Instances          int
-	// AnyPort adds this server to endpoints that others have published with another port, as
-	// kube-apiserver does. Then some of the endpoints are wrong.
+	// AnyPort adds this server to endpoints that other servers have published with another port, as kube-apiserver
+	// does. Some endpoints are then wrong.
 	AnyPort bool
 
 	// Trust is published for other API servers: the CAs whose certificates this server accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
-	// TakesOver says that an earlier process of this server serves until this one is ready: its
-	// endpoint and its identity Lease are this one's.
+	// TakesOver says that an earlier process of this server serves until this one is ready. It has the same endpoint
+	// and identity Lease.
 	TakesOver bool
 
 	// Identity is the name of this server's identity Lease; "" writes none.
@@ -100,13 +100,12 @@ type Leadership struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// hookTimeout limits the attempts of a hook. Upstream gives up after 30 s, and the server ends. A disk or a machine
-// that stalls for so long recovers sooner if the server continues than if it restarts.
+// hookTimeout limits the attempts of a hook. Upstream exits after 30 s. A stalled disk recovers sooner without a
+// restart.
 const hookTimeout = 3 * time.Minute
 
-// keepTrying calls work until it succeeds, as upstream's controllers do. It calls ready after Grace at
-// the latest, because a webhook may refuse the work until this server is ready. It returns false if ctx
-// ends first.
+// keepTrying calls work until it succeeds, as upstream's controllers do. It calls ready after Grace at the latest,
+// because a webhook may reject the work until this server is ready. It returns false if ctx ends first.
 func (c *Config) keepTrying(ctx context.Context, ready func(), what string, work func(context.Context) error) bool {
 	err := retry(ctx, c.Grace, work)
 	for ; err != nil && ctx.Err() == nil; err = work(ctx) {

@@ -17,8 +17,8 @@ import (
 )
 
 // promptReconciler repeats a reconciliation at once if another server has changed the endpoints meanwhile. Upstream's
-// controller would wait for its interval: after a conflict, and after a lost creation, which the lease reconciler
-// ignores. Upstream overwrites the EndpointSlice, so the last writer must have seen the current Endpoints.
+// controller would wait for its interval. Upstream overwrites the EndpointSlice, so the last writer must have seen the
+// current Endpoints.
 type promptReconciler struct {
 	reconcilers.EndpointReconciler
 	adapter reconcilers.EndpointsAdapter
@@ -32,7 +32,7 @@ func (r *promptReconciler) version(service string) string {
 	return ""
 }
 
-// ReconcileEndpoints implements reconcilers.EndpointReconciler. It reconciles until the endpoints stay as they are.
+// ReconcileEndpoints implements reconcilers.EndpointReconciler. It reconciles until the endpoints no longer change.
 func (r *promptReconciler) ReconcileEndpoints(service string, ip net.IP, ports []corev1.EndpointPort, reconcilePorts bool) error {
 	return contended(func() error {
 		before := r.version(service)
@@ -44,10 +44,9 @@ func (r *promptReconciler) ReconcileEndpoints(service string, ip net.IP, ports [
 	})
 }
 
-// samePortReconciler publishes this server among the endpoints of the kubernetes service by
-// upstream's reconciler. Upstream's reconciler assumes that all servers have the same port and different
-// addresses; otherwise it would publish a server with the port of another one. So while other servers are alive at
-// another port, this server writes neither endpoints nor leases. When no other server is left, it
+// samePortReconciler runs upstream's reconciler of the endpoints of the kubernetes service only if all servers have the
+// same port. Otherwise upstream's reconciler would publish a server with the port of another one. So while other
+// servers are alive at another port, this server writes neither endpoints nor leases. When no other server is left, it
 // publishes itself and corrects the port.
 type samePortReconciler struct {
 	reconcilers.EndpointReconciler
@@ -57,7 +56,7 @@ type samePortReconciler struct {
 
 	mu      sync.Mutex
 	joined  bool      // this server is published
-	keptOut bool      // it has been logged that this server is not published
+	keptOut bool      // this server is not published, and has logged that
 	foreign time.Time // when another server was last seen to refresh the record of this server's address
 }
 

@@ -20,13 +20,12 @@ import (
 const (
 	// flowControlLimit limits the time to create the objects (kubernetes pkg/registry/flowcontrol/rest).
 	flowControlLimit = 5 * time.Minute
-	// flowControlInterval is the interval in which changes of mandatory objects are undone.
+	// flowControlInterval is how often changes of mandatory objects are reverted.
 	flowControlInterval = time.Minute
 )
 
-// newFlowControl requests the informers of flow control. It returns the hook that creates flow schemas
-// and priority levels and undoes changes of the mandatory ones, as kubernetes
-// pkg/registry/flowcontrol/rest does.
+// newFlowControl requests the informers of flow control. It returns the hook that creates flow schemas and priority
+// levels and reverts changes of the mandatory ones, as kubernetes pkg/registry/flowcontrol/rest does.
 func (c *Config) newFlowControl() func(context.Context, func()) error {
 	informers := c.Informers.Flowcontrol().V1()
 	synced := []clientcache.DoneChecker{

@@ -40,8 +40,8 @@ func (i *identity) stop() {
 	i.Controller.Stop()
 }
 
-// labelIdentity labels a Lease as the Lease of an API server on this machine, so that clients can list the
-// servers of a cluster. An annotation has the address at which other servers reach it.
+// labelIdentity labels a Lease as the identity Lease of an API server, and annotates it with the address at which other
+// servers reach this one.
 func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	return func(l *coordinationv1.Lease) error {
 		hostname, err := os.Hostname()
@@ -83,8 +83,8 @@ func (c *Config) collectIdentities(ctx context.Context) {
 		metav1.NamespaceSystem, controlplane.IdentityLeaseComponentLabelKey+"="+controlplane.KubeAPIServer).RunWithContext(ctx)
 }
 
-// newElection requests the informers that upstream's controllers need. It returns the hook that runs
-// these controllers while this server is the electing one.
+// newElection requests the informers that upstream's controllers need. It returns the hook that runs these controllers
+// while this server is elected.
 func (c *Config) newElection() func(context.Context, func()) error {
 	leases, candidates := c.Informers.Coordination().V1().Leases(), c.Informers.Coordination().V1beta1().LeaseCandidates()
 	leases.Informer()

@@ -12,7 +12,7 @@ import (
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
-// namespaceInterval is the interval in which deleted system namespaces are created again.
+// namespaceInterval is how often deleted system namespaces are recreated.
 const namespaceInterval = time.Minute
 
 // keepNamespaces creates missing system namespaces, as kubernetes

@@ -80,7 +80,7 @@ func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string)
 	roles := c.Client.RbacV1().ClusterRoles()
 	for from, to := range renamed {
 		old, err := roles.Get(ctx, from, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && old.AggregationRule != nil { // an aggregated role has no changes of users
+		if apierrors.IsNotFound(err) || err == nil && old.AggregationRule != nil { // users cannot change an aggregated role
 			continue
 		}
 		if err != nil {

@@ -35,7 +35,7 @@ const (
 	servicePort = 443
 	portName    = "https"
 
-	// RepairInterval is the interval in which service addresses and ports are compared with the services.
+	// RepairInterval is how often service addresses and ports are compared with the services.
 	RepairInterval = 3 * time.Minute
 )
 
@@ -117,9 +117,9 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 	}
 }
 
-// repairAddresses runs upstream's loop over addresses until stop is closed, when ctx ends. The loop fails if
-// its first pass meets an address that another starting server has just allocated, and that the informer does
-// not show yet. Then repairAddresses starts another loop.
+// repairAddresses runs upstream's loop over addresses until stop is closed, when ctx ends. The loop fails if its first
+// pass finds an address that another server has just allocated and that the informer does not have yet. Then
+// repairAddresses starts it again.
 func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
 	core, networking := c.Informers.Core().V1().Services(), c.Informers.Networking().V1()
 	addresses := confirmedAddresses{networking.IPAddresses(), networking.IPAddresses().Lister(), core.Lister(), c.Client, ctx}
@@ -132,7 +132,7 @@ func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan str
 	})
 }
 
-// confirmedAddresses is an informer whose lister asks the server unless the informers show a Service with the
+// confirmedAddresses is an informer whose lister reads from the server unless the informers have a Service with the
 // address. An address is stored before its Service and deleted after it, and either informer may be behind.
 type confirmedAddresses struct {
 	networkinginformers.IPAddressInformer
@@ -154,9 +154,9 @@ func (a confirmedAddresses) Get(name string) (*networkingv1.IPAddress, error) {
 	return a.client.NetworkingV1().IPAddresses().Get(a.ctx, name, metav1.GetOptions{})
 }
 
-// confirmedServices is an informer whose lister asks the server for a Service that lacks an address. Otherwise
-// upstream's loop would allocate addresses for a Service that the informer still shows after its deletion. The
-// lister reads the Service after the address: if the Service exists then, its address is lost and not just released.
+// confirmedServices is an informer whose lister reads a Service that lacks an address from the server. Otherwise
+// upstream's loop would allocate addresses for a deleted Service that the informer still has. The lister reads the
+// Service after the address: if the Service exists, its address is lost and not just released.
 type confirmedServices struct {
 	coreinformers.ServiceInformer
 	clientcache.Indexer
@@ -180,7 +180,7 @@ func (s confirmedServices) GetByKey(key string) (any, bool, error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		live = svc // upstream's loop does not try again after an error of this lister
+		live = svc // upstream's loop does not retry after an error of this lister
 	}
 	return live, true, nil
 }
@@ -296,9 +296,8 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// withdrawStale removes the endpoint that an earlier process of this server has left, because clients
-// should not use this server before it is ready. Upstream's reconciler does not remove the last endpoint,
-// which does no harm: it is this server's.
+// withdrawStale removes the endpoint that an earlier process of this server has left, because clients should not use
+// this server before it is ready. Upstream's reconciler does not remove the last endpoint.
 func (s *kubernetesService) withdrawStale() {
 	ports := []corev1.EndpointPort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(s.config.PublicPort)}}
 	if err := s.reconciler.RemoveEndpoints(serviceName, s.config.PublicAddress, ports); err != nil && !storage.IsNotFound(err) {

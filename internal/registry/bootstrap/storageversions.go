@@ -22,13 +22,13 @@ type StorageVersions struct {
 const (
 	storageVersionsHook = "built-in-resources-storage-version-updater"
 
-	// storageVersionsInterval is the interval in which the storage versions are published again.
+	// storageVersionsInterval is how often the storage versions are published again.
 	storageVersionsInterval = 10 * time.Minute
 )
 
-// publishStorageVersions publishes the storage versions once this server has its Lease: versions of
-// servers without a Lease are deleted. It is ready when all are published, and undoes changes from then
-// on (kube-aggregator pkg/apiserver/apiserver.go).
+// publishStorageVersions publishes the storage versions after this server has its Lease, because versions of servers
+// without a Lease are deleted. It is ready when all are published, and then reverts changes (kube-aggregator
+// pkg/apiserver/apiserver.go).
 func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error {
 	if !c.awaitIdentity(ctx) {
 		return nil
@@ -69,8 +69,8 @@ func (c *Config) awaitIdentity(ctx context.Context) bool {
 	return err == nil
 }
 
-// goexitTransport is a transport for callers that take no context. A request after the end of ctx ends its
-// goroutine. Upstream's manager would otherwise try, and sleep, three times for each resource.
+// goexitTransport is a transport for callers that take no context. A request after the end of ctx ends its goroutine.
+// Otherwise upstream's manager would retry with pauses for each resource.
 type goexitTransport struct {
 	ctx  context.Context
 	next http.RoundTripper

@@ -136,7 +136,7 @@ func TestPublishingIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestEndsWhilePublishing checks that a server can end while it waits for an answer.
+// TestEndsWhilePublishing checks that a server can end while it waits for a response.
 func TestEndsWhilePublishing(t *testing.T) {
 	s := versioned(t, nil)
 	client, hung := rest.CopyConfig(s.ClientConfig), make(chan struct{}, 100)

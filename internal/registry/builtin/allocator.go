@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 )
 
-// errTaken ends an update because the number, or all of the range, is taken.
+// errTaken ends an update because the number, or the whole range, is taken.
 var errTaken = errors.New("registry: nothing to allocate")
 
 // rangeAllocator allocates numbers of a range. The bitmap of the range is one record in the store,
@@ -144,21 +144,21 @@ func (a *rangeAllocator) CreateOrUpdate(snapshot *api.RangeAllocation) error {
 	return nil
 }
 
-// ForEach calls fn for every number taken, as this process knows it.
+// ForEach calls fn for every taken number in this process's copy of the bitmap.
 func (a *rangeAllocator) ForEach(fn func(int)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.bitmap.ForEach(fn)
 }
 
-// Has reports whether a number is taken, as this process knows it.
+// Has reports whether a number is taken in this process's copy of the bitmap.
 func (a *rangeAllocator) Has(offset int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.bitmap.Has(offset)
 }
 
-// Free counts the numbers not taken, as this process knows it.
+// Free counts the free numbers in this process's copy of the bitmap.
 func (a *rangeAllocator) Free() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

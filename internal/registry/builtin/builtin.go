@@ -107,8 +107,8 @@ func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry)
 	return primary, secondary
 }
 
-// CountAddresses sets the gauges of allocated and available service addresses in families, which upstream's
-// allocators leave uncounted if [ObjectAddresses] is true.
+// CountAddresses sets the gauges of allocated and available service addresses in families. Upstream's allocators do not
+// set them if [ObjectAddresses] is true.
 func (b *Builtin) CountAddresses(families []*dto.MetricFamily) {
 	if ObjectAddresses() {
 		addresses, _ := b.core.serviceIPs.informers.IPAddresses().Lister().List(labels.Everything()) // never fails

@@ -37,9 +37,8 @@ type Config struct {
 	// starts them.
 	Informers informers.SharedInformerFactory
 
-	// Authenticator answers token reviews. Authorizer answers access reviews, and the checks of
-	// storages that need another right for a write (roles: escalate and bind). RuleResolver lists
-	// the rules for a user.
+	// Authenticator serves token reviews. Authorizer serves access reviews, and storages that check further rights for
+	// a write (escalate and bind). RuleResolver lists the rules of a user.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
@@ -91,8 +90,8 @@ type Services struct {
 	NodePortRange           utilnet.PortRange
 }
 
-// DefaultAPIResources returns what kube-apiserver serves by default, with the groups of the
-// servers that it delegates to.
+// DefaultAPIResources returns the versions and resources that kube-apiserver serves by default, including CRDs and
+// APIServices.
 func DefaultAPIResources() *serverstorage.ResourceConfig {
 	all := controlplane.DefaultAPIResourceConfigSource()
 	for _, other := range []*serverstorage.ResourceConfig{apiextensionsserver.DefaultAPIResourceConfigSource(), aggregator.DefaultAPIResourceConfigSource()} {

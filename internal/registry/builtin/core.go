@@ -47,7 +47,7 @@ const rangesPrefix = "/ranges"
 // pkg/registry/core/rest/storage_core.go does, except that nothing in it dials etcd
 // and nothing starts before Run.
 type coreProvider struct {
-	generic    *corerest.GenericConfig // makes what needs no pods and nodes
+	generic    *corerest.GenericConfig // makes storages that need no pods and nodes
 	config     *Config
 	nodePorts  *portallocator.PortAllocator
 	nodeRange  *rangeAllocator
@@ -58,7 +58,7 @@ type coreProvider struct {
 
 func newCoreProvider(config *Config, factory *StorageFactory, records Records, health []func(context.Context) error) (*coreProvider, error) {
 	p := &coreProvider{config: config, health: health}
-	// It connects to pods and services by address, so there is no name that a certificate could prove.
+	// It connects to pods and services by address, so it cannot verify certificates.
 	p.proxy = backend.Transport(utilnet.SetTransportDefaults(&http.Transport{
 		DialContext: config.ProxyDial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}))
@@ -204,13 +204,13 @@ func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStor
 }
 
 func (b *coreBuilder) buildServices(endpoints *endpointsstore.REST, pods *podstore.PodStorage) error {
-	gated := gatedOptions{RESTOptionsGetter: b.getter, ips: b.serviceIPs}
+	gated := waitingOptions{RESTOptionsGetter: b.getter, ips: b.serviceIPs}
 	services, status, proxy, err := servicestore.NewREST(
 		gated, b.serviceIPs.primary, b.serviceIPs.allocators, b.nodePorts, endpoints, pods.Pod, b.proxy)
 	if err != nil {
 		return err
 	}
-	b.serviceIPs.gate(services.Store)
+	b.serviceIPs.awaitAllocators(services.Store)
 	b.add("services", map[string]rest.Storage{"": services, "/proxy": proxy, "/status": status})
 	return nil
 }
@@ -232,7 +232,7 @@ func (b *coreBuilder) buildServiceAccounts(pods *podstore.PodStorage, nodes *nod
 	return nil
 }
 
-// buildOthers adds the storages that need no other.
+// buildOthers adds the storages that depend on no other.
 func (b *coreBuilder) buildOthers() error {
 	volumes, volumeStatus, volumesErr := pvstore.NewREST(b.getter)
 	claims, claimStatus, claimsErr := pvcstore.NewREST(b.getter)

@@ -28,8 +28,8 @@ import (
 // API does not serve. newFunc makes an empty one.
 type Records func(config *storagebackend.ConfigForResource, prefix string, newFunc func() runtime.Object) (storage.Interface, error)
 
-// recordTimeout limits a request for records. Upstream's interfaces of records pass no context, and the client of etcd
-// waits without limit for a store that does not answer.
+// recordTimeout limits a request for records, because upstream's interfaces of records pass no context, and etcd's
+// client waits without limit.
 const recordTimeout = 10 * time.Second
 
 // recordContext returns the context of a request for records.

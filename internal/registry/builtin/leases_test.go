@@ -88,7 +88,7 @@ func (silent) Delete(ctx context.Context, _ string, _ int64) (kv.WriteResult, er
 	return kv.WriteResult{}, ctx.Err()
 }
 
-// TestRemoveLeaseEnds removes the record of a server from a store that does not answer.
+// TestRemoveLeaseEnds removes the record of a server from a store that does not respond.
 func TestRemoveLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := newBuiltin(t, silent{kvtest.NewMemory()}).Leases(15 * time.Second)

@@ -30,14 +30,13 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// serviceIPs allocates the addresses of services by upstream's allocators over ServiceCIDR
-// and IPAddress objects, one for each family. With the feature gate DisableAllocatorDualWrite
-// off, the bitmaps that older servers allocate from are written, too. With
-// MultiCIDRServiceAllocator off, the bitmaps alone decide.
+// serviceIPs allocates the addresses of services by upstream's allocators over ServiceCIDR and IPAddress objects, one
+// for each family. If the feature gate DisableAllocatorDualWrite is off, it also writes the bitmaps of older servers.
+// If MultiCIDRServiceAllocator is off, it uses only the bitmaps.
 //
-// Upstream's storage of services needs the allocators when it is built, but making an allocator starts
-// a goroutine. So the storage gets a map whose values run sets, once the informers have loaded the
-// allocated addresses. Writes of services wait for that.
+// Upstream's storage of services needs the allocators when it is built, but making an allocator starts a goroutine. So
+// the storage gets a map whose values run sets after the informers have loaded the allocated addresses. Writes of
+// services wait for run.
 type serviceIPs struct {
 	config    *Config
 	informers networkinginformers.Interface
@@ -148,7 +147,7 @@ func (s *serviceIPs) runObjects(ctx context.Context) error {
 	if err := s.initialize(); err != nil {
 		return err
 	}
-	// Upstream's allocator would poll every 100 ms whether they have synced.
+	// Upstream's allocator would poll them every 100 ms.
 	cidrs, addresses := s.informers.ServiceCIDRs().Informer(), s.informers.IPAddresses().Informer()
 	if !cache.WaitFor(ctx, "", cidrs.HasSyncedChecker(), addresses.HasSyncedChecker()) {
 		return nil
@@ -172,8 +171,8 @@ func (s *serviceIPs) runObjects(ctx context.Context) error {
 	return nil
 }
 
-// unlistedAddresses is an informer and its lister, which finds addresses by name and lists none. Upstream's allocator
-// lists all addresses twice for each that it allocates or releases, only to set the gauges that countAddresses sets.
+// unlistedAddresses is an informer and its lister, which finds addresses by name but lists none. Upstream's allocator
+// lists all addresses twice for each allocation and release, only to set the gauges that countAddresses sets.
 type unlistedAddresses struct {
 	networkinginformers.IPAddressInformer
 	networkinglisters.IPAddressLister
@@ -217,8 +216,8 @@ func (s *serviceIPs) wait(ctx context.Context) error {
 	}
 }
 
-// gate makes creations and updates, dry runs too, wait until the allocators are ready.
-func (s *serviceIPs) gate(store *genericregistry.Store) {
+// awaitAllocators makes creations and updates, including dry runs, wait until the allocators are ready.
+func (s *serviceIPs) awaitAllocators(store *genericregistry.Store) {
 	begin := store.BeginCreate
 	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 		if err := s.wait(ctx); err != nil {
@@ -235,14 +234,13 @@ func (s *serviceIPs) gate(store *genericregistry.Store) {
 	}
 }
 
-// gatedOptions makes deletions wait, before the hooks of the REST storage are called. gate does so for other
-// writes.
-type gatedOptions struct {
+// waitingOptions makes deletions wait until the allocators are ready, before the hooks of the REST storage are called.
+type waitingOptions struct {
 	generic.RESTOptionsGetter
 	ips *serviceIPs
 }
 
-func (g gatedOptions) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+func (g waitingOptions) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
 	opts, err := g.RESTOptionsGetter.GetRESTOptions(gr, example)
 	decorate := opts.Decorator
 	opts.Decorator = func(

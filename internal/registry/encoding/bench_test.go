@@ -149,8 +149,7 @@ func BenchmarkDeletedFrame(b *testing.B) {
 	}
 }
 
-// BenchmarkWrite writes objects and makes the answers, by upstream's encoder or of the bytes that
-// were written.
+// BenchmarkWrite writes objects and makes the responses, by upstream's encoder or of the bytes that were written.
 func BenchmarkWrite(b *testing.B) {
 	server := registrytest.New(b, nil)
 	server.Start(b)

@@ -51,8 +51,8 @@ type Config struct {
 	// Planner makes the plans by which JSON is written without decoding; nil makes none.
 	Planner *transcode.Planner
 
-	// Served says that values are canonical messages in their envelopes, as another API server sent them.
-	// They have resourceVersions, and become the cached bodies unchanged, with all unknown fields.
+	// Served says that values are canonical messages in their envelopes, as another API server sent them. They include
+	// resourceVersions, and become the cached bodies unchanged, with all unknown fields.
 	Served bool
 }
 
@@ -73,7 +73,7 @@ type Codec struct {
 	// Config has its defaults. Transformer is never nil, and Scheme is nil for custom resources.
 	Config
 
-	// Encrypted says that values may be encrypted, so reading one may wait for a key service.
+	// Encrypted says that values may be encrypted, so reading one may wait for a KMS plugin.
 	Encrypted bool
 
 	// Decorate is the REST storage's Decorator for objects that it reads, nil for nearly all
@@ -83,10 +83,10 @@ type Codec struct {
 
 	convertor runtime.ObjectConvertor // shares memory between in and out
 	envelope  []byte                  // see cutEnvelope; nil for custom resources
-	encodings *int                    // how many IDs of encodings the resource's versions have
+	encodings *int                    // number of encoding IDs of all versions
 
-	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
-	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
+	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes PartialObjectMetadata
+	// from the internal object, so it then differs from the canonical metadata.
 	splitMetadata bool
 
 	// rules makes cached objects without decoding; nil if the values have no fingerprints.
@@ -105,7 +105,7 @@ type Codec struct {
 // config.New makes.
 func New(config Config) (*Codec, error) {
 	c := &Codec{Config: config, encodings: new(int), splitMetadata: splitMetadata[config.GroupResource]}
-	c.Transformer, c.Encrypted = bound(config.Transformer)
+	c.Transformer, c.Encrypted = withTimeouts(config.Transformer)
 	if c.Scheme == nil {
 		c.Scheme = legacyscheme.Scheme
 	}
@@ -154,8 +154,7 @@ func (c *Codec) Undecodable() int64 { return c.undecodable.Load() }
 // IsCustom reports whether the resource is a custom resource.
 func (c *Codec) IsCustom() bool { return c.custom != nil }
 
-// Converts reports whether making an object of this version may take a webhook, which may
-// change labels and fields.
+// Converts reports whether making an object of this version may call a webhook, which may change labels and fields.
 func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
 
 // DecodeObject decodes o. Without a conversion webhook it decodes the canonical bytes as Decode does, or as Restore
@@ -181,8 +180,8 @@ type authenticatedKey string
 
 func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
 
-// Decrypt undoes encryption at rest. stale says that an update should write the value even without a
-// change. Errors are upstream's internal errors, which wrap the transformer's.
+// Decrypt decrypts a stored value. stale says that an update should write the value even without a change. Errors are
+// upstream's internal errors, which wrap the transformer's.
 func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
 	data, stale, err = c.Transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
 	if err != nil {
@@ -310,7 +309,7 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 		to.Elem().Set(from.Elem())
 		return nil
 	}
-	// obj is ours alone, so that into may share its memory.
+	// obj is not shared, so into may share its memory.
 	if err := c.Scheme.Convert(obj, into, nil); err != nil {
 		return fmt.Errorf("registry: convert from %s: %w", c.Canonical, err)
 	}

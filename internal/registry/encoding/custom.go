@@ -28,8 +28,7 @@ import (
 // Custom has the Codecs of one state of a CRD. The embedded Codec decodes stored values in their own version.
 // The Codec of a version decodes stored or cached bytes of any version into that version.
 //
-// Upstream's codecs are expensive to make: a thousand times an empty list. They are made for the first
-// object that is not in served form.
+// Upstream's codecs are expensive to make, so they are made for the first object that is not in served form.
 type Custom struct {
 	*Codec
 
@@ -56,8 +55,8 @@ type CustomConfig struct {
 	// fields.
 	Namespaced, Selects bool
 
-	// Make makes upstream's storages of all versions, which call [Custom.Add]. It may be called
-	// often and concurrently. Either all calls fail or none.
+	// Make makes upstream's storages of all versions, which call [Custom.Add]. It may be called repeatedly and
+	// concurrently. Either all calls fail or none.
 	Make func() error
 
 	// Transformer encrypts stored values; nil stores plain text.
@@ -87,7 +86,7 @@ func (c *Custom) newCodec(custom *customCodec) *Codec {
 	custom.schemas = sync.OnceValue(custom.schemas)
 	codec := &Codec{Config: Config{GroupResource: c.config.GroupResource, Schema: c.config.Schema}, encodings: new(int), custom: custom}
 	if c.Codec == nil { // the first codec belongs to the whole resource
-		codec.Transformer, codec.Encrypted = bound(c.config.Transformer)
+		codec.Transformer, codec.Encrypted = withTimeouts(c.config.Transformer)
 		return codec
 	}
 	codec.Transformer, codec.Encrypted, codec.encodings = c.Transformer, c.Encrypted, c.encodings
@@ -188,8 +187,8 @@ func (c *Custom) Version(version string) *Codec { return c.versions[version] }
 // no Go type: the canonical encoding is JSON, in the version that is stored, and is decoded
 // by the same code as a stored value.
 type customCodec struct {
-	// head is how encoders begin the JSON of an object of the Codec's version. It is nil in the Codec of the
-	// whole resource. JSON that begins otherwise may still have this version.
+	// head is the usual beginning of the JSON of an object of the Codec's version. It is nil in the Codec of the whole
+	// resource.
 	head []byte
 
 	// storedIn is set once upstream's codec has encoded an object in the Codec's version: that is the stored
@@ -203,7 +202,7 @@ type customCodec struct {
 	// of the stored version.
 	converts bool
 
-	// conversions are the calls to that webhook that are under way, and converting is their number.
+	// conversions are the running calls to that webhook, and converting is their number.
 	conversions singleflight.Group
 	converting  atomic.Int64
 
@@ -229,7 +228,7 @@ func (c *customCodec) read(data []byte) *servedjson.Document {
 	return nil
 }
 
-// attrsOf returns what attrs finds in d.
+// attrsOf returns the labels and fields of d.
 func (c *customCodec) attrsOf(d *servedjson.Document) (labels.Set, fields.Set, error) {
 	if c.selects {
 		return c.attrs(&unstructured.Unstructured{Object: d.Content()})
@@ -255,8 +254,8 @@ func (c *customCodec) decode(data []byte, into runtime.Object) bool {
 	return d != nil
 }
 
-// stores reports whether data, stored or canonical, has the version of the Codec. A wrong false is harmless: it
-// costs a conversion that changes nothing.
+// stores reports whether data, stored or canonical, has the version of the Codec. It may return false for such data,
+// which costs a conversion without an effect.
 func (c *customCodec) stores(data []byte) bool {
 	return len(c.head) > 0 && bytes.HasPrefix(data, c.head)
 }

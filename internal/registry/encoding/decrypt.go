@@ -14,67 +14,66 @@ import (
 )
 
 const (
-	// decryptTimeout limits the decryption of one value. It is longer than the default timeout of a key
-	// service (apiserver pkg/apis/apiserver/v1/defaults.go).
+	// decryptTimeout limits the decryption of one value. It is longer than the default timeout of a KMS plugin
+	// (apiserver pkg/apis/apiserver/v1/defaults.go).
 	decryptTimeout = 10 * time.Second
-	// DecryptWorkers is the number of values of a resource that are decrypted in parallel. They mostly
-	// wait for a key service.
+	// DecryptWorkers is the number of values of a resource that are decrypted in parallel. They mostly wait for a KMS
+	// plugin.
 	DecryptWorkers = 32
 
-	// A key service hangs if it has failed hungAfter times in a row, each time after hungTime or more.
+	// A KMS plugin counts as hanging if it has failed hungAfter times in succession, each time after hungTime or more.
 	// It then gets one request at a time, with pauses of hungPause.
 	hungTime  = time.Second
 	hungAfter = 4
 	hungPause = 5 * time.Second
 
-	// maxProviders limits the providers of keys, and maxProviderName the length of their names.
-	// Without limits, values that an attacker has written to the store could name any number of long
-	// names.
+	// maxProviders limits the key providers, and maxProviderName the length of their names. Without limits, an attacker
+	// who can write to the store could exhaust memory with names.
 	maxProviders    = 64
 	maxProviderName = 512
 )
 
-// errHung says that a key service was not asked, because it does not answer at present.
-var errHung = errors.New("registry: the key service does not answer")
+// errHung says that a value was not decrypted because its KMS plugin hangs.
+var errHung = errors.New("registry: the KMS plugin does not respond")
 
 // encrypted is the prefix of every encrypted value (apiserver
 // pkg/server/options/encryptionconfig/config.go).
 var encrypted = []byte("k8s:enc:")
 
-// bounded is a transformer with timeouts. If a key service hangs, only the first values wait for it, and
+// timeoutTransformer is a transformer with timeouts. If a KMS plugin hangs, only the first values wait for it, and
 // values of other providers are not delayed.
-type bounded struct {
+type timeoutTransformer struct {
 	value.Transformer
 
 	mu        sync.Mutex
 	providers map[string]*keyProvider // by the prefix of the values that each has encrypted
 }
 
-// keyProvider is the state of one provider of keys, which is a key service or is local.
+// keyProvider is the state of one key provider, which is a KMS plugin or local.
 type keyProvider struct {
-	failures    atomic.Int32 // slow ones, since it answered last
+	failures    atomic.Int32 // slow ones in succession
 	pausedUntil atomic.Pointer[time.Time]
 }
 
-// bound returns t with timeouts, and whether it decrypts at all.
-func bound(t value.Transformer) (value.Transformer, bool) {
+// withTimeouts returns t with timeouts, and whether it decrypts at all.
+func withTimeouts(t value.Transformer) (value.Transformer, bool) {
 	if t == nil {
 		t = identity.NewEncryptCheckTransformer()
 	}
 	if reflect.TypeOf(t) == reflect.TypeOf(identity.NewEncryptCheckTransformer()) {
 		return t, false
 	}
-	return &bounded{Transformer: t, providers: make(map[string]*keyProvider)}, true
+	return &timeoutTransformer{Transformer: t, providers: make(map[string]*keyProvider)}, true
 }
 
 // TransformFromStorage implements value.Transformer.
-func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+func (b *timeoutTransformer) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
 	if !bytes.HasPrefix(data, encrypted) {
 		return b.Transformer.TransformFromStorage(ctx, data, dataCtx)
 	}
 	p := b.provider(providerOf(data))
 	begun := time.Now()
-	if !p.mayAsk(begun) {
+	if !p.mayRequest(begun) {
 		return nil, false, errHung
 	}
 	ctx, cancel := context.WithTimeout(ctx, decryptTimeout)
@@ -83,7 +82,7 @@ func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx
 	switch now := time.Now(); {
 	case err == nil || now.Sub(begun) < hungTime && ctx.Err() == nil:
 		p.failures.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled): // a caller that has left says nothing about the service
+	case !errors.Is(ctx.Err(), context.Canceled): // not because the caller has left
 		until := now.Add(hungPause)
 		p.pausedUntil.Store(&until)
 		p.failures.Add(1)
@@ -109,7 +108,7 @@ func providerOf(data []byte) []byte {
 
 // provider returns the state of the provider of that name. Providers beyond maxProviders share one
 // state.
-func (b *bounded) provider(name []byte) *keyProvider {
+func (b *timeoutTransformer) provider(name []byte) *keyProvider {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.providers[string(name)]
@@ -127,8 +126,8 @@ func (b *bounded) provider(name []byte) *keyProvider {
 	return p
 }
 
-// mayAsk reports whether the caller may ask the key service.
-func (p *keyProvider) mayAsk(now time.Time) bool {
+// mayRequest reports whether the caller may send a request to the KMS plugin.
+func (p *keyProvider) mayRequest(now time.Time) bool {
 	if p.failures.Load() < hungAfter {
 		return true
 	}

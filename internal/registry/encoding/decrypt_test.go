@@ -17,13 +17,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
 
-// TestKeyServiceThatHangs checks that a key service that hangs delays readers only for seconds and gets few requests,
-// for any number of values. It is used again once it answers.
+// TestKeyServiceThatHangs checks that a KMS plugin that hangs delays readers only for seconds and gets few requests,
+// for any number of values. It is used again once it responds.
 func TestKeyServiceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := new(encodingtest.KeyService)
 		service.Hangs.Store(true)
-		b, decrypts := bound(service)
+		b, decrypts := withTimeouts(service)
 		if !decrypts {
 			t.Fatal("it is taken for one that does nothing")
 		}
@@ -43,12 +43,12 @@ func TestKeyServiceThatHangs(t *testing.T) {
 			return failures.Load()
 		}
 		begun := time.Now()
-		if failed := all(); failed != DecryptWorkers*1000 || service.Asked.Load() > DecryptWorkers+hungAfter || time.Since(begun) > 3*decryptTimeout {
-			t.Errorf("%d failed after asking %d times, within %v", failed, service.Asked.Load(), time.Since(begun))
+		if failed := all(); failed != DecryptWorkers*1000 || service.Requests.Load() > DecryptWorkers+hungAfter || time.Since(begun) > 3*decryptTimeout {
+			t.Errorf("%d failed after asking %d times, within %v", failed, service.Requests.Load(), time.Since(begun))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		other, _ := bound(service)
+		other, _ := withTimeouts(service)
 		for range 10 { // callers that leave do not count against the service
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { time.Sleep(2 * hungTime); cancel() }()
@@ -62,10 +62,10 @@ func TestKeyServiceThatHangs(t *testing.T) {
 		service.Hangs.Store(false)
 		time.Sleep(decryptTimeout + hungPause)
 		if _, _, err := b.TransformFromStorage(t.Context(), []byte(encodingtest.KeyPrefix+"x"), nil); err != nil {
-			t.Errorf("after it answers again: %v", err)
+			t.Errorf("after it responds again: %v", err)
 		}
 		if failed := all(); failed > 0 {
-			t.Errorf("%d failed after it answered again", failed)
+			t.Errorf("%d failed after it responded again", failed)
 		}
 	})
 }
@@ -88,14 +88,14 @@ func (k keyServices) TransformToStorage(context.Context, []byte, value.Context) 
 	return nil, errors.New("nothing is encrypted here")
 }
 
-// TestOneKeyServiceOfSeveralHangs checks that values of other key services are decrypted meanwhile, and that names of
+// TestOneKeyServiceOfSeveralHangs checks that values of other KMS plugins are decrypted meanwhile, and that names of
 // unknown providers do not accumulate.
 func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, other, local := "k8s:enc:kms:v2:hung:", "k8s:enc:kms:v2:hung2:", "k8s:enc:aescbc:v1:hung:"
 		services := keyServices{hung: new(encodingtest.KeyService), other: new(encodingtest.KeyService), local: new(encodingtest.KeyService)}
 		services[hung].Hangs.Store(true)
-		transformer, _ := bound(services)
+		transformer, _ := withTimeouts(services)
 		decrypt := func(data string) error {
 			_, _, err := transformer.TransformFromStorage(t.Context(), []byte(data), nil)
 			return err
@@ -110,11 +110,11 @@ func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
 		}
 		for _, prefix := range []string{other, local} {
 			if err := decrypt(prefix + "a value that is long enough to hold a name"); err != nil {
-				t.Errorf("%s, which answers: %v", prefix, err)
+				t.Errorf("%s, which responds: %v", prefix, err)
 			}
 		}
 		if err := decrypt(hung + "z"); !errors.Is(err, errHung) {
-			t.Errorf("after another has answered: %v", err)
+			t.Errorf("after another has responded: %v", err)
 		}
 		for i := range 10 * maxProviders {
 			if err := decrypt(fmt.Sprintf("k8s:enc:kms:v2:%d:x", i)); err == nil {
@@ -124,7 +124,7 @@ func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
 		if err := decrypt("k8s:enc:" + strings.Repeat("x", 2*maxProviderName) + ":v2:n:x"); err == nil {
 			t.Error("decrypted what nobody has the key of")
 		}
-		if n := len(transformer.(*bounded).providers); n > maxProviders+1 {
+		if n := len(transformer.(*timeoutTransformer).providers); n > maxProviders+1 {
 			t.Errorf("%d providers are kept", n)
 		}
 	})

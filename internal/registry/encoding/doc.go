@@ -8,10 +8,10 @@
 // skeleton (skeleton.go, tokens.go); a rule writes the canonical bytes by a template (fingerprint.go, rule.go,
 // template.go).
 //
-// A [Version] is a served version of the resource. It has an [Encoder] for each media type and
-// [Projection]. An Encoder makes items from cached objects. Most items are parts of the canonical bytes, or
-// JSON that package transcode writes from them. Other items need a decoded object. An [ItemSource] makes the
-// items of one list and decides which ones to cache.
+// A [Version] is a served version of the resource. It has an [Encoder] for each media type and [Projection], which
+// makes items from cached objects. Most items are parts of the canonical bytes, or JSON that package transcode writes
+// from them. Other items need a decoded object. An [ItemSource] makes the items of one list and decides which ones to
+// cache.
 //
 // # Guarantees
 //

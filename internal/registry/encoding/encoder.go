@@ -55,7 +55,7 @@ type bookmark struct {
 // Planned reports whether the Encoder makes items without decoding objects.
 func (e *Encoder) Planned() bool { return e.Sliced() || e.plan() != nil }
 
-// Sliced reports whether items are parts of the canonical bytes. Such items cost neither CPU nor memory.
+// Sliced reports whether items are parts of the canonical bytes, which need not be encoded or cached.
 func (e *Encoder) Sliced() bool {
 	if e.codec.custom != nil {
 		return e.projection == Full && e.codec.custom.onlyVersion
@@ -94,18 +94,17 @@ func (e *Encoder) converts(o *cache.Object) bool {
 	return c != nil && c.converts && !c.stores(o.Head())
 }
 
-// mostConversions limits the concurrent calls to the conversion webhook for one version of a CRD. Flow control does
-// not limit them, because a call continues after its readers have left. The limit exceeds the usual number of seats, so
-// readers that stay do not reach it.
-const mostConversions = 1000
+// maxConversions limits the concurrent calls to the conversion webhook for one version of a CRD. Flow control does not
+// limit them, because a call continues after its readers have left. The limit exceeds the usual number of seats.
+const maxConversions = 1000
 
 // converted returns the result of encode for o, which calls a webhook. Concurrent callers share one call and its
-// result, even an error: if each of them retried, a webhook that hangs would delay them one after the other. The call
-// continues if its callers leave. Upstream's webhook client ends it after 30 s.
+// result, even an error, so that a webhook that hangs does not delay them one after the other. The call continues if
+// its callers leave. Upstream's webhook client ends it after 30 s.
 func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*cache.Object) ([]byte, error)) ([]byte, error) {
 	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.ID), func() (item any, err error) {
 		defer e.codec.custom.converting.Add(-1)
-		if e.codec.custom.converting.Add(1) > mostConversions {
+		if e.codec.custom.converting.Add(1) > maxConversions {
 			return nil, apierrors.NewTooManyRequests("too many objects wait for the conversion webhook, please try again later", 1)
 		}
 		defer func() {
@@ -162,8 +161,8 @@ func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 	return bytes.Clone(item), nil
 }
 
-// append appends the item of o, by the plan if it can write the item. cheap says that making it again
-// costs hardly more than copying it.
+// append appends the item of o, by the plan if possible. cheap says that making it again costs hardly more than copying
+// it.
 func (e *Encoder) append(dst []byte, o *cache.Object) (_ []byte, cheap bool, err error) {
 	if out, cheap, ok := e.planned(dst, o); ok {
 		return out, cheap, nil

@@ -54,7 +54,7 @@ func (l *layout) IsTime() (is, micro bool) {
 }
 
 // IsKept reports whether a skeleton has the field unchanged.
-func (l *layout) IsKept() bool { return l.role == keptField }
+func (l *layout) IsKept() bool { return l.role == literalField }
 
 // Tokens returns where the objects of a version have tokens, nil if they have no fingerprints.
 func (c *Codec) Tokens(gvk schema.GroupVersionKind) *Layouts {

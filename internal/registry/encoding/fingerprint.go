@@ -18,18 +18,18 @@ import (
 // ruleCache makes cached objects from stored values without decoding, defaulting, converting and encoding
 // them, if it has a rule for their fingerprint (E11).
 //
-// A fingerprint is a hash of a value's skeleton: everything in the value except its tokens. Tokens are names,
-// times and free text, which upstream's code copies and does not interpret. The skeleton keeps what that code
-// may interpret: missing and unknown fields, the order of fields, the version, the keys of labels and
-// annotations, and which names are equal. So upstream's code treats all values with one fingerprint alike.
-// tokensOf lists the fields that hold tokens.
+// A fingerprint is a hash of a value's skeleton: everything in the value except its tokens. Tokens are names, times and
+// free text, which upstream's code copies and does not interpret. The skeleton has everything that upstream may
+// interpret: missing and unknown fields, the order of fields, the version, the keys of labels and annotations, and
+// which names are equal. So upstream treats all values with one fingerprint alike. tokensOf lists the fields that have
+// tokens.
 //
-// A rule says where the tokens of a value stand in its cached object. To make a rule, the cache puts unique
-// tokens into a value, decodes and encodes the result, and finds the tokens in it. It discards a rule that
-// does not reproduce upstream's result for the original value.
+// A rule has the positions of a value's tokens in its cached object. To make a rule, the cache puts unique tokens into
+// a value, decodes and encodes the result, and finds the tokens in it. It discards a rule that does not reproduce
+// upstream's result for the original value.
 //
-// Values of one workload follow each other. So the cache first compares a value with the patterns of the
-// rules that were used last, which is cheaper than a fingerprint.
+// Successive values often belong to one workload. So the cache first compares a value with the patterns of the most
+// recent rules, which is cheaper than a fingerprint.
 type ruleCache struct {
 	codec *Codec
 	seeds [2]maphash.Seed
@@ -134,8 +134,8 @@ func (v *inspected) setContents(revision int64) {
 	v.contents = append(v.contents, strconv.AppendInt(v.revision[:0], revision, 10))
 }
 
-// inspect finds the tokens and the fingerprint of plain stored data. It returns nil if there is no fingerprint, or
-// if it is not worth the time. The result refers to data. The caller releases it. rc may be nil.
+// inspect finds the tokens and the fingerprint of plain stored data. It returns nil if there is no fingerprint, or if
+// rules rarely match. The result refers to data. The caller releases it. rc may be nil.
 func (rc *ruleCache) inspect(data []byte) *inspected {
 	if rc == nil {
 		return nil
@@ -178,7 +178,7 @@ func (rc *ruleCache) matchRecent(v *inspected, kind *storedKind) bool {
 	return false
 }
 
-// promote counts a lookup of r, the rule of v, and from time to time makes r the most recent rule.
+// promote counts a lookup of r, the rule of v, and after lookupsPerPattern lookups makes r the most recent rule.
 func (rc *ruleCache) promote(r *rule, v *inspected) {
 	if r.lookups.Add(1)%lookupsPerPattern != 0 {
 		return

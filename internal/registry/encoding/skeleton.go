@@ -18,13 +18,13 @@ type layout struct {
 // layouts are those of a message's fields, by number. Fields with larger numbers or without a layout are kept.
 type layouts [32]*layout
 
-// role is the part of a field that a skeleton keeps. Only fields with a length have roles.
+// role says how a skeleton treats the content of a field. Only fields with a length have roles.
 type role uint8
 
 const (
-	// keptField is in the skeleton byte for byte.
-	keptField role = iota
-	// nameToken is any text that is not empty. The skeleton keeps only which of the message's names are the same.
+	// literalField is in the skeleton byte for byte.
+	literalField role = iota
+	// nameToken is any text that is not empty. The skeleton has only which of the message's names are equal.
 	nameToken
 	// opaqueToken is any bytes that are not empty.
 	opaqueToken
@@ -36,7 +36,7 @@ const (
 	messageField
 )
 
-// token is a content that a skeleton leaves out. Equal names have the same number.
+// token is a content that a skeleton omits. Equal names have the same number.
 type token struct {
 	content []byte
 	role    role
@@ -44,12 +44,11 @@ type token struct {
 }
 
 // skeleton is a protobuf message without the contents of names, opaque fields and times. Two messages with the same
-// skeleton differ only in these contents, and in the lengths around them. The same names are equal in both. So code
-// that only copies contents, and compares names with each other, treats both messages alike. A skeleton may be
-// reused.
+// skeleton differ only in these contents and in the lengths around them, and the same names are equal in both. So code
+// that only copies contents and compares names treats both messages alike. A skeleton may be reused.
 type skeleton struct {
-	// bytes are the skeleton, and tokens the contents that it leaves out, in the order of the message. Contents are
-	// parts of the message. Both are valid until the next call of make.
+	// bytes are the skeleton, and tokens the omitted contents, in the order of the message. Contents are parts of the
+	// message. Both are valid until the next call of make.
 	bytes  []byte
 	tokens []token
 
@@ -79,9 +78,9 @@ const maxNames = 256
 
 // Marks are the bytes of a skeleton that are not in the message.
 const (
-	markEnd   = 0 // ends a nested message; no tag of a field is 0
-	markKept  = 0 // follows the tag of a field with a layout that is kept
-	markToken = 1 // follows the tag of a field that is left out; for a name, its number is added
+	markEnd     = 0 // ends a nested message; no tag of a field is 0
+	markLiteral = 0 // follows the tag of a literal field that has a layout
+	markToken   = 1 // follows the tag of an omitted field; for a name, its number is added
 )
 
 func (s *skeleton) reset() {
@@ -98,7 +97,7 @@ func (s *skeleton) make(msg []byte, all *layouts) bool {
 
 // message adds the message msg[from:to].
 func (s *skeleton) message(from, to int, all *layouts) bool {
-	msg, kept := s.msg[from:to], 0 // where the fields without a layout begin that are not in the skeleton yet
+	msg, kept := s.msg[from:to], 0 // the start of the bytes that are not in the skeleton yet
 	for f, err := range wire.Fields(msg) {
 		if err != nil {
 			return false
@@ -133,8 +132,8 @@ func (s *skeleton) field(start int, f wire.Field, l *layout) bool {
 		s.segments = append(s.segments, segment{segmentMessageEnd, stop, stop})
 		s.bytes = append(s.bytes, markEnd)
 		return true
-	case !l.role.leavesOut(f.Content):
-		s.bytes = append(s.bytes, markKept)
+	case !l.role.omits(f.Content):
+		s.bytes = append(s.bytes, markLiteral)
 		s.bytes = append(s.bytes, s.msg[tag:stop]...)
 		return true
 	}
@@ -150,8 +149,8 @@ func (s *skeleton) field(start int, f wire.Field, l *layout) bool {
 	return true
 }
 
-// leavesOut reports whether the skeleton leaves out content in a field of this role.
-func (r role) leavesOut(content []byte) bool {
+// omits reports whether the skeleton omits content in a field of this role.
+func (r role) omits(content []byte) bool {
 	switch r {
 	case nameToken, opaqueToken:
 		return len(content) > 0

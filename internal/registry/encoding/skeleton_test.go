@@ -13,7 +13,7 @@ import (
 
 // skeletonFields is a message of one field of each role, itself nested in field 5.
 func skeletonFields() *layouts {
-	inner := layouts{1: {role: nameToken}, 2: {role: opaqueToken}, 3: {role: timeToken}, 4: {role: microTimeToken}, 7: {role: keptField}}
+	inner := layouts{1: {role: nameToken}, 2: {role: opaqueToken}, 3: {role: timeToken}, 4: {role: microTimeToken}, 7: {role: literalField}}
 	outer := inner
 	outer[5] = &layout{role: messageField, inner: &inner}
 	return &outer

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// ItemSource makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small for
-// all, it always caches the same subset: otherwise items of one list would evict each other. It caches no items that
+// ItemSource makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small
+// for all, it always caches the same subset, so that items of one list do not evict each other. It caches no items that
 // are cheap to make.
 type ItemSource struct {
 	*Encoder
@@ -37,14 +37,14 @@ func encodedSize(canonical int64) int64 { return canonical / 2 * 3 }
 // Uncached returns a source that caches no items.
 func (e *Encoder) Uncached() ItemSource { return ItemSource{e, 0} }
 
-// keeps reports whether the item of o belongs to the cached subset.
-func (s ItemSource) keeps(o *cache.Object) bool {
+// caches reports whether the item of o belongs to the cached subset.
+func (s ItemSource) caches(o *cache.Object) bool {
 	// Knuth's multiplicative hash: consecutive revisions are spread evenly.
 	return s.share == allObjects || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.share
 }
 
-// Kept returns the item of o if it is cached or costs nothing to make.
-func (s ItemSource) Kept(o *cache.Object) ([]byte, bool) {
+// Cached returns the item of o if it is cached or a part of the canonical bytes.
+func (s ItemSource) Cached(o *cache.Object) ([]byte, bool) {
 	if _, packed := s.PackedSize(o); packed {
 		return nil, false
 	}
@@ -60,10 +60,10 @@ func (s ItemSource) Kept(o *cache.Object) ([]byte, bool) {
 
 // Item returns the item of o: shared bytes or new ones. Do not write to them. It ends with ctx as [Encoder.Item] does.
 func (s ItemSource) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
-	if _, packed := s.PackedSize(o); packed || s.keeps(o) {
+	if _, packed := s.PackedSize(o); packed || s.caches(o) {
 		return s.Encoder.Item(ctx, o)
 	}
-	if item, ok := s.Kept(o); ok || o.Err() != nil {
+	if item, ok := s.Cached(o); ok || o.Err() != nil {
 		return item, o.Err()
 	}
 	s.refuse()
@@ -73,7 +73,7 @@ func (s ItemSource) Item(ctx context.Context, o *cache.Object) ([]byte, error) {
 	return s.encode(o)
 }
 
-// refuse counts an item that the budget does not allow to cache.
+// refuse counts an item that is not cached because of the budget.
 func (s ItemSource) refuse() {
 	if s.share > 0 {
 		s.codec.Schema.CountRefused()
@@ -90,7 +90,7 @@ func (s ItemSource) Next(dst []byte, o *cache.Object) (shared, grown []byte, err
 	if _, packed := s.PackedSize(o); packed {
 		return nil, o.AppendBody(dst), nil
 	}
-	if item, ok := s.Kept(o); ok {
+	if item, ok := s.Cached(o); ok {
 		return item, dst, nil
 	}
 	before := len(dst)
@@ -98,7 +98,7 @@ func (s ItemSource) Next(dst []byte, o *cache.Object) (shared, grown []byte, err
 	switch {
 	case err != nil || cheap && s.share < allObjects:
 		return nil, dst, err
-	case !s.keeps(o) || !s.hasRoom(o):
+	case !s.caches(o) || !s.hasRoom(o):
 		s.refuse()
 		return nil, dst, nil
 	}
@@ -106,7 +106,7 @@ func (s ItemSource) Next(dst []byte, o *cache.Object) (shared, grown []byte, err
 	return nil, dst, err
 }
 
-// hasRoom reports whether the budget allows to cache the item of o.
+// hasRoom reports whether the budget has room for the item of o.
 func (e *Encoder) hasRoom(o *cache.Object) bool {
 	return e.codec.Schema.Budget().MakeRoom(encodedSize(int64(e.canonicalSize(o))))
 }

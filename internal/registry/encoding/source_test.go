@@ -45,7 +45,7 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 			from := f.Source(objects)
 			list := func() (items [][]byte, made int) {
 				for _, o := range objects {
-					if _, ok := from.Kept(o); !ok {
+					if _, ok := from.Cached(o); !ok {
 						made++
 					}
 					b, err := from.Item(t.Context(), o)
@@ -113,7 +113,7 @@ func TestCheapItemsAreNotKept(t *testing.T) {
 	}
 	kept := func(objects []*cache.Object) (n int) {
 		for _, o := range objects {
-			if _, ok := from.Kept(o); ok {
+			if _, ok := from.Cached(o); ok {
 				n++
 			}
 		}

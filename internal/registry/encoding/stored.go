@@ -20,7 +20,7 @@ type Prebuilt struct {
 	// Plain says that the decoded object and the cached one have the same encoding.
 	Plain bool
 
-	config   cache.ObjectConfig   // Body has no revision, or one to be replaced, and may be part of the stored bytes
+	config   cache.ObjectConfig   // Body has no revision or a wrong one, and may be part of the stored bytes
 	document *servedjson.Document // the source of the body; nil if config has the body
 }
 
@@ -57,8 +57,7 @@ func (c *Codec) PrebuildByRule(rest string, s *Stored) Prebuilt {
 }
 
 // EncodesLosslessly reports whether canonical bytes have all information of stored data. JSON distinguishes an empty
-// list from a missing one, and protobuf does not. For a custom resource, data must be in the Codec's
-// version.
+// list from a missing one, but protobuf does not. For a custom resource, data must be in the Codec's version.
 func (c *Codec) EncodesLosslessly(data []byte) bool {
 	if c.custom != nil {
 		return c.custom.stores(data)
@@ -159,7 +158,7 @@ type Stored struct {
 	// same is the object that Data decodes to, without a resourceVersion; nil if unknown.
 	same runtime.Object
 
-	// document is Data; nil if reading it might change something.
+	// document is Data; nil if Data may not be in served form.
 	document *servedjson.Document
 }
 

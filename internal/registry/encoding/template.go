@@ -112,8 +112,8 @@ func writeLength(msg []byte, at, length int) int {
 	return at
 }
 
-// match reports whether msg has the skeleton of the message from which t was made, where t has the numbers of that
-// skeleton's tokens. If so, it sets the tokens of s, but not its bytes. This is much cheaper than making the skeleton.
+// match reports whether msg has the skeleton from which t was made. If so, it sets the tokens of s, but not its bytes.
+// This is much cheaper than making the skeleton.
 func (t *template) match(msg []byte, s *skeleton) bool {
 	s.reset()
 	var room [16][]byte
@@ -152,7 +152,7 @@ func (t *template) match(msg []byte, s *skeleton) bool {
 
 // matchToken adds a token if it has the role of p and, if it is a name, equals the same other names.
 func (s *skeleton) matchToken(content []byte, p *templatePart) bool {
-	if !p.role.leavesOut(content) {
+	if !p.role.omits(content) {
 		return false
 	}
 	if p.role == nameToken {

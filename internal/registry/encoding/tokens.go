@@ -18,9 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// hasTokens lists the resources whose values have fingerprints: kinds with many objects. Their defaults,
-// conversions and selectable fields were reviewed for the fields that they read (kubernetes pkg/apis,
-// pkg/registry).
+// hasTokens lists the resources whose values have fingerprints: kinds with many objects. Their defaults, conversions
+// and selectable fields (kubernetes pkg/apis, pkg/registry) were reviewed for tokensOf.
 var hasTokens = map[schema.GroupResource]bool{
 	{Resource: "pods"}:                                           true,
 	{Resource: "events"}:                                         true,
@@ -150,12 +149,12 @@ func messageLayouts(t reflect.Type, within []reflect.Type) *layouts {
 // fieldLayout returns the layout of a field of type t, whose contents have role r. It is nil if the field is kept.
 func fieldLayout(t reflect.Type, r role, within []reflect.Type) *layout {
 	if t.Kind() == reflect.Map {
-		// A key must have a length: upstream's decoder reads one from a key of any wire type, and may then read bytes
-		// behind the entry.
+		// A key must have a length: upstream's decoder reads a length from a key of any wire type, and may then read
+		// bytes after the entry.
 		const key, value = 1, 2
-		return &layout{role: messageField, inner: &layouts{key: {role: keptField}, value: {role: r}}}
+		return &layout{role: messageField, inner: &layouts{key: {role: literalField}, value: {role: r}}}
 	}
-	if r != keptField {
+	if r != literalField {
 		return &layout{role: r}
 	}
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {

@@ -18,7 +18,7 @@ import (
 // resource. A value that cannot be decrypted or decoded becomes a corrupt object.
 func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte, revision int64) *cache.Object {
 	if rest == "" {
-		rest = "/" // the root itself, which is no object; kube-apiserver may read it
+		rest = "/" // the root itself, which is not an object; kube-apiserver may read it
 	}
 	data, _, err := c.Decrypt(ctx, key, value)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 	return cache.NewObject(config, c.Schema)
 }
 
-// checkRule panics unless decoding data gives what a rule has made of it.
+// checkRule panics unless decoding data gives the result of a rule.
 func (c *Codec) checkRule(data []byte, made *cache.ObjectConfig) {
 	want := cache.ObjectConfig{Key: made.Key, Revision: made.Revision}
 	if err := c.decodeInto(data, &want); err != nil || !bytes.Equal(made.Body, want.Body) {
@@ -59,7 +59,7 @@ func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
 	if c.Served { // by another API server, whose message is the body
 		var ok bool
 		if config.Body, ok = c.cutEnvelope(data); !ok {
-			return fmt.Errorf("registry: value is no message of %s", c.Canonical)
+			return fmt.Errorf("registry: value is not a message of %s", c.Canonical)
 		}
 		err = c.Decode(config.Body, obj)
 	} else {

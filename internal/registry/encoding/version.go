@@ -86,10 +86,10 @@ func (v *Version) Encoder(media MediaType, projection Projection) *Encoder {
 	return v.encoders[media][projection]
 }
 
-// Converts reports whether making an item may take a webhook.
+// Converts reports whether making an item may call a webhook.
 func (v *Version) Converts() bool { return v.Codec.Converts() && !v.Codec.custom.onlyVersion }
 
-// ConvertsAny reports whether making the items of some objects may take a webhook.
+// ConvertsAny reports whether making the items of objects may call a webhook.
 func (v *Version) ConvertsAny(objects []*cache.Object) bool {
 	return v.Converts() && slices.ContainsFunc(objects, func(o *cache.Object) bool { return o.Err() == nil && !v.Codec.custom.stores(o.Head()) })
 }

@@ -15,8 +15,8 @@ const (
 	highs = 0x8080808080808080
 )
 
-// special returns a number that is not zero if one of the 8 bytes in w may be escaped. Its lowest bit
-// belongs to the first such byte: a borrow also sets bits of later bytes, never of earlier ones.
+// special returns a nonzero number if one of the 8 bytes in w may be escaped. Its lowest bit belongs to the first such
+// byte, because a borrow sets bits only of later bytes.
 func special(w uint64) uint64 {
 	// In each term the highest bit of a byte is set if the byte is special.
 	quote := (w | 0x04*lows) ^ '&'*lows // & and "
@@ -45,8 +45,8 @@ func IsPlain(src []byte, from, to int) bool {
 	return Plain(src[from:to]) == to-from
 }
 
-// Plain returns how many bytes of s precede the first that encoding/json may escape: control
-// characters, quotes, backslashes, HTML's special characters and all that is not ASCII.
+// Plain returns how many bytes of s precede the first that encoding/json may escape: control characters, quotes,
+// backslashes, HTML's special characters and bytes that are not ASCII.
 func Plain[T []byte | string](s T) int {
 	i := 0
 	for ; i+8 <= len(s); i += 8 {

@@ -2,8 +2,8 @@
 // handlers, for tests.
 //
 // The handlers are those of k8s.io/apiserver/pkg/endpoints over the storages of the Registry under test. Their
-// answers are the reference for discovery and reads. A client that uses them exercises the storages as
-// kube-apiserver would.
+// responses are the reference for discovery and reads. A client that uses them exercises the storages as kube-apiserver
+// would.
 package registrytest
 
 import (
@@ -102,7 +102,7 @@ func (s *Server) Start(t testing.TB) {
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	select {
 	case <-s.serving:
-		if req.URL.Path != "/readyz" { // which is answered 200
+		if req.URL.Path != "/readyz" { // the response is 200
 			s.handler.ServeHTTP(w, req)
 		}
 	case <-req.Context().Done():

@@ -4,9 +4,9 @@
 // # Model
 //
 // Upstream decodes a stored custom resource, prunes it, drops nulls, repairs its metadata and sets defaults
-// (apiextensions-apiserver pkg/apiserver/customresource_handler.go). An object that was written under the
-// present CRD has been through these steps. Reading it again changes only the resourceVersion. A
-// [Schema] is built once from the structural schema of a version. [Schema.Read] walks stored bytes by it.
+// (apiextensions-apiserver pkg/apiserver/customresource_handler.go). For an object that was written under the current
+// CRD, these steps change only the resourceVersion. A [Schema] is built once from the structural schema of a version.
+// [Schema.Read] walks stored bytes by it.
 //
 // # Guarantees
 //

@@ -11,10 +11,10 @@ import (
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
-// Encode encodes an object without a Go type as encoding/json does. ok is false if there are values of other types
-// than decoding makes, or if the object is nested too deep. same says that decoding data makes the same values again.
-// It is false if there is a float64 without a fraction, which becomes an integer, or text that is not UTF-8. size is
-// the approximate length of data.
+// Encode encodes an object without a Go type as encoding/json does. ok is false if there are values of other types than
+// decoding makes, or if the object is nested too deep. same says that decoding data gives the same object. It is false
+// for a float64 without a fraction, which becomes an integer, and for text that is not UTF-8. size is the approximate
+// length of data.
 func Encode(object map[string]any, size int) (data []byte, same, ok bool) {
 	e := encoder{same: true, dst: make([]byte, 0, size)}
 	ok = object != nil && e.object(object)

@@ -113,8 +113,8 @@ func (w *walker) object(n *node) bool {
 	return ok && complete(properties)
 }
 
-// member returns the node of the member called key. Members come in order; properties are the remaining ones. member
-// returns false if reading would prune the member, or add one before it.
+// member returns the node of the member called key, and the properties after it. Members come in order. member returns
+// false if reading would prune the member, or add one before it.
 func (n *node) member(properties []property, key []byte) (below *node, rest []property, ok bool) {
 	for len(properties) > 0 && properties[0].name <= string(key) {
 		p := properties[0]

@@ -17,10 +17,10 @@ import (
 // apiserver pkg/storage/cacher/watch_cache.go.
 const freshness = 3 * time.Second
 
-// awaitNow waits until the cache has seen all writes before the call, and reports whether it had to wait. It fails,
-// with a retry delay in seconds, if the store has not reached the revision least. Lists of a cache that cannot keep up
-// wait; they are never sent to the store, which could not serve them all. If the store is replaced meanwhile, awaitNow
-// reads the revision again, because the first one belongs to another history.
+// awaitNow waits until the cache has all writes before the call, and reports whether it had to wait. It fails, with a
+// retry delay in seconds, if the store has not reached the revision least. Lists wait for a slow cache instead of
+// reading the store, which could not serve them all. If the store is replaced meanwhile, awaitNow reads the revision
+// again, because the first one belongs to another history.
 func (r *Resource) awaitNow(ctx context.Context, least uint64, retry int) (waited bool, err error) {
 	for {
 		history := r.store.Replacements()
@@ -44,27 +44,27 @@ func (r *Resource) awaitNow(ctx context.Context, least uint64, retry int) (waite
 	}
 }
 
-// awaitRevision waits until the cache shows the store's own history up to a revision that a client requested.
+// awaitRevision waits until the cache has reached a requested revision in the store's current history.
 func (r *Resource) awaitRevision(ctx context.Context, revision uint64) error {
-	if !r.shows(revision) {
+	if !r.hasReached(revision) {
 		if err := r.awaitCurrent(ctx); err != nil {
 			return err
 		}
 	}
-	if r.shows(revision) {
+	if r.hasReached(revision) {
 		r.reads.wait(r.GroupResource, 0)
 		return nil
 	}
-	if err := r.refuse(ctx, revision); err != nil {
+	if err := r.checkReached(ctx, revision); err != nil {
 		return err
 	}
 	_, err := r.reached(ctx, revision)
 	return err
 }
 
-// refuse fails if the store has not reached revision and no read may wait for it. If the store was replaced, the
-// revision may belong to the lost history. Reads of uncached resources never wait for a future revision.
-func (r *Resource) refuse(ctx context.Context, revision uint64) error {
+// checkReached fails if the store has not reached revision and the read must not wait for it. If the store was
+// replaced, the revision may belong to the lost history. Reads of uncached resources never wait for a future revision.
+func (r *Resource) checkReached(ctx context.Context, revision uint64) error {
 	if r.store.Replacements() == 0 && !r.uncached() {
 		return nil
 	}
@@ -88,15 +88,15 @@ func lostRevision(revision, current uint64) error {
 	return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which ends at %d", revision, current))
 }
 
-// shows reports whether the cache shows the store's own history, up to revision.
-func (r *Resource) shows(revision uint64) bool {
+// hasReached reports whether the cache has reached revision in the store's current history.
+func (r *Resource) hasReached(revision uint64) bool {
 	return r.mirror.HasRevision(int64(min(revision, math.MaxInt64)))
 }
 
-// reached waits for a revision that the store is expected to reach. It counts the wait, and reports whether it had to
-// wait.
+// reached waits for a revision that the store has reached or will reach. It counts the wait, and reports whether it had
+// to wait.
 func (r *Resource) reached(ctx context.Context, revision uint64) (waited bool, err error) {
-	if r.shows(revision) {
+	if r.hasReached(revision) {
 		return false, nil
 	}
 	began := time.Now()
@@ -104,14 +104,14 @@ func (r *Resource) reached(ctx context.Context, revision uint64) (waited bool, e
 	return true, r.waitFor(ctx, revision)
 }
 
-// waitFor waits for a revision that the cache does not show yet.
+// waitFor waits for a revision that the cache has not reached yet.
 func (r *Resource) waitFor(ctx context.Context, revision uint64) error {
-	for replaced := false; !r.shows(revision); {
+	for replaced := false; !r.hasReached(revision); {
 		if err := r.awaitCurrent(ctx); err != nil {
 			return err
 		}
-		if replaced && !r.shows(revision) {
-			if err := r.refuse(ctx, revision); err != nil {
+		if replaced && !r.hasReached(revision) {
+			if err := r.checkReached(ctx, revision); err != nil {
 				return err
 			}
 		}
@@ -137,13 +137,13 @@ func (r *Resource) waitError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
 	}
-	if gone := r.gone(); gone != nil { // retired while the read waited
+	if gone := r.goneError(); gone != nil { // retired while the read waited
 		return gone
 	}
 	return err
 }
 
-// awaitCurrent waits until the cache shows the store's own history.
+// awaitCurrent waits until the cache has loaded the store's current history.
 func (r *Resource) awaitCurrent(ctx context.Context) error {
 	if !r.mirror.Outdated() {
 		return nil
@@ -165,7 +165,7 @@ func (r *Resource) awaitCurrent(ctx context.Context) error {
 }
 
 // awaitNotOlderThan waits for a read that accepts revision or a later one. Before the cache had loaded, lists were
-// answered from the store, which may be ahead of the cache. A later read must not show an older state.
+// served from the store, which may be ahead of the cache. A later read must not return an older state.
 func (r *Resource) awaitNotOlderThan(ctx context.Context, revision uint64) error {
 	listed := r.listed.Load()
 	if listed == nil || listed.replacements != r.store.Replacements() || uint64(listed.revision) <= revision {
@@ -192,10 +192,10 @@ func (r *Resource) notReady() error {
 //   - limits apply at any revision;
 //   - no read waits for a future revision;
 //   - all reads without an exact revision are linearizable.
-func (r *Resource) uncached() bool { return r.fresh || r.layout.resource == "/events" }
+func (r *Resource) uncached() bool { return r.linearizable || r.layout.resource == "/events" }
 
-// gone returns the error of reads after the resource was retired, nil before.
-func (r *Resource) gone() error {
+// goneError returns the error of reads after the resource was retired, nil before.
+func (r *Resource) goneError() error {
 	if r.Cache == nil || !r.Cache.Retired() {
 		return nil
 	}
@@ -203,14 +203,14 @@ func (r *Resource) gone() error {
 	return apierrors.NewGone(fmt.Sprintf("the CRD of %s has changed", r.codec.GroupResource))
 }
 
-// listedRevision is the revision of a list that was answered from the store.
+// listedRevision is the revision of a list that was served from the store.
 type listedRevision struct {
 	revision     int64
 	replacements uint64 // of the store before the list was read: the number of its history
 }
 
-// noteListed records the revision of a list of the store's present state.
-func (s *stored) noteListed(revision int64, replacements uint64) {
+// recordListed records the revision of a list of the store's current state.
+func (s *stored) recordListed(revision int64, replacements uint64) {
 	next := &listedRevision{revision, replacements}
 	for {
 		last := s.listed.Load()

@@ -22,12 +22,13 @@ const (
 // ErrInconsistent says that a cache and the store differ.
 var ErrInconsistent = errors.New("registry: cache and store differ")
 
-// ConsistencyChecker compares every cache with the store once in each interval, one cache after the other. Nothing else would detect a wrong cache. Upstream's checker is in apiserver pkg/storage/cacher/delegator.go.
+// ConsistencyChecker compares every cache with the store once in each interval, one cache after the other. Upstream's
+// checker is in apiserver pkg/storage/cacher/delegator.go.
 type ConsistencyChecker struct {
 	// Resources lists the resources that exist now.
 	Resources func() []*Resource
 
-	// Interval is the time in which each cache is compared once; 0 compares nothing.
+	// Interval is the time in which each cache is compared once; 0 disables the comparison.
 	Interval time.Duration
 
 	Logger *slog.Logger
@@ -85,7 +86,7 @@ func (r *Resource) check(ctx context.Context) error {
 		for _, item := range page.Items {
 			rest := r.layout.rest(item.Key)
 			if rest == "" {
-				continue // the root itself is no object
+				continue // the root itself is not an object
 			}
 			if !more || held.Key() != rest || held.Revision() != item.Revision {
 				return inconsistent(held, rest, item.Revision, opts.Revision)

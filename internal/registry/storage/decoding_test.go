@@ -231,7 +231,7 @@ func tornPair(f *fixture, pods int) string {
 	return ""
 }
 
-// TestKeyServiceThatFailsCorruptsOnlyForAWhile checks that objects stored while a key service fails are corrupt only
+// TestKeyServiceThatFailsCorruptsOnlyForAWhile checks that objects stored while a KMS plugin fails are corrupt only
 // until it works again: none is skipped, and none must be written again.
 func TestKeyServiceThatFailsCorruptsOnlyForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

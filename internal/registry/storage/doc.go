@@ -9,9 +9,9 @@
 //
 // # Guarantees
 //
-// Keys and stored bytes are kube-apiserver's. Freshness, rejected revisions and error texts match
-// kube-apiserver with its watch cache: a read without resourceVersion sees all earlier writes. After the
-// store was replaced, no answer mixes objects of both histories (await.go, issued.go).
+// Keys and stored bytes are kube-apiserver's. Freshness, rejected revisions and error texts match kube-apiserver with
+// its watch cache: a read without resourceVersion sees all earlier writes. After the store was replaced, no response
+// mixes objects of both histories (await.go, issued.go).
 //
 // A corrupt object fails only the reads that cover it. An update is skipped as unchanged only if it equals bytes
 // just read from the store, not from the cache. A [ConsistencyChecker] reloads caches that differ from the store.

@@ -16,8 +16,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Texts of errors where corrupt objects may be deleted unread: apiserver
-// pkg/storage/etcd3/corrupt_obj_deleter.go.
+// Texts of errors if corrupt objects may be deleted unread: apiserver pkg/storage/etcd3/corrupt_obj_deleter.go.
 const (
 	untransformable = "data from the storage is not transformable"
 	undecodable     = "object not decodable"

@@ -36,7 +36,7 @@ func TestReadsReportThatTheStoreFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, runtime.ContentTypeProtobuf, func(config *fixtureConfig) { config.Fresh = c.uncached })
+				f := newFixture(t, runtime.ContentTypeProtobuf, func(config *fixtureConfig) { config.Linearizable = c.uncached })
 				now := revisionOf(t, f.create(examplePod("a", "one")).ResourceVersion)
 				f.memory.SetHook(func(op, _ string) error {
 					if op == "revision" {

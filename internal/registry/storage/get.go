@@ -23,10 +23,10 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	case err != nil:
 		return nil, err
 	}
-	if err := r.gone(); err != nil {
+	if err := r.goneError(); err != nil {
 		return nil, err
 	}
-	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is no object's key
+	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is not the key of an object
 		return r.getStored(ctx, scope.key(), revision)
 	}
 	if resourceVersion == "" || r.uncached() {
@@ -41,15 +41,15 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	case o == nil:
 		return nil, storage.NewKeyNotFoundError(r.layout.root+scope.key(), 0)
 	case o.Err() != nil:
-		// The value may be sound by now; if not, this gives upstream's error.
+		// The value may have been repaired. If not, this returns upstream's error.
 		return r.getStored(ctx, scope.key(), 0)
 	}
 	return o, nil
 }
 
-// getPresent waits until the cache shows all writes before the call, and then returns nil. If the cache lags, it also
-// reads the object from the store, and returns the first result: the read may have reached an etcd member that hangs.
-// It fails if the store has not reached revision.
+// getPresent waits until the cache has all writes before the call, and then returns nil. If the cache lags, it also
+// reads the object from the store and returns the first result, because the read may hang. It fails if the store has
+// not reached revision.
 func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) (o *cache.Object, err error) {
 	lags := func(err error) bool { return apierrors.IsTooManyRequests(err) && !r.mirror.Outdated() }
 	if _, err = r.awaitNow(ctx, revision, 0); !lags(err) || ctx.Err() != nil {
@@ -58,7 +58,7 @@ func (r *Resource) getPresent(ctx context.Context, key string, revision uint64) 
 	reading, endRead := context.WithCancel(ctx)
 	defer endRead()
 	caughtUp := make(chan bool, 1)
-	go func() { // it decodes nothing: a panic of a decoder is the caller's
+	go func() { // it does not decode, so that a decoder panics on the caller's goroutine
 		err := error(nil)
 		for again := true; again; again = lags(err) && reading.Err() == nil {
 			_, err = r.awaitNow(reading, revision, 0)
@@ -81,7 +81,8 @@ func (r *Resource) CatchUp(ctx context.Context) error {
 	return err
 }
 
-// MayBeStale reports whether reads of r may be behind the store, because upstream caches the resource.
+// MayBeStale reports whether reads of r with a resourceVersion may be behind the store, because upstream caches the
+// resource.
 func (r *Resource) MayBeStale() bool { return r.Cache != nil && !r.uncached() }
 
 // GetPast returns the object that scope names as it was at a revision that the cache's log reaches. It returns the

@@ -8,17 +8,16 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxIssued limits the remembered revisions. It suffices for a client that reads a list slowly while the server
-// answers many other lists.
+// maxIssued limits the remembered revisions. It suffices for a client that reads a list slowly while the server serves
+// many other lists.
 const maxIssued = 1 << 14
 
 // issued remembers the revisions that this server has sent since the store was replaced: those of lists,
 // and of the last deliveries of watches. Clients may resume at them.
 //
-// Revisions up to kv.Store.ReplacedRevision are ambiguous, because the lost history had them, too. So
-// they are accepted only if this server has issued them. Each accepted revision may still be one of the lost history.
-// Therefore revisions of a watch's earlier deliveries are not remembered: clients rarely resume there, only if they
-// missed the end of their watch.
+// Revisions up to kv.Store.ReplacedRevision are ambiguous, because the lost history had them, too. So they are accepted
+// only if this server has issued them. An accepted revision may still be of the lost history, so few are remembered: of
+// a watch, only the last, because clients rarely resume at an earlier one.
 type issued struct {
 	store kv.Store
 
@@ -27,8 +26,8 @@ type issued struct {
 	revisions *lru.Cache // nil if there are none
 }
 
-// replaced reports whether a revision may belong to a replaced history: that history had reached it, and
-// this server has not issued it since. In time the store's own history passes all such revisions.
+// replaced reports whether a revision may belong to a replaced history: that history had reached it, and this server
+// has not issued it since.
 func (i *issued) replaced(revision int64) bool {
 	if revision > i.store.ReplacedRevision() {
 		return false

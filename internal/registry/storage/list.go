@@ -20,8 +20,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// errNotKept says that a past revision is not in memory any more.
-var errNotKept = errors.New("registry: revision is not kept")
+// errNotInMemory says that the cache does not have a past revision.
+var errNotInMemory = errors.New("registry: revision is not in the cache")
 
 // List appends the objects that q selects to dst. It returns the errors of storage.Interface.
 func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object) (Listing, error) {
@@ -40,7 +40,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 		return Listing{}, err
 	}
 	read := listing{q: q, exact: exact, from: from, prefix: prefix}
-	if err := r.gone(); err != nil {
+	if err := r.goneError(); err != nil {
 		return Listing{}, err
 	}
 	if exact > 0 && r.issued.replaced(exact) {
@@ -57,7 +57,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	return listing, err
 }
 
-// listAt answers a request to which upstream's rules were applied.
+// listAt serves a request to which upstream's rules were applied.
 func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
 	q := read.q
 	if r.Cache == nil || !r.Cache.Ready() {
@@ -87,7 +87,7 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 			addSpanEvent(ctx, "Filtered items", attribute.Int("count", len(listing.Objects)-len(dst)))
 		}
 		return listing, err
-	case errors.Is(err, errNotKept):
+	case errors.Is(err, errNotInMemory):
 		return r.listStoredCounted(ctx, read, dst)
 	default:
 		return Listing{}, err
@@ -120,25 +120,25 @@ func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*c
 // snapshot returns the snapshot for a request, by the rules of apiserver
 // pkg/storage/cacher/delegator/interface.go.
 func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, error) {
-	if past := read.q.Past; past > 0 && (read.q.Limit <= 0 || past >= r.store.Compaction()) { // the next page reads the store
-		if snapshot, err := r.Cache.At(past); err == nil { // otherwise the log has just lost it
+	if past := read.q.Past; past > 0 && (read.q.Limit <= 0 || past >= r.store.Compaction()) { // otherwise the next page could not be read from the store
+		if snapshot, err := r.Cache.At(past); err == nil { // otherwise the log has just dropped it
 			return snapshot, nil
 		}
 	}
 	switch {
 	case read.exact > 0:
 		if read.exact < r.store.Compaction() {
-			return cache.Snapshot{}, errNotKept // the store returns the error
+			return cache.Snapshot{}, errNotInMemory // the store returns the error
 		}
 		if read.q.single() {
-			return cache.Snapshot{}, errNotKept // upstream reads it from the store
+			return cache.Snapshot{}, errNotInMemory // upstream reads it from the store
 		}
 		if err := r.awaitRevision(ctx, uint64(read.exact)); err != nil {
 			return cache.Snapshot{}, err
 		}
 		snapshot, err := r.Cache.At(read.exact)
 		if err != nil {
-			return snapshot, fmt.Errorf("%w: %w", errNotKept, err)
+			return snapshot, fmt.Errorf("%w: %w", errNotInMemory, err)
 		}
 		return snapshot, nil
 	case r.uncached():
@@ -178,14 +178,14 @@ func (r *Resource) snapshotPresent(ctx context.Context, read listing) (cache.Sna
 	_, err = r.awaitNow(ctx, revision, 0)
 	switch {
 	case apierrors.IsTooManyRequests(err) && !r.mirror.Outdated():
-		return cache.Snapshot{}, errNotKept
+		return cache.Snapshot{}, errNotInMemory
 	case err != nil:
 		return cache.Snapshot{}, err
 	}
 	return r.Cache.Snapshot(), nil
 }
 
-// listCached answers from a snapshot.
+// listCached lists from a snapshot.
 func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cache.Object) (Listing, error) {
 	q := read.q
 	revision := read.exact
@@ -230,11 +230,11 @@ type ListRequest struct {
 	Limit           int64
 	Continue        string
 
-	// Past, unless it is 0, is the revision of the answer, although ResourceVersion allows later ones. The
-	// cache's log reaches it.
+	// Past, if not 0, is the revision to read at, although ResourceVersion allows later ones. The cache's log must
+	// reach it.
 	Past int64
 
-	// Waited, unless it is nil, is increased by the time spent waiting for the cache and the store.
+	// Waited, if not nil, is increased by the time spent waiting for the cache and the store.
 	Waited *time.Duration
 
 	shard *cache.Shard // Shard as the cache has it
@@ -264,15 +264,15 @@ func (l ListRequest) withSelectors() ListRequest {
 	return l
 }
 
-// Listing is the answer to a ListRequest.
+// Listing is the result of a ListRequest.
 type Listing struct {
 	Objects []*cache.Object
 	Meta    wire.ListMeta
 
-	Index   string // that narrowed the search, "" if none
+	Index   string // that was used, "" if none
 	Scanned int    // objects examined
 
-	corrupt corruptList // that a read of the store has found
+	corrupt corruptList // corrupt objects that a read of the store has found
 }
 
 // options returns l as upstream's storage.ListOptions.
@@ -289,7 +289,7 @@ func (l ListRequest) options() storage.ListOptions {
 type listing struct {
 	q      ListRequest
 	prefix string // of full keys
-	exact  int64  // revision to read at; 0 is a newest one
+	exact  int64  // revision to read at; 0 means the newest
 	from   string // full key to begin at, "" for the first
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // TestListsAreNoOlderThanOnesOfTheStore checks that lists and watches are never older than an earlier list that the
-// store answered before the cache was ready.
+// store responded before the cache was ready.
 func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

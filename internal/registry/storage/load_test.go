@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
 
-// TestLoadWithoutKeys loads ten thousand values while the key service hangs. Within half a minute the cache must be
-// loaded, with an error for each value. When the service answers again the values must be decoded, many at a time.
+// TestLoadWithoutKeys loads ten thousand values while the KMS plugin hangs. Within half a minute the cache must be
+// loaded, with an error for each value. When the service responds again the values must be decoded, many at a time.
 func TestLoadWithoutKeys(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestLoadWithoutKeys(t *testing.T) {
 			t.Error("a list of what cannot be read")
 		}
 		service.Hangs.Store(false)
-		service.Most.Store(0)
+		service.MaxConcurrent.Store(0)
 		begun = time.Now()
 		for {
 			listing, err := f.list(ListRequest{ResourceVersion: "0"})
@@ -50,13 +50,13 @@ func TestLoadWithoutKeys(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if most := service.Most.Load(); most <= encoding.DecryptWorkers/2 || most > 2*encoding.DecryptWorkers {
+		if most := service.MaxConcurrent.Load(); most <= encoding.DecryptWorkers/2 || most > 2*encoding.DecryptWorkers {
 			t.Errorf("%d values were decrypted at once", most)
 		}
 	})
 }
 
-// TestReadOfTheStoreDecryptsOnce checks that a read of one value from the store asks the key service once.
+// TestReadOfTheStoreDecryptsOnce checks that a read of one value from the store asks the KMS plugin once.
 func TestReadOfTheStoreDecryptsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := new(encodingtest.KeyService)
@@ -67,9 +67,9 @@ func TestReadOfTheStoreDecryptsOnce(t *testing.T) {
 		if err := f.resource.Cache.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
 		}
-		service.Asked.Store(0)
-		if _, err := f.resource.getStored(t.Context(), "a/one", 0); err != nil || service.Asked.Load() != 1 {
-			t.Errorf("asked %d times, %v", service.Asked.Load(), err)
+		service.Requests.Store(0)
+		if _, err := f.resource.getStored(t.Context(), "a/one", 0); err != nil || service.Requests.Load() != 1 {
+			t.Errorf("asked %d times, %v", service.Requests.Load(), err)
 		}
 	})
 }

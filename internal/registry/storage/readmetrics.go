@@ -37,7 +37,7 @@ func (m *ReadMetrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.lists, m.fetched, m.returned, m.consistent, m.waited}
 }
 
-// list counts a list that was answered from the cache. index is "" if no index narrowed it.
+// list counts a list that was served from the cache. index is "" if no index was used.
 func (m *ReadMetrics) list(of schema.GroupResource, index string, fetched, returned int) {
 	m.lists.WithLabelValues(of.Group, of.Resource, index).Inc()
 	m.fetched.WithLabelValues(of.Group, of.Resource, index).Add(float64(fetched))
@@ -55,6 +55,6 @@ func (m *ReadMetrics) wait(of schema.GroupResource, took time.Duration) {
 	m.waited.WithLabelValues(of.Group, of.Resource).Observe(took.Seconds())
 }
 
-// StoreLists counts lists that were answered from the store, and the objects that were read and
-// returned for them. Upstream counts these lists together with the loads of caches.
+// StoreLists counts lists that were served from the store, and the objects that were read and returned for them.
+// Upstream counts these lists together with the loads of caches.
 type StoreLists struct{ Lists, Fetched, Returned atomic.Int64 }

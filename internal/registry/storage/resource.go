@@ -31,13 +31,13 @@ type Resource struct {
 
 	StoreLists StoreLists
 
-	stored                // reads the store
-	mirror *mirror.Mirror // has Cache, Hub and Reflector
-	fresh  bool           // Config.Fresh
-	made   time.Time
-	checks struct{ equal, different, failed atomic.Int64 }
-	reads  *ReadMetrics
-	issued issued
+	stored                      // reads the store
+	mirror       *mirror.Mirror // has Cache, Hub and Reflector
+	linearizable bool           // Config.Linearizable
+	made         time.Time
+	checks       struct{ equal, different, failed atomic.Int64 }
+	reads        *ReadMetrics
+	issued       issued
 }
 
 // Config is the configuration of a [Resource].
@@ -56,17 +56,17 @@ type Config struct {
 	// Reads counts reads; nil counts nothing.
 	Reads *ReadMetrics
 
-	// Fresh makes all reads linearizable, regardless of their resourceVersion.
-	Fresh bool
+	// Linearizable makes all reads linearizable, regardless of their resourceVersion.
+	Linearizable bool
 	// Cache is the configuration of the cache, which Run updates. If it is nil, the Resource is read from the store.
 	Cache *CacheConfig
 }
 
 // CacheConfig is the configuration of the cache of a [Resource].
 type CacheConfig struct {
-	// Since is the revision before which no events are replayed.
+	// Since is [cache.ReflectorConfig].Since.
 	Since int64
-	// History is how long events are kept at least; 0 means the default of cache.LogConfig.
+	// History is [cache.LogConfig].KeepFor.
 	History time.Duration
 
 	Logger *slog.Logger
@@ -83,7 +83,7 @@ func New(config Config) (*Resource, error) {
 		stored:        stored{store: config.Store, codec: config.Codec, layout: layout},
 		issued:        issued{store: config.Store},
 		reads:         cmp.Or(config.Reads, NewReadMetrics()),
-		fresh:         config.Fresh,
+		linearizable:  config.Linearizable,
 		made:          time.Now(),
 	}
 	if config.Cache == nil {
@@ -101,7 +101,7 @@ func (r *Resource) addCache(tail *kv.Tail, config CacheConfig) error {
 		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
-		// Decryption may read a value after its caller has left.
+		// A decryption may read a value after its timeout.
 		DecodeCopies: !r.codec.Encrypted,
 		Since:        config.Since,
 		Log:          cache.LogConfig{KeepFor: config.History},
@@ -140,7 +140,7 @@ func (r *Resource) Run(ctx context.Context) error {
 // Root returns the prefix of the resource's keys in the store. It ends in "/".
 func (r *Resource) Root() string { return r.layout.root }
 
-// Retire frees the memory of the cache after Run has ended. From then on reads fail with 410.
+// Retire frees the memory of the cache after Run has ended. Later reads fail with 410.
 func (r *Resource) Retire() { r.mirror.Retire() }
 
 // Ready reports whether the cache has loaded.

@@ -231,7 +231,7 @@ func (s slowGets) Get(ctx context.Context, key string) (kv.Item, bool, int64, er
 	}
 }
 
-// TestGetFromASlowStore checks that a consistent get waits for a slow answer of the store as long as the cache lags.
+// TestGetFromASlowStore checks that a consistent get waits for a slow response of the store as long as the cache lags.
 func TestGetFromASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 2 * time.Second
@@ -300,7 +300,7 @@ func TestReadsOfACacheThatLags(t *testing.T) {
 			t.Errorf("waited %v", waited)
 		}
 		if o, err := f.resource.Get(ctx, Scope{Namespace: "a", Name: "two"}, ""); err != nil || o.Err() != nil {
-			t.Errorf("consistent get, which the store answers: %v", err)
+			t.Errorf("consistent get, which the store responds: %v", err)
 		}
 		for _, match := range []metav1.ResourceVersionMatch{"", metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
 			_, err := f.list(ListRequest{ResourceVersion: created.ResourceVersion, Match: match})

@@ -35,8 +35,8 @@ func (s Scope) prefix() string {
 	return s.Namespace + "/"
 }
 
-// check refuses the namespaces "." and "..", which would change the path of a key (apiserver
-// pkg/storage/interfaces.go, PrepareKey).
+// check rejects the namespaces "." and "..", which would change the path of a key (apiserver pkg/storage/interfaces.go,
+// PrepareKey).
 func (s Scope) check(l layout) error {
 	if s.Namespace != "." && s.Namespace != ".." {
 		return nil
@@ -57,7 +57,7 @@ type layout struct {
 	root     string // start of this resource's keys: "/registry/pods/"
 }
 
-// newLayout joins as apiserver pkg/storage/etcd3/store.go does.
+// newLayout joins prefixes as apiserver pkg/storage/etcd3/store.go does.
 func newLayout(prefix, resource string) (layout, error) {
 	if !strings.HasPrefix(resource, "/") || resource == "/" {
 		return layout{}, fmt.Errorf("registry: bad resource prefix %q", resource)

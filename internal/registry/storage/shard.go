@@ -52,7 +52,7 @@ func shardOf(selector sharding.Selector) (*cache.Shard, error) {
 			if last, err = strconv.ParseUint(r.End, 0, 64); err != nil {
 				return nil, fmt.Errorf("registry: end of a shard: %w", err)
 			}
-			last-- // the parser lets no range be empty
+			last-- // the parser rejects empty ranges
 		}
 		ranges = append(ranges, cache.HashRange{First: first, Last: last})
 	}

@@ -17,8 +17,8 @@ func addSpanEvent(ctx context.Context, name string, attributes ...attribute.KeyV
 	}
 }
 
-// noteEnd adds an event to the span of ctx for a step that has ended with err.
-func noteEnd(ctx context.Context, step, success string, err error) {
+// addEndEvent adds an event to the span of ctx for a step that has ended with err.
+func addEndEvent(ctx context.Context, step, success string, err error) {
 	if err != nil {
 		addSpanEvent(ctx, step+" failed", attribute.String("err", err.Error()))
 		return

@@ -21,8 +21,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// adapter is a Resource as upstream's generic registry uses it. Writes go to the store. Reads decode
-// objects from the cache; the caller owns the decoded objects.
+// adapter implements storage.Interface over a Resource. Writes go to the store. Reads decode objects from the cache;
+// the caller owns the decoded objects.
 //
 // It behaves as apiserver pkg/storage/etcd3 with its cacher. The conformance tests in storage/testing of
 // the same module check that.
@@ -33,11 +33,10 @@ type adapter struct {
 
 var _ storage.Interface = (*adapter)(nil)
 
-// Storage returns the resource as upstream's REST storages use it.
+// Storage returns the resource as a storage.Interface for upstream's REST storages.
 func (r *Resource) Storage() storage.Interface { return &adapter{r, r.codec} }
 
-// StorageOf returns the resource as the REST storages of one version of a CRD use it. codec is the
-// version's.
+// StorageOf is Storage for the REST storages of one version of a CRD. codec is the version's.
 func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &adapter{r, codec} }
 
 func (a *adapter) Versioner() storage.Versioner { return a.codec.Versioner() }
@@ -104,7 +103,7 @@ func (a *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 	}
 	items.Set(reflect.MakeSlice(items.Type(), 0, 0))
 	page := a.appendPage
-	if a.selectsLate(&opts.Predicate) {
+	if a.selectsConverted(&opts.Predicate) {
 		page = a.appendSelected
 	}
 	found, err := page(ctx, q, &opts.Predicate, list, items)
@@ -212,7 +211,7 @@ func (a *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 		Field:             opts.Predicate.Field,
 		Shard:             opts.Predicate.ShardSelector,
 	}
-	late := a.selectsLate(&opts.Predicate)
+	late := a.selectsConverted(&opts.Predicate)
 	if late {
 		q.Label, q.Field = nil, nil
 	}
@@ -227,9 +226,9 @@ func (a *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 	return newStoreWatch(ctx, a.codec, w, opts, late), nil
 }
 
-// selectsLate reports whether p selects objects only after a webhook has converted them, which may
-// change labels and fields. It makes p safe for concurrent use.
-func (a *adapter) selectsLate(p *storage.SelectionPredicate) bool {
+// selectsConverted reports whether p must be applied after a webhook has converted objects, which may change labels and
+// fields. It makes p safe for concurrent use.
+func (a *adapter) selectsConverted(p *storage.SelectionPredicate) bool {
 	if p.Empty() || !a.codec.Converts() {
 		return false
 	}

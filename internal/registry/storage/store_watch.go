@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// BookmarkInterval is about the time between two bookmarks of a watch. LastBookmark is the time from its last
+	// BookmarkInterval is the approximate time between two bookmarks of a watch. LastBookmark is the time from its last
 	// bookmark to its end. Both are those of upstream's watch cache (apiserver pkg/storage/cacher/cacher.go).
 	BookmarkInterval, LastBookmark = time.Minute, 2 * time.Second
 
@@ -29,31 +29,31 @@ const (
 	storeWatchBuffer = 100
 )
 
-// storeWatch is a watch.Watcher as upstream's handlers and informers use one. Receivers own the decoded
-// objects. It ends when its context ends, when it is stopped or when the Watcher ends, and then closes
-// the channel. A panic ends only this watch, with an ERROR event.
+// storeWatch is upstream's watch.Interface over a watch.Watcher. Receivers own the decoded objects. It ends when its
+// context ends, when it is stopped or when the Watcher ends, and then closes the channel. A panic ends only this watch,
+// with an ERROR event.
 type storeWatch struct {
-	codec   *encoding.Codec
-	watcher *watch.Watcher
-	selects *storage.SelectionPredicate // applied to converted objects; nil: the watcher selects
-	every   time.Duration               // between bookmarks; 0 is none
-	legacy  bool                        // the bookmark that ends the initial events is left out
-	result  chan apiwatch.Event
-	cancel  context.CancelFunc
+	codec          *encoding.Codec
+	watcher        *watch.Watcher
+	selects        *storage.SelectionPredicate // applied to converted objects; nil if the watcher selects
+	every          time.Duration               // between bookmarks; 0 is none
+	omitInitialEnd bool                        // do not send the bookmark that ends the initial events
+	result         chan apiwatch.Event
+	cancel         context.CancelFunc
 }
 
-// newStoreWatch returns a watch of the deliveries of w. late says that w selects everything, and that the
-// watch applies the predicate of opts to converted objects.
-func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions, late bool) *storeWatch {
+// newStoreWatch returns a watch of the deliveries of w. converted says that w selects everything, and that the watch
+// applies the predicate of opts to converted objects.
+func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions, converted bool) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
-		codec:   c,
-		watcher: w,
-		legacy:  opts.SendInitialEvents == nil,
-		result:  make(chan apiwatch.Event, storeWatchBuffer),
-		cancel:  cancel,
+		codec:          c,
+		watcher:        w,
+		omitInitialEnd: opts.SendInitialEvents == nil,
+		result:         make(chan apiwatch.Event, storeWatchBuffer),
+		cancel:         cancel,
 	}
-	if late {
+	if converted {
 		s.selects = &opts.Predicate
 	}
 	switch {
@@ -80,7 +80,7 @@ func (s *storeWatch) run(ctx context.Context) {
 	}
 }
 
-// reportPanic ends only this watch if it panics.
+// reportPanic recovers a panic, logs it and sends an ERROR event.
 func (s *storeWatch) reportPanic(ctx context.Context) {
 	p := recover()
 	if p == nil {
@@ -90,8 +90,8 @@ func (s *storeWatch) reportPanic(ctx context.Context) {
 	s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(errors.New("registry: the watch panicked"))})
 }
 
-// follow sends events until ctx ends, which is no error, or the Watcher does. It notifies
-// flow control when the initial events have been sent.
+// follow sends events until ctx ends, and then returns nil, or the Watcher ends. It notifies flow control when the
+// initial events have been sent.
 func (s *storeWatch) follow(ctx context.Context) error {
 	periodic, last := s.bookmarkTimes(ctx)
 	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
@@ -116,7 +116,7 @@ func (s *storeWatch) follow(ctx context.Context) error {
 		var retry <-chan time.Time
 		if owed {
 			d, there := s.watcher.Bookmark()
-			if owed = !there; owed { // events are still waiting
+			if owed = !there; owed { // the watcher has more events
 				retry = time.After(100 * time.Millisecond)
 			} else if ok, err := s.deliver(ctx, d); err != nil || !ok {
 				return err
@@ -148,7 +148,7 @@ func (s *storeWatch) bookmarkTimes(ctx context.Context) (periodic, last <-chan t
 
 // deliver sends d and reports whether to continue.
 func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error) {
-	if d.Type == watch.InitialEnd && s.legacy {
+	if d.Type == watch.InitialEnd && s.omitInitialEnd {
 		return true, nil
 	}
 	event, err := s.event(ctx, d)
@@ -161,7 +161,7 @@ func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error
 	return event.Object == nil || s.send(ctx, event), nil
 }
 
-// event returns an event without an object where there is none to send.
+// event returns the event for d, without an object if there is nothing to send.
 func (s *storeWatch) event(ctx context.Context, d watch.Delivery) (apiwatch.Event, error) {
 	var (
 		obj runtime.Object

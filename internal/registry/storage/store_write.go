@@ -18,14 +18,14 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// present is the present object of a key that is written.
+// present is the current object of a key that is written.
 type present struct {
-	obj   runtime.Object // nil if it may be deleted unread
-	rev   int64          // 0 if there is none
-	fresh bool           // read from the store by this write
-	from  *cache.Object  // the cache's object that obj was decoded from, nil if it is not from the cache
-	bytes []byte         // obj was decoded from these: the body of from, or plain stored bytes
-	stale bool           // the write takes place even if nothing changes
+	obj       runtime.Object // nil if it may be deleted unread
+	rev       int64          // 0 if there is none
+	fromStore bool           // read from the store by this write
+	from      *cache.Object  // the cache's object that obj was decoded from, nil if it is not from the cache
+	bytes     []byte         // obj was decoded from these: the body of from, or plain stored bytes
+	stale     bool           // the write takes place even if nothing changes
 }
 
 func (a *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -47,7 +47,7 @@ func (a *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 		next = a.outcomeOf(ctx, full, obj, &stored, out)
 	}
 	result, err := a.put(ctx, full, stored.Data, 0, ttl, next)
-	noteEnd(ctx, "Txn call", "succeeded", err)
+	addEndEvent(ctx, "Txn call", "succeeded", err)
 	switch {
 	case err != nil:
 		return err
@@ -63,11 +63,11 @@ func (a *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 func (a *adapter) encode(ctx context.Context, obj runtime.Object, size int) (encoding.Stored, error) {
 	addSpanEvent(ctx, "About to Encode")
 	stored, err := a.codec.Store(obj, size)
-	noteEnd(ctx, "Encode", "succeeded", err)
+	addEndEvent(ctx, "Encode", "succeeded", err)
 	return stored, err
 }
 
-// trackStore adds the time since began to the request's latency of the store.
+// trackStore adds the time since began to the request's storage latency.
 func trackStore(ctx context.Context, began time.Time) {
 	apirequest.TrackStorageLatency(ctx, time.Since(began))
 }
@@ -76,7 +76,7 @@ func trackStore(ctx context.Context, began time.Time) {
 // offered to the cache.
 func (a *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.WriteResult, error) {
 	value, err := a.codec.Encrypt(ctx, full, data)
-	noteEnd(ctx, "TransformToStorage", "succeeded", err)
+	addEndEvent(ctx, "TransformToStorage", "succeeded", err)
 	if err != nil {
 		return kv.WriteResult{}, err
 	}
@@ -95,7 +95,7 @@ func (a *adapter) put(ctx context.Context, full string, data []byte, revision in
 	case offer == nil:
 	case err == nil && result.Committed:
 		a.Cache.Written(offer, result.Revision)
-	default: // the value may have been written: then its event is decoded
+	default: // the value may have been written
 		offer.Withdraw()
 	}
 	return result, etcdError(err)
@@ -106,7 +106,7 @@ func (a *adapter) put(ctx context.Context, full string, data []byte, revision in
 // Invariant: it equals the object that decoding the value makes.
 func (a *adapter) written(full string, value []byte, prebuilt *encoding.Prebuilt, revision int64) *cache.Object {
 	o := prebuilt.Object(a.codec, revision, len(value))
-	if invariants.Enabled && o != nil && !a.codec.IsCustom() { // custom ones may ask a webhook
+	if invariants.Enabled && o != nil && !a.codec.IsCustom() { // custom ones may call a webhook
 		want := a.codec.DecodeValue(context.Background(), full, prebuilt.Key(), value, revision)
 		if want.Err() == nil && !o.Equal(want) {
 			panic(fmt.Sprintf("registry: %s: a write offers %q, decoding makes %q", full, o.Body(), want.Body()))
@@ -136,7 +136,7 @@ func (a *adapter) outcomeOf(ctx context.Context, full string, obj runtime.Object
 	} else {
 		next.obj, next.err = stored.Decode(a.codec, newLike(out))
 	}
-	if noteEnd(ctx, "decode", "succeeded", next.err); next.err == nil && a.Cache != nil && !alike {
+	if addEndEvent(ctx, "decode", "succeeded", next.err); next.err == nil && a.Cache != nil && !alike {
 		next.cache = a.codec.Prebuild(a.layout.rest(full), stored, next.obj)
 	}
 	return next
@@ -152,7 +152,7 @@ func (a *adapter) committed(ctx context.Context, next *outcome, out runtime.Obje
 		return err
 	}
 	if next.offer != nil && next.cache.Plain {
-		writtenOf(ctx).note(written{codec: a.codec, result: out, data: next.data, revision: revision, offer: next.offer})
+		writtenOf(ctx).record(written{codec: a.codec, result: out, data: next.data, revision: revision, offer: next.offer})
 	}
 	return nil
 }
@@ -165,9 +165,9 @@ func newLike(obj runtime.Object) runtime.Object {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
 }
 
-// suggestion returns the probable present object, without reading the store: the result of a write
-// whose event the cache has not applied yet, or the cached object, or given if there is no cache. It returns nil if there
-// is none. Results of writes matter because the deletion of a pod takes two writes in quick succession.
+// suggestion returns the probable current object, without reading the store: the result of a write whose event the
+// cache has not applied yet, or the cached object, or given if there is no cache. It returns nil if there is none.
+// Results of writes matter because the deletion of a pod takes two writes in quick succession.
 //
 // Decorated objects differ from stored ones, so suggestion does not use them.
 func (a *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
@@ -239,7 +239,7 @@ func (a *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	}
 }
 
-// write is the state of a write of one key. It starts with the probable present object. If the store has another
+// write is the state of a write of one key. It starts with the probable current object. If the store has another
 // object, it starts again with that object, until the transaction commits.
 type write struct {
 	*adapter
@@ -277,7 +277,7 @@ func (w *write) refresh(ctx context.Context) error {
 // take makes an item of the store the present object. It does not decode the item if the object may be
 // deleted unread.
 func (w *write) take(ctx context.Context, item kv.Item, found bool) (err error) {
-	p := &present{fresh: true}
+	p := &present{fromStore: true}
 	w.now = p
 	if !found {
 		if !w.ignoreNotFound {
@@ -298,10 +298,10 @@ func (w *write) take(ctx context.Context, item kv.Item, found bool) (err error) 
 	return unreadable(p.rev, w.codec.DecodeStored(p.bytes, p.obj, p.rev))
 }
 
-// refused returns the error of a precondition, validation or update function if it was called with the
-// present object. Otherwise it returns nil, and the write tries again.
-func (w *write) refused(ctx context.Context, refusal error) error {
-	if w.now.fresh {
+// rejection returns the error of a precondition, validation or update function if it was called with the current
+// object. Otherwise it returns nil, and the write tries again.
+func (w *write) rejection(ctx context.Context, refusal error) error {
+	if w.now.fromStore {
 		return refusal
 	}
 	before := w.now.rev
@@ -323,11 +323,11 @@ type update struct {
 // try updates the probable present object. done is false if another object is present.
 func (u *update) try(ctx context.Context, destination runtime.Object) (done bool, err error) {
 	if err := u.preconditions.Check(u.full, u.now.obj); err != nil {
-		return false, u.refused(ctx, err)
+		return false, u.rejection(ctx, err)
 	}
 	ret, ttl, err := u.change(u.now.obj, storage.ResponseMeta{ResourceVersion: uint64(u.now.rev)})
 	if err != nil {
-		return false, u.refused(ctx, err)
+		return false, u.rejection(ctx, err)
 	}
 	stored, err := u.encode(ctx, ret, len(u.now.bytes))
 	if err != nil {
@@ -348,7 +348,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	next := u.outcomeOf(ctx, u.full, ret, &stored, destination)
 	addSpanEvent(ctx, "Transaction prepared")
 	result, err := u.put(ctx, u.full, stored.Data, u.now.rev, seconds, next)
-	noteEnd(ctx, "Txn call", "completed", err)
+	addEndEvent(ctx, "Txn call", "completed", err)
 	if err != nil {
 		return false, err
 	}
@@ -364,7 +364,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 // present storage version or encryption key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	from := u.now.from
-	if !u.now.fresh {
+	if !u.now.fromStore {
 		if err := u.refresh(ctx); err != nil {
 			return false, err
 		}
@@ -376,7 +376,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 		return true, err
 	}
 	if from != nil && from.Revision() == u.now.rev && u.codec.EncodesLosslessly(data) {
-		writtenOf(ctx).note(written{codec: u.codec, result: destination, revision: u.now.rev, from: from})
+		writtenOf(ctx).record(written{codec: u.codec, result: destination, revision: u.now.rev, from: from})
 	}
 	return true, nil
 }
@@ -418,7 +418,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		err = d.validate(ctx, d.now.obj)
 	}
 	if err != nil {
-		return false, d.refused(ctx, err)
+		return false, d.rejection(ctx, err)
 	}
 	began := time.Now()
 	result, err := d.store.Delete(ctx, d.full, d.now.rev)
@@ -432,7 +432,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if d.unread {
 		return true, nil
 	}
-	if d.now.from == nil && !d.now.fresh { // obj belongs to the caller
+	if d.now.from == nil && !d.now.fromStore { // obj belongs to the caller
 		return true, d.codec.DecodeStored(d.now.bytes, out, result.Revision)
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(d.now.obj).Elem())
@@ -440,7 +440,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		return true, err
 	}
 	if d.now.from != nil && (!d.codec.IsCustom() || d.codec.EncodesLosslessly(d.now.bytes)) {
-		writtenOf(ctx).note(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
+		writtenOf(ctx).record(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
 	}
 	return true, nil
 }

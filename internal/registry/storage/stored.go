@@ -61,8 +61,7 @@ func (s *stored) corrupt(full string, o *cache.Object, plain error) error {
 	return corruptError(full[len(s.layout.base)-1:], o.Revision(), cmp.Or(o.Err(), plain))
 }
 
-// listStored answers from the store, for revisions that are not kept and caches
-// that have not loaded.
+// listStored lists from the store, for revisions that are not in the cache and before the cache has loaded.
 func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
 	q, replacements := read.q, s.store.Replacements()
 	opts := kv.RangeOptions{Prefix: read.prefix, Start: read.from, Limit: max(q.Limit, 0), Revision: read.exact}
@@ -84,7 +83,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 		opts.Revision = page.Revision
 		out.Meta.Revision = page.Revision
 		if read.exact == 0 {
-			s.noteListed(page.Revision, replacements)
+			s.recordListed(page.Revision, replacements)
 		}
 		if q.single() {
 			var o *cache.Object
@@ -142,8 +141,8 @@ func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before i
 	return -1, nil
 }
 
-// decoded returns a function that decodes the i-th item. Encrypted values are decoded in advance, in parallel,
-// because each waits for a key service.
+// decoded returns a function that decodes the i-th item. Encrypted values are decoded in advance, in parallel, because
+// each waits for a KMS plugin.
 func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
 	decode := func(i int) *cache.Object {
 		item := items[i]
@@ -177,7 +176,7 @@ func (s *stored) atLeast(resourceVersion string, current int64) error {
 	return nil
 }
 
-// listOne answers a request for a single object.
+// listOne serves a request for a single object.
 func (s *stored) listOne(q ListRequest, revision int64, o *cache.Object, dst []*cache.Object) (Listing, error) {
 	out := Listing{Objects: dst, Meta: wire.ListMeta{Revision: revision}}
 	if o == nil {
@@ -209,8 +208,8 @@ const (
 		"and now may show up in the list."
 )
 
-// rangeError returns the error of a list that the store did not answer. If a continue token is too old,
-// the error has a token for the same place at the newest revision.
+// rangeError returns the error of a failed list of the store. If a continue token is too old, the error has a token for
+// the same position at the newest revision.
 func (s *stored) rangeError(ctx context.Context, err error, read listing) error {
 	switch {
 	case errors.Is(err, kv.ErrFutureRevision):

@@ -26,7 +26,7 @@ type WatchRequest struct {
 	Field             fields.Selector
 	Shard             sharding.Selector // nil is everything
 
-	// Past, unless it is 0, is the revision of the initial objects. The cache's log reaches it.
+	// Past, if not 0, is the revision of the initial objects. The cache's log must reach it.
 	Past int64
 
 	// Wake is [watch.Options].Wake.
@@ -50,17 +50,16 @@ const fewEvents = 256
 // most 256 changes of the resource.
 func (r *Resource) Resumes(resourceVersion string) bool {
 	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
-	if err != nil || revision == 0 || r.Cache == nil || !r.shows(revision) {
+	if err != nil || revision == 0 || r.Cache == nil || !r.hasReached(revision) {
 		return false
 	}
 	next, err := r.Cache.Log().After(int64(revision))
 	return err == nil && r.Cache.Log().Next()-next <= fewEvents
 }
 
-// Watch opens a watcher. If SendInitialEvents is nil, the caller must leave out the bookmark that ends
-// the initial events, because the client did not request it. The caller sends a [StreamError] as an
-// ERROR event, and any other error as a response. The rules are those of apiserver
-// pkg/storage/cacher/cacher.go, Watch.
+// Watch opens a watcher. If SendInitialEvents is nil, the caller must omit the bookmark that ends the initial events.
+// The caller sends a [StreamError] as an ERROR event, and any other error as a response. The rules are those of
+// apiserver pkg/storage/cacher/cacher.go, Watch.
 func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
 	if err := q.Scope.check(r.layout); err != nil {
 		return nil, err
@@ -72,7 +71,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if r.Cache == nil {
 		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
 	}
-	if err := r.gone(); err != nil {
+	if err := r.goneError(); err != nil {
 		return nil, err
 	}
 	if !r.Cache.Ready() {
@@ -84,7 +83,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 		if r.store.Replacements() == history || ctx.Err() != nil {
 			return w, err
 		}
-		if w != nil { // it may follow the new history from a revision of the one before
+		if w != nil { // it may follow the new history from a revision of the previous one
 			w.Close()
 		}
 	}
@@ -137,7 +136,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	}
 	snapshot := r.Cache.Snapshot()
 	if initial && q.Past > 0 {
-		if past, err := r.Cache.At(q.Past); err == nil { // otherwise the log has just lost it
+		if past, err := r.Cache.At(q.Past); err == nil { // otherwise the log has just dropped it
 			snapshot = past
 		}
 	}
@@ -157,9 +156,9 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 
 // checkResume fails if a watch cannot resume after a revision. known is the revision that the cache has reached.
 //
-// A server can only have sent a revision that the store has not reached if the store had another history then. In the
-// present history that revision will have other contents, so the watch must not wait for it. An ambiguous revision
-// that this server has not issued may also be of the lost history.
+// A server can have sent a revision that the store has not reached only if the store was replaced since. The watch must
+// not wait for that revision, because it will have other contents. An ambiguous revision that this server has not
+// issued may also be of the lost history.
 func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
 	if revision > known {
 		current, err := r.store.Revision(ctx)
@@ -176,7 +175,7 @@ func (r *Resource) checkResume(ctx context.Context, revision, known int64) error
 	return nil
 }
 
-// watchError converts the error that a watch ended with into the one that clients know.
+// watchError converts the error of a watch to the one that clients expect.
 func watchError(err error) error {
 	if errors.Is(err, watch.ErrReplaced) {
 		return apierrors.NewResourceExpired("the store was replaced, and has no history of earlier resource versions")

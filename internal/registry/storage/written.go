@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// Written has the encoded objects that the writes of one request have returned, so that the response need not
-// encode them again. Its methods are safe for concurrent use.
+// Written has the encoded results of a request's writes, so that the response need not encode them again. Its methods
+// are safe for concurrent use.
 //
 // A write with the context of [Track] may return an object that was not decoded from the stored value. That object may
 // lack what decoding would add or normalize, such as a default or an empty list. Code that needs the exact object
@@ -51,8 +51,8 @@ func writtenOf(ctx context.Context) *Written {
 	return w
 }
 
-// note records a write. w may be nil.
-func (w *Written) note(done written) {
+// record records a write. w may be nil.
+func (w *Written) record(done written) {
 	if w == nil {
 		return
 	}

@@ -14,8 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/resource"
 )
 
-// errVolatile says that a row cannot be cached: the time from which an age in it counts is not known.
-var errVolatile = errors.New("table: row depends on time in a way that is not known")
+// errVolatile says that a row cannot be cached, because the start of one of its ages is unknown.
+var errVolatile = errors.New("table: row depends on time in an unknown way")
 
 // age is a cell with the time since something happened.
 type age struct {
@@ -23,12 +23,12 @@ type age struct {
 	since         time.Time
 }
 
-// agoEnd ends a cell that has an age behind something else.
+// agoEnd ends a cell with an age after other text.
 const agoEnd = " ago)"
 
-// sinceOf lists the times from which the age in a column may count; none if the cell has no age. It knows all columns
-// in which upstream's printers read the clock (kubernetes pkg/printers/internalversion/printers.go).
-// TestRowsMatchUpstream fails if one is missing.
+// sinceOf lists the times at which the age in a column may start; none if the cell has no age. It has all columns in
+// which upstream's printers read the clock (kubernetes pkg/printers/internalversion/printers.go). TestRowsMatchUpstream
+// fails if one is missing.
 func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	var since []time.Time
 	switch o := obj.(type) {
@@ -118,7 +118,7 @@ func findAge(cell string, since []time.Time, begun, ended time.Time) (found age,
 	return found, ok
 }
 
-// ageOf splits a cell that has the age of since, alone or in front of " ago)".
+// ageOf splits a cell that has the age of since, alone or before " ago)".
 func ageOf(cell string, since, now time.Time) (age, bool) {
 	text := duration.HumanDuration(now.Sub(since))
 	if cell == text {

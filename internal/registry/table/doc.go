@@ -4,10 +4,10 @@
 //
 // A [Printer] belongs to one version of a resource and runs the printer of upstream's REST storage.
 // [Printer.Rows] caches the row of each object as bytes without ages. It fills in the ages when it writes
-// the row (kept.go). [Printer.Table] decodes and prints every object, for rows that cannot be cached.
+// the row (cachedrow.go). [Printer.Table] decodes and prints every object, for rows that cannot be cached.
 //
-// Upstream's printers read the clock to print ages. ages.go declares the columns with ages, and the times from
-// which the ages count (E10). A row whose age may count from more than one time is printed for each reader.
+// Upstream's printers read the clock to print ages. ages.go declares the columns with ages, and the times at which the
+// ages start (E10). If a start is ambiguous, the row is printed for each reader.
 //
 // # Guarantees
 //

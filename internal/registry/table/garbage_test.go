@@ -41,7 +41,7 @@ func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
 		}
 	}
 	write()
-	if rows.Kept() {
+	if rows.Cached() {
 		t.Fatal("all metadata are kept")
 	}
 	// Others allocate meanwhile, and collections empty pools: the least of several counts is the table's own.

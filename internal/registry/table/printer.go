@@ -32,8 +32,8 @@ type Printer struct {
 type Columns struct {
 	Table rest.TableConvertor
 
-	// Dates are the cells with ages. Plain prints as Table does, but in those cells it prints
-	// the time from which the age counts, as the object has it.
+	// Dates are the cells with ages. Plain prints as Table does, but in those cells it prints the start of the age, as
+	// in the object.
 	Dates []int
 	Plain rest.TableConvertor
 }
@@ -165,8 +165,8 @@ func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPo
 	}
 }
 
-// errRows says that a printer made no row, or several, of one object.
-var errRows = errors.New("registry: a printer made not one row of one object")
+// errRows says that a printer did not make exactly one row of an object.
+var errRows = errors.New("registry: a printer did not make exactly one row of an object")
 
 func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow, error) {
 	// Printers do not use the context.

@@ -97,7 +97,7 @@ func (p *Printer) agesIn(row metav1.TableRow, obj, list runtime.Object, begun, e
 	return found, nil
 }
 
-// printedRow prints o as it is now. The row is not kept.
+// printedRow prints o for one reader.
 func (p *Printer) printedRow(o *cache.Object, flags byte) ([]byte, error) {
 	_, list, err := p.listOf(o)
 	if err != nil {

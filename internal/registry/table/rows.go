@@ -15,14 +15,14 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Rows is a table that is written from cached rows and metadata. It may be written more than once. Its
-// ages are those at the time when it was made.
+// Rows is a table that is written from cached rows and metadata. It may be written more than once. Its ages are those
+// of the time of its creation.
 //
 // It does not hold the metadata of the objects, which are the largest part of a table. It gets them from the objects
-// while it writes, and encodes metadata that are not cached directly into the output.
+// while it writes, and encodes uncached metadata directly into the output.
 type Rows struct {
 	head    []byte   // up to the first row
-	rows    [][]byte // kept rows, shared
+	rows    [][]byte // cached rows, shared
 	objects []*cache.Object
 	none    bool                // no metadata, unless the row has rowMetadata
 	source  encoding.ItemSource // of the objects' metadata
@@ -37,9 +37,9 @@ const (
 	rowsEnd  = "]}\n"
 )
 
-// Rows returns the result of [Printer.Table] in JSON. It decodes only objects without cached rows, one at a
-// time. The result uses objects until it is written. Rows returns nil if rows must contain whole objects,
-// or if upstream's printer does not make one row for each object in order.
+// Rows returns the result of [Printer.Table] in JSON. It decodes only objects without cached rows, one at a time. It
+// takes ownership of objects. Rows returns nil if rows must contain whole objects, or if upstream's printer does not
+// make one row for each object in order.
 func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*Rows, error) {
 	switch options.IncludeObject {
 	case "", metav1.IncludeMetadata, metav1.IncludeNone:
@@ -106,29 +106,29 @@ func (r *Rows) add(p *Printer, o *cache.Object) error {
 	return nil
 }
 
-// kept returns the object member of the i-th row if it need not be made.
-func (r *Rows) kept(i int) ([]byte, bool) {
+// cached returns the object member of the i-th row if it is cached.
+func (r *Rows) cached(i int) ([]byte, bool) {
 	if r.none && r.rows[i][0]&rowMetadata == 0 {
 		return []byte(noObject), true
 	}
-	return r.source.Kept(r.objects[i])
+	return r.source.Cached(r.objects[i])
 }
 
-// Kept reports whether the metadata of all rows are cached.
-func (r *Rows) Kept() bool {
+// Cached reports whether the metadata of all rows are cached.
+func (r *Rows) Cached() bool {
 	for i := range r.rows {
-		if _, ok := r.kept(i); !ok {
+		if _, ok := r.cached(i); !ok {
 			return false
 		}
 	}
 	return true
 }
 
-// Size returns the length of the table in bytes. It makes the metadata that are not kept.
+// Size returns the length of the table in bytes. It encodes uncached metadata.
 func (r *Rows) Size() (int, error) {
 	size := r.size
 	for i, o := range r.objects {
-		item, ok := r.kept(i)
+		item, ok := r.cached(i)
 		if !ok {
 			var err error
 			if item, r.buffer, err = r.source.Next(r.buffer[:0], o); err != nil {
@@ -150,7 +150,7 @@ func (r *Rows) Write(write func(p []byte)) error {
 			r.buffer = append(r.buffer, rowEnd+","...)
 		}
 		r.buffer = appendRow(r.buffer, row, r.now)
-		item, ok := r.kept(i)
+		item, ok := r.cached(i)
 		if !ok {
 			var err error
 			if item, r.buffer, err = r.source.Next(r.buffer, r.objects[i]); err != nil {

@@ -23,8 +23,8 @@ import (
 var (
 	// ErrUnsupported says that no plan can express a type.
 	ErrUnsupported = errors.New("transcode: unsupported type")
-	// ErrUnusual says that upstream's generated code would write a message in another way, or that
-	// its object has no JSON. The object must be decoded.
+	// ErrUnusual says that upstream's generated code would encode a message differently, or that its object has no
+	// JSON. The object must be decoded.
 	ErrUnusual = errors.New("transcode: unusual message")
 )
 
@@ -122,7 +122,7 @@ func NewPlanner(typed ...Typed) *Planner {
 // fails with [ErrUnsupported].
 func (p *Planner) Plan(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
 	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("%w: %s is no struct", ErrUnsupported, t)
+		return nil, fmt.Errorf("%w: %s is not a struct", ErrUnsupported, t)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

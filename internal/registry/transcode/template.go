@@ -17,8 +17,8 @@ type template struct {
 	src  []byte
 	out  []byte
 	gaps []gap // in the order of src
-	// varying are the gaps in which some message has differed, in order. Only they are replaced: fits compares the
-	// bytes between them in one go.
+	// varying are the gaps in which some message has differed, in order. Only they are replaced. fits compares the
+	// bytes between them at once.
 	varying []int32
 }
 
@@ -46,13 +46,13 @@ const (
 	maxTemplates = 64
 	// maxTemplateSize limits the message of a template. Its JSON may be twice as long.
 	maxTemplateSize = 16 << 10
-	// maxTries limits the templates with which a message is compared. Without trust, it is compared only
-	// with the template that was used or made last.
+	// maxTries limits the templates with which a message is compared. After maxTrust unused templates, it is compared
+	// only with the template that was used or made last.
 	maxTries = 6
-	// maxTrust limits the consecutive messages that become templates without any template being used.
-	// After that, only one message in doubtEvery becomes a template, until one is used.
+	// maxTrust limits the consecutive messages that become templates while none is used. After that, only one message
+	// in retryEvery becomes a template, until one is used.
 	maxTrust   = 2 * maxTemplates
-	doubtEvery = 32
+	retryEvery = 32
 )
 
 // templates are the templates of a walker.
@@ -212,7 +212,7 @@ func (t *templates) wants(msg []byte) bool {
 		return true
 	}
 	t.doubted++
-	return t.doubted%doubtEvery == 0
+	return t.doubted%retryEvery == 0
 }
 
 // add makes a template of a message and its JSON. It keeps gaps and returns a slice for reuse.

@@ -17,13 +17,13 @@ import (
 type walker struct {
 	src []byte
 	dst []byte // the output
-	// slots are the fields of the messages that are being written: the value of a number, or the
-	// beginning and the end of another field in the halves of one number.
+	// slots are the fields of the messages that are being written: the value of a number, or the start and the end of
+	// another field, 32 bits each.
 	slots []uint64
 	last  lastTime
 
 	templates templates
-	noting    bool // gaps are noted, for a template
+	noting    bool // gaps are recorded, for a template
 	start     int  // of the message in the output
 	gaps      []gap
 }
@@ -33,8 +33,8 @@ var walkers = sync.Pool{New: func() any {
 	return &walker{slots: make([]uint64, 0, 256), templates: templates{trust: maxTrust}}
 }}
 
-// Append appends the JSON of msg. copied says that it was written by a template: doing that again costs little more
-// than copying the result. For a message that must be decoded Append returns dst unchanged and [ErrUnusual].
+// Append appends the JSON of msg. copied says that it was written by a template, which costs little more than copying
+// the JSON. For a message that must be decoded Append returns dst unchanged and [ErrUnusual].
 func (p *Plan) Append(dst, msg []byte) (out []byte, copied bool, err error) {
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
@@ -99,7 +99,7 @@ func content(src []byte, tag uint64, body int) (value uint64, stop int) {
 	return span(stop, stop+int(value)), stop + int(value)
 }
 
-// present reports whether a value is written as one that is there.
+// present reports whether a value is written as present.
 func (e *entry) present(value uint64) bool {
 	if e.wire == wireLen {
 		return e.empty || begin(value) < end(value)

@@ -12,8 +12,8 @@
 // # Guarantees
 //
 // A Writer appends exactly the bytes that upstream's encoders write for the same objects. Functions that read or
-// replace the metadata of an object read no further than that. For bytes that are not an encoded object they return
-// [ErrMalformed] or [ErrNoMetadata], or nothing if they have no error.
+// replace the metadata of an object read no further. For bytes that are not an encoded object they return
+// [ErrMalformed] or [ErrNoMetadata], or nil if they have no error result.
 //
 // # Bytes
 //

@@ -5,10 +5,9 @@ import (
 	"fmt"
 )
 
-// member finds the value of the member called name of the JSON object that
-// starts at data[at], and returns where it starts and stops. It reads no further
-// than that member. Names written with escapes are not recognised: encoders
-// write none.
+// member finds the value of the member called name of the JSON object that starts at data[at], and returns where it
+// starts and stops. It reads no further than that member. It does not recognize names with escapes, which encoders do
+// not write.
 func member(data []byte, at int, name string) (start, stop int, err error) {
 	malformed := func(at int) (int, int, error) {
 		return 0, 0, fmt.Errorf("%w: JSON before byte %d", ErrMalformed, at)

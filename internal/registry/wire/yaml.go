@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// yamlPiece is the size of JSON from which a list is converted to YAML in pieces, and the least size of a piece. The
-// conversion takes about a hundred times as much memory.
+// yamlPiece is the minimum size of JSON for which a list is converted to YAML in pieces, and of a piece. The conversion
+// takes about a hundred times as much memory.
 const yamlPiece = 32 << 10
 
 // YAML returns a JSON body as upstream's YAML serializer writes it, or that serializer's error. The items of a large
@@ -29,7 +29,7 @@ func yamlInPieces(body []byte, size int) ([]byte, error) {
 }
 
 // yamlList is YAML of a body whose member called name is the array body[from:to]. Each piece is converted as the same
-// member of an object without other members: then it has the nesting, and thus the text, that it has in the list.
+// member of an object without other members, so that it has the same indentation as in the list.
 func yamlList(body []byte, name string, from, to, size int) ([]byte, error) {
 	frame, err := yaml.JSONToYAML(slices.Concat(body[:from], []byte("[0]"), body[to:]))
 	if err != nil {
@@ -43,9 +43,9 @@ func yamlList(body []byte, name string, from, to, size int) ([]byte, error) {
 	out := append(append(make([]byte, 0, len(body)+len(body)/2), head...), key...)
 	for at, stop := from+1, 0; at < to; at = stop {
 		stop = at
-		for more := true; more && stop-at < size; stop++ { // past the comma or bracket behind an item
+		for more := true; more && stop-at < size; stop++ { // past the comma or bracket after an item
 			if stop = skipValue(body, skipSpace(body, stop)); stop < 0 {
-				return yaml.JSONToYAML(body) // there are no items, or no JSON
+				return yaml.JSONToYAML(body) // there are no items, or it is not JSON
 			}
 			stop = skipSpace(body, stop)
 			more = body[stop] == ','

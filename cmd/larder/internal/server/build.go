@@ -156,7 +156,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Logger:       newLogger(),
 		Transformers: p.encryption.transformers,
 		Overrides:    s.registryOverrides(),
-		Fresh:        s.config.uncached(),
+		Linearizable: s.config.uncached(),
 		// The last third is left for the parts that load from the caches.
 		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 

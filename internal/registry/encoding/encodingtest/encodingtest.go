@@ -1,6 +1,5 @@
-// Package encodingtest has a key service that tests of encryption at rest ask. Its methods
-// may be called from any goroutine; they wait by the clock, so they are for bubbles of
-// testing/synctest.
+// Package encodingtest has a simulated KMS plugin for tests of encryption at rest. Its methods may be called from any
+// goroutine. They wait, so use them in bubbles of testing/synctest.
 package encodingtest
 
 import (
@@ -14,24 +13,24 @@ import (
 // KeyPrefix begins the values that a KeyService encrypts; the rest is plain text.
 const KeyPrefix = "k8s:enc:kms:v2:test:"
 
-// keyTime is how long a KeyService takes for an answer.
+// keyTime is the latency of a KeyService.
 const keyTime = 100 * time.Millisecond
 
-// KeyService is a transformer that asks a key service.
+// KeyService is a transformer that behaves like a KMS plugin.
 type KeyService struct {
 	value.Transformer
 
-	Hangs atomic.Bool  // it answers nothing until the caller's context ends
-	Asked atomic.Int64 // values
-	Most  atomic.Int64 // values at the same time
+	Hangs         atomic.Bool // it does not respond until the caller's context ends
+	Requests      atomic.Int64
+	MaxConcurrent atomic.Int64 // requests
 
 	asking atomic.Int64
 }
 
 // TransformFromStorage implements value.Transformer.
 func (k *KeyService) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
-	k.Asked.Add(1)
-	k.Most.Store(max(k.Most.Load(), k.asking.Add(1)))
+	k.Requests.Add(1)
+	k.MaxConcurrent.Store(max(k.MaxConcurrent.Load(), k.asking.Add(1)))
 	defer k.asking.Add(-1)
 	if k.Hangs.Load() {
 		<-ctx.Done()

@@ -10,16 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// A row is kept in the cache as bytes:
+// A row is cached as bytes:
 //
 //	flags, length of the text, text, ages
 //
-// The text is the row in JSON up to its object, without the ages. Each age follows as its distance in the
-// text from the one before, and the seconds and nanoseconds of the time from which it counts.
+// The text is the row in JSON up to its object, without the ages. Each age follows as its distance in the text from the
+// previous one, and the seconds and nanoseconds of its start.
 //
-// Printers read the clock. The columns in which they do are declared in ages.go, with the times of the
-// object from which the age may count. If not exactly one of these times fits, the row is volatile: it is
-// printed for each reader.
+// If not exactly one of the times that ages.go declares for a column fits, the row is volatile: it is printed for each
+// reader.
 const (
 	rowVolatile = 1 << iota // there is no text
 	rowMetadata             // the row has the object's metadata even with includeObject=None
