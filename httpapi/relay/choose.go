@@ -118,13 +118,8 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 	if f == nil {
 		return nil, 0, nil
 	}
-	limit, began := loadTimeout, time.Now()
-	if deadline, ok := ctx.Deadline(); ok { // a request that waits in vain must still go through
-		limit = min(limit, time.Until(deadline)/2)
-	}
-	waiting, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if f.wait(waiting) != nil || !r.mayServe(f, accept, from != nil) || f.store.Refused() || f.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
+	began := time.Now()
+	if !r.answers(ctx, f, x, accept, from != nil) {
 		f.release()
 		return nil, 0, nil
 	}
@@ -135,6 +130,20 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 		age = 0 // it was proven meanwhile that the cache is current
 	}
 	return f.served(from), age, f.release
+}
+
+// answers waits until f is loaded and fresh enough for x, and reports whether it may answer.
+func (r *Relay) answers(ctx context.Context, f *followed, x *request.Request, accept []byte, builtIn bool) bool {
+	limit := loadTimeout
+	if deadline, ok := ctx.Deadline(); ok { // a request that waits in vain must still go through
+		limit = min(limit, time.Until(deadline)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if f.wait(ctx) != nil || f.store.Refused() || f.store.Silence() > heartbeat+r.config.ServeStale {
+		return false
+	}
+	return r.mayServe(f, accept, builtIn) && f.scoped(x) && f.fresh(ctx, x, r.config.ConsistentFrom, r.Age() > 0)
 }
 
 // wait waits until the cache has loaded. It fails if the resource is not followed.

@@ -64,14 +64,14 @@ func (d *decisionFallback) authenticator(next authenticator.Request) authenticat
 		defer cancel()
 		asked := time.Now()
 		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
-		if err != nil && auth.IsUnreachable(err) {
+		if auth.IsUnreachable(err) {
 			d.fail(req.Context())
 			if last != nil && last.response != nil {
 				return last.response, true, nil
 			}
 			return resp, ok, err
 		}
-		if err != nil && errors.Is(err, context.Canceled) {
+		if errors.Is(err, context.Canceled) {
 			return resp, ok, err // the client has disconnected
 		}
 		now := &pastDecision{asked: asked}
