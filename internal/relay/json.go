@@ -39,9 +39,7 @@ func (c *jsonCodec) list(body []byte) (l list, err error) {
 	}
 	for items.More() {
 		var item json.RawMessage
-		if err := items.Decode(&item); err != nil {
-			return list{}, malformed(err)
-		}
+		_ = items.Decode(&item) // unmarshal has checked it
 		o, err := c.object(kv.Create, item)
 		if err != nil {
 			return list{}, err

@@ -173,14 +173,19 @@ func TestCallsEndWithRun(t *testing.T) {
 			watch := store.Watch(t.Context(), prefix, 1)
 			u.put("a/x", "1")
 			expect(t, watch, "2[create a/x] 2")
-			u.answer = func(request *http.Request) *http.Response { <-request.Context().Done(); return nil }
+			u.answer = func(request *http.Request) *http.Response {
+				<-request.Context().Done()
+				time.Sleep(time.Second)
+				return nil
+			}
 			results := make(chan error)
 			go func() { _, err := store.Revision(t.Context()); results <- err }()
 			go func() { _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix}); results <- err }()
 			synctest.Wait()
+			began := time.Now()
 			cancel()
-			if err := <-running; err != nil {
-				t.Error(err)
+			if err := <-running; err != nil || time.Since(began) != time.Second {
+				t.Errorf("Run returns %v after %v, before its request has ended", err, time.Since(began))
 			}
 			if response := <-watch; !errors.Is(response.Err, kv.ErrClosed) {
 				t.Error(response)
