@@ -97,11 +97,11 @@ func TestEgressConsumers(t *testing.T) {
 }
 
 // TestEtcdPrefixes checks that all keys are below --etcd-prefix, which is normalized as in kube-apiserver: with a
-// slash at its start and none at its end.
+// slash at its start and none at its end. It also checks that an empty --storage-media-type means JSON.
 func TestEtcdPrefixes(t *testing.T) {
 	t.Parallel()
 	for prefix, root := range map[string]string{"plain": "/plain", "ends/": "/ends", "/a//b": "/a/b", "": "", "/": ""} {
-		p := newProcess(t, "--unsafe-no-fsync", "--etcd-prefix="+prefix, "--checkpoints", "--advertise-address=192.0.2.1", "--encryption-provider-config="+encrypting(t))
+		p := newProcess(t, "--unsafe-no-fsync", "--etcd-prefix="+prefix, "--storage-media-type=", "--checkpoints", "--advertise-address=192.0.2.1", "--encryption-provider-config="+encrypting(t))
 		p.start()
 		p.awaitReady()
 		p.want(http.StatusOK, "/readyz/etcd-readiness")
@@ -130,6 +130,9 @@ func TestEtcdPrefixes(t *testing.T) {
 			if len(valueAt(t, p.etcd(), root+key)) == 0 {
 				t.Errorf("prefix %q: nothing is at %s", prefix, root+key)
 			}
+		}
+		if value := valueAt(t, p.etcd(), root+"/namespaces/default"); !json.Valid(value) {
+			t.Errorf("prefix %q: stored as %.40q", prefix, value)
 		}
 		if metrics := p.want(http.StatusOK, "/metrics"); !strings.Contains(metrics, `apiserver_resource_objects{group="example.com",resource="boxes"} 1`) {
 			t.Errorf("prefix %q: the custom resource is not counted", prefix)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -163,8 +165,9 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
 		Config: builtin.Config{
 			Prefix: s.config.Etcd.StorageConfig.Prefix, APIResources: s.resources,
-			StorageMediaType: up.Etcd.DefaultStorageMediaType, ServersOverrides: up.Etcd.EtcdServersOverrides,
-			Kubelet: up.KubeletConfig, ProxyDial: s.egress.dialer(egressselector.Cluster),
+			StorageMediaType: cmp.Or(up.Etcd.DefaultStorageMediaType, runtime.ContentTypeJSON), // as upstream's factory
+			ServersOverrides: up.Etcd.EtcdServersOverrides,
+			Kubelet:          up.KubeletConfig, ProxyDial: s.egress.dialer(egressselector.Cluster),
 
 			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
 			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
