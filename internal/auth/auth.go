@@ -37,9 +37,8 @@ type Config struct {
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
-	// TokenReviews replaces the token webhook and the providers that Authentication configures, AccessReviews the
-	// webhooks that Authorization configures; nil uses those. AccessReviews is used only if Authorization, or its file,
-	// configures a webhook.
+	// TokenReviews, if not nil, replaces the token webhook and the providers that Authentication configures.
+	// AccessReviews, if not nil, replaces the webhooks that Authorization, or its file, configures.
 	TokenReviews  authenticator.Token
 	AccessReviews *webhook.WebhookAuthorizer
 
@@ -55,9 +54,9 @@ type Config struct {
 	Client kubernetes.Interface
 	// Informers feed the RBAC authorizer; their owner starts them after Load.
 	Informers informers.SharedInformerFactory
-	// Ended is closed when the server begins to shut down. If it is not nil, the Authorizer denies nothing before RBAC
-	// and the Node authorizer have loaded their objects: decisions wait for that, until Ended is closed. If it is nil,
-	// they decide by the objects loaded so far.
+	// Ended is closed when the server begins to shut down. If it is not nil, requests wait, instead of being denied,
+	// until RBAC and the Node authorizer have loaded their objects or Ended is closed. If it is nil, these authorizers
+	// decide by the objects loaded so far.
 	Ended <-chan struct{}
 }
 
@@ -128,8 +127,8 @@ func (c Config) complete() Config {
 		accounts := *authentication.ServiceAccounts
 		authentication.ServiceAccounts = &accounts
 	}
-	// Under AlwaysAllow an anonymous client could do everything. So anonymous requests are refused
-	// unless the options allow them explicitly; then upstream's options log a warning.
+	// Under AlwaysAllow an anonymous client could do everything. So anonymous requests are rejected unless the options
+	// allow them explicitly; then upstream's options log a warning.
 	if anonymous := authentication.Anonymous; anonymous != nil && !anonymous.FlagsSet && slices.Contains(authorization.Modes, ModeAlwaysAllow) {
 		anonymous.Allow = false
 	}
@@ -174,8 +173,7 @@ func (a *Auth) release() {
 	_ = a.Run(ended) // it never fails
 }
 
-// Run reloads files that change, until ctx ends. It must be called once, if only with an
-// ended context.
+// Run reloads changed files until ctx ends. It must be called once, even if only with an ended context.
 func (a *Auth) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, ca := range a.followed {

@@ -131,10 +131,9 @@ func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 }
 
 // compose builds the authenticators of config in upstream's order (kubernetes
-// pkg/kubeapiserver/authenticator/config.go): front proxies, certificates, tokens, anonymous. Upstream's
-// constructors build all of them except the one for certificates, which has a cache. A client with an
-// invalid certificate may still authenticate with a token. Without a valid token it is refused: it does
-// not become anonymous.
+// pkg/kubeapiserver/authenticator/config.go): front proxies, certificates, tokens, anonymous. Upstream's constructors
+// build all of them except the one for certificates, which has a cache. A client with an invalid certificate may still
+// authenticate with a token. Without a valid token it is rejected, and does not become anonymous.
 func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config, reviews authenticator.Token) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
 	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
 	proxy, _, _, _, err := proxies.New(ctx)
@@ -192,8 +191,8 @@ func splitTokens(config kubeauthenticator.Config) (local, remote kubeauthenticat
 	return local, remote
 }
 
-// successive tries local and then remote, and returns the same errors as upstream, which has the authenticators of both
-// in one list. Each may be nil.
+// successive tries local and then remote, and returns the same errors as upstream's single list of authenticators. Each
+// may be nil.
 func successive(local, remote authenticator.Request) authenticator.Request {
 	if local == nil || remote == nil {
 		return cmp.Or(local, remote)
@@ -237,20 +236,18 @@ func cachedTokens(next authenticator.Request, success, failure time.Duration) au
 }
 
 const (
-	// certSuccessTTL is how long an accepted client certificate is cached: longer than kubelets pause
-	// between the renewals of their Leases.
+	// certSuccessTTL is how long an accepted client certificate is cached: longer than the interval at which kubelets
+	// renew their Leases.
 	certSuccessTTL = time.Minute
-	// certsRemembered limits the entries of the cache; a connection uses one.
+	// certsRemembered limits the entries of the cache. A connection uses one.
 	certsRemembered = 16 << 10
 )
 
-// certificates authenticates by client certificate and caches the users that it accepts:
-// verifying a chain costs more than the rest of a GET. A connection keeps its parsed
-// certificate, so that the certificate's address identifies it. The cache does not keep it: a client may send
+// certificates authenticates by client certificate and caches accepted users, because verifying a chain costs more than
+// the rest of a GET. The pointer to a connection's parsed certificate is the key. It is weak, because a client may send
 // 256 KiB of certificates on each connection.
 //
-// No entry outlives the certificate, the intermediate ones that came with it, or a change of the CAs. Refusals are
-// not cached.
+// No entry outlives the certificate, its intermediates, or a change of the CAs. Rejections are not cached.
 type certificates struct {
 	verify   authenticator.Request
 	ca       dynamiccertificates.CAContentProvider

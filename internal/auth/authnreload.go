@@ -21,9 +21,8 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
-// reloadInterval is the interval at which a configuration file is read even without an event of
-// the file system. updateTimeout limits how long issuers may take to answer. After that the update
-// fails, and the next check tries it again.
+// reloadInterval is how often a configuration file is read even without a file system event. updateTimeout limits how
+// long issuers may take to respond. After that the update fails, and the next check retries it.
 const (
 	reloadInterval = time.Minute
 	updateTimeout  = time.Minute

@@ -30,8 +30,8 @@ import (
 )
 
 // chain calls upstream's authorizers in the configured order, after the check for system:masters. It replaces
-// kubernetes pkg/kubeapiserver/authorizer/reload.go, which does not expose the single authorizers, so that RBAC's
-// decisions could not be cached.
+// kubernetes pkg/kubeapiserver/authorizer/reload.go, which does not expose the RBAC authorizer, whose decisions are
+// cached here.
 type chain struct {
 	config    *kubeauthorizer.Config
 	reviews   *webhook.WebhookAuthorizer // in place of webhooks; may be nil
@@ -65,7 +65,7 @@ type links struct {
 }
 
 // Authorize implements authorizer.Authorizer. Before the first sync, a request that the objects loaded so far do not
-// allow waits: more objects never allow less. Webhooks are not asked earlier. Health probes do not wait.
+// allow waits, and webhooks are not called. Health probes do not wait.
 func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !c.first.synced() && !isHealthProbe(a) {
 		if decision, reason, err := c.current.Load().local.Authorize(ctx, a); decision == authorizer.DecisionAllow {
@@ -78,8 +78,8 @@ func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authori
 	return c.current.Load().all.Authorize(ctx, a)
 }
 
-// local decides as Authorize does, but fails with ErrRemote where Authorize asks a webhook, and with ErrNotSynced
-// where it waits.
+// local decides as Authorize does, but fails with ErrRemote instead of calling a webhook, and with ErrNotSynced instead
+// of waiting.
 func (c *chain) local(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	synced := c.first.synced()
 	decision, reason, err := c.current.Load().local.Authorize(ctx, a)
@@ -153,7 +153,7 @@ func (c *chain) newPermanent(ctx context.Context, configured authzapi.Authorizer
 		return link{authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, rules), rules}, nil
 	}
 	if string(configured.Type) != modes.ModeRBAC {
-		return c.upstreams(ctx, configured)
+		return c.newUpstream(ctx, configured)
 	}
 	from := c.config.VersionedInformerFactory.Rbac().V1()
 	rules := rbac.New(&rbac.RoleGetter{Lister: from.Roles().Lister()}, &rbac.RoleBindingLister{Lister: from.RoleBindings().Lister()},
@@ -177,7 +177,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	for _, configured := range config.Authorizers {
 		if configured.Type == authzapi.TypeWebhook && !remote {
 			local, remote = append(local, authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				return authorizer.DecisionNoOpinion, "", ErrRemote // in place of a webhook that must not be asked
+				return authorizer.DecisionNoOpinion, "", ErrRemote // instead of a webhook that must not be called
 			})), true
 		}
 		next, ok := c.permanent[configured.Type]
@@ -187,7 +187,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 				return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
 			}
 			var err error
-			if next, err = c.upstreams(ctx, configured); err != nil {
+			if next, err = c.newUpstream(ctx, configured); err != nil {
 				return nil, err
 			}
 		}
@@ -199,9 +199,9 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	return &links{all: union.New(all...), local: union.New(local...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
-// upstreams makes one authorizer by upstream's constructor of chains, which adds another check of
-// system:masters in front.
-func (c *chain) upstreams(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
+// newUpstream makes one authorizer by upstream's constructor of chains, which adds another check for system:masters
+// before it.
+func (c *chain) newUpstream(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	if configured.Type == authzapi.TypeWebhook && c.reviews != nil {
 		return link{authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, c.reviews), c.reviews}, nil
 	}
@@ -243,7 +243,7 @@ func (c *chain) check(ctx context.Context) {
 	metrics.RecordAuthorizationConfigAutomaticReloadSuccess(c.serverID, string(data))
 }
 
-// apply applies a configuration, and reports whether it differs from the former one.
+// apply applies a configuration, and reports whether it differs from the previous one.
 func (c *chain) apply(ctx context.Context, data []byte) (bool, error) {
 	config, err := kubeauthorizer.LoadAndValidateData(data, c.compiler, sets.KeySet(c.permanent))
 	if err != nil || reflect.DeepEqual(config, c.accepted) {

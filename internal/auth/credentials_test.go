@@ -190,7 +190,7 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	expect("two:") // the decision about anonymous requests stays
 }
 
-// TestTokenWebhooksAreAskedOnceInAWhile checks that a webhook authenticates tokens, and its answers are cached.
+// TestTokenWebhooksAreAskedOnceInAWhile checks that a webhook authenticates tokens, and its responses are cached.
 func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -488,8 +488,8 @@ func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
 	}
 }
 
-// TestReviewsThatCannotBeDecoded checks that an answer of a token webhook that is no TokenReview is no refusal:
-// watches continue. Such an answer may be a page of a proxy.
+// TestReviewsThatCannotBeDecoded checks that a response of a token webhook that is no TokenReview is no refusal:
+// watches continue. Such a response may be a page of a proxy.
 func TestReviewsThatCannotBeDecoded(t *testing.T) {
 	type answer struct {
 		code              int

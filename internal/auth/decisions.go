@@ -24,8 +24,8 @@ const (
 // decisions caches RBAC's decisions. For each request RBAC searches all bindings, which costs more
 // than the rest of a GET (B10).
 //
-// A decision is discarded as soon as RBAC could decide otherwise: each change of the stores that RBAC reads is
-// counted while the store is locked, and a lookup reads the count before RBAC reads the stores.
+// A decision is discarded after any change of the stores that RBAC reads. Each change is counted while the store is
+// locked, and a lookup reads the count before RBAC reads the stores.
 //
 // A lookup takes no lock. The hash of a key determines its slot; a new decision overwrites the old one.
 type decisions struct {
@@ -90,19 +90,19 @@ func (d *decisions) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 	if a.GetUser() == nil {
 		return d.next.Authorize(ctx, a)
 	}
-	changes := d.changes.Load() // before RBAC reads what changes
+	changes := d.changes.Load() // before RBAC reads the stores
 	if a.IsResourceRequest() && a.GetName() != "" {
-		if known := d.ask(ctx, renamed{a, d.anyName}, changes); known.decision == authorizer.DecisionAllow {
+		if known := d.decide(ctx, renamed{a, d.anyName}, changes); known.decision == authorizer.DecisionAllow {
 			return known.decision, known.reason, known.err
 		}
 	}
-	known := d.ask(ctx, a, changes)
+	known := d.decide(ctx, a, changes)
 	return known.decision, known.reason, known.err
 }
 
-// ask returns the decision that was cached at this number of changes. If there is none, it asks RBAC and
-// caches the decision.
-func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes uint64) *decided {
+// decide returns the decision that was cached at this number of changes. If there is none, it calls RBAC and caches the
+// decision.
+func (d *decisions) decide(ctx context.Context, a authorizer.Attributes, changes uint64) *decided {
 	var room [flow.KeyRoom]byte
 	key := flow.AppendKey(room[:0], a, a.GetName())
 	slot := &d.slots[maphash.Bytes(d.seed, key)%decisionSlots]

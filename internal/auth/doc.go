@@ -13,18 +13,17 @@
 //   - RuleResolver: lists the rules that apply to a user, for SelfSubjectRulesReview.
 //   - Issuer: signs service-account tokens for TokenRequest.
 //
-// While a server starts, RBAC and the Node authorizer have not loaded their objects yet. With
-// [Config].Ended, a request that is not allowed yet waits until both have, instead of being denied. If the request
-// or the server ends first, the decision fails with [ErrNotSynced], and package httpapi answers 429. Reflectors
-// resume after a 429, but list again after a 403. Health probes do not wait.
+// While a server starts, RBAC and the Node authorizer have not loaded their objects yet. With [Config].Ended, a request
+// that is not allowed yet waits for them, instead of being denied. If the request or the server ends first, the
+// decision fails with [ErrNotSynced], and package httpapi responds with 429. Reflectors resume after a 429, but list
+// again after a 403. Health probes do not wait.
 //
 // [Auth.Follow] maintains the Node authorizer's graph of the objects that each node refers to. It
 // decodes only the fields of pods that the graph needs, and keeps a digest of them.
 //
-// [Auth.Revocation] reports when long-running requests must be authenticated again, and does so without
-// the token cache. It distinguishes a refusal from an error, so that no client loses access because a
-// webhook or provider is unreachable. Decisions that this process can make alone do not wait for
-// webhooks and providers.
+// [Auth.Revocation] reports when long-running requests must be authenticated again, and authenticates them without the
+// token cache. It distinguishes a rejection from an error, so that no client loses access because a webhook or provider
+// is unreachable. Local decisions do not wait for webhooks and providers.
 //
 // [LoadAudit] loads kube-apiserver's audit policy and backends. Package httpapi makes the events.
 //
@@ -34,9 +33,8 @@
 //
 // # Goroutines
 //
-// [Audit.Run] runs the audit backend. [Auth.Run] follows CA and
-// configuration files until its context ends. If a file becomes invalid, the last valid content stays
-// in force. Load starts the goroutines of upstream's reloaders, so Run must be called, at least with an
-// ended context. The goroutines that ask OpenID providers and an external signer end with Load's
-// context. [Auth.Follow] has a goroutine for each kind that the Node authorizer reads.
+// [Audit.Run] runs the audit backend. [Auth.Run] follows CA and configuration files until its context ends. If a file
+// becomes invalid, the last valid content stays in force. Load starts the goroutines of upstream's reloaders, so Run
+// must be called, at least with an ended context. The goroutines that call OpenID providers and an external signer end
+// with Load's context. [Auth.Follow] has a goroutine for each kind that the Node authorizer reads.
 package auth

@@ -27,7 +27,7 @@ func (f *firstSync) add(load <-chan struct{}) {
 	}
 }
 
-// synced reports whether everything is loaded. From then on it costs one atomic load.
+// synced reports whether everything is loaded. After that it costs one atomic load.
 func (f *firstSync) synced() bool {
 	if f.done.Load() {
 		return true

@@ -50,7 +50,7 @@ func secret(name string, groups ...string) authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get", Namespace: "x", Name: "s", APIVersion: "v1", Resource: "secrets", ResourceRequest: true}
 }
 
-// verdict is the answer of an authorizer, and the time that it took.
+// verdict is the response of an authorizer, and the time that it took.
 type verdict struct {
 	decision authorizer.Decision
 	err      error

@@ -83,8 +83,8 @@ func (a *Auth) WaitNodes(ctx context.Context) error {
 	}
 }
 
-// SkipNodeSync ends the Node authorizer's wait for its first sync: from then on it decides by the graph
-// as it is. The informer of a resource that is not served never syncs.
+// SkipNodeSync ends the Node authorizer's wait for its first sync, because the informer of a resource that is not
+// served never syncs.
 func (a *Auth) SkipNodeSync() {
 	if a.graph != nil {
 		a.graph.stopWaiting()
@@ -281,9 +281,9 @@ type informed struct {
 	synced   clientcache.InformerSynced
 }
 
-// inform adds the objects of informer to the graph and removes them. With updates, it adds changed
-// objects again. The informer keeps what trim leaves of its objects. on returns the only node that may
-// be allowed less when an object changes, or "" if it may be any node.
+// inform adds the objects of informer to the graph and removes them. With updates, it adds changed objects again. trim
+// drops fields that the informer need not keep. on returns the only node that may lose access when an object changes,
+// or "" if it may be any node.
 func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T), on func(T) string) informed {
 	handler := clientcache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { add(o.(T)) },
@@ -314,10 +314,9 @@ func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func
 	return informed{informer, registered.HasSynced}
 }
 
-// losses counts changes after which nodes may be allowed less than before. When a pod is deleted, only
-// the node that it is on may lose access. Large clusters delete pods every second, and each node
-// watches many objects that its pods need. Authorizing the watches of all nodes each time was a quarter
-// of a server's work.
+// losses counts changes after which nodes may lose access. When a pod is deleted, only its node may lose access. Large
+// clusters delete pods every second, and each node watches many objects that its pods need. Authorizing the watches of
+// all nodes each time was a quarter of a server's work.
 //
 // Nodes whose names have the same hash share a count, so that reading it needs neither a lock nor the
 // names of nodes. Such nodes are authorized again more often than necessary.
@@ -343,8 +342,8 @@ func (l *losses) of(name string) *atomic.Uint64 {
 	return &l.nodes[maphash.String(l.seed, name)%uint64(len(l.nodes))]
 }
 
-// node returns the number of changes that may concern who, if who is a node.
-func (l *losses) node(who user.Info) uint64 {
+// node returns the number of changes that may concern u, if u is a node.
+func (l *losses) node(u user.Info) uint64 {
 	const prefix = "system:node:" // kubernetes pkg/auth/nodeidentifier/default.go
-	return l.any.Load() + l.of(strings.TrimPrefix(who.GetName(), prefix)).Load()
+	return l.any.Load() + l.of(strings.TrimPrefix(u.GetName(), prefix)).Load()
 }

@@ -16,7 +16,7 @@ type mask [maxField + 1]*mask
 const maxField = 39
 
 // newPodMask returns the mask of the fields of a pod that node.Graph.AddPod reads: its node, and the names of the
-// objects that it refers to. They are less than a tenth of most pods.
+// objects that it refers to.
 func newPodMask() (pod, whole *mask) {
 	whole = new(mask)
 	variable := &mask{3: whole}                // EnvVar: valueFrom

@@ -28,8 +28,8 @@ type Revocation struct {
 	// Authenticator authenticates a request again, without the cache of tokens. An error means
 	// that it cannot decide at the moment. It may change the request's header.
 	Authenticator authenticator.Request
-	// LocalAuthenticator and LocalAuthorizer decide within this process. They fail with [ErrRemote]
-	// if a provider or webhook must be asked, and are nil if there is none.
+	// LocalAuthenticator and LocalAuthorizer decide within this process. They fail with [ErrRemote] if a provider or
+	// webhook must be called, and are nil if there is none.
 	LocalAuthenticator authenticator.Request
 	LocalAuthorizer    authorizer.Authorizer
 	// Dependencies returns the dependencies of an accepted request: when they change, Authenticator must be called
@@ -37,13 +37,13 @@ type Revocation struct {
 	Dependencies func(*http.Request) Dependencies
 	// Generation changes when all requests must be authenticated again.
 	Generation func() uint64
-	// AuthorizerChanges counts changes after which the authorizer may decide otherwise. all counts
-	// changes that may concern any user, nodes those that concern nodes and single objects.
-	// NodeChanges counts the latter for one node. It grows before nodes does.
+	// AuthorizerChanges counts changes after which the authorizer may decide differently. all counts changes that may
+	// concern any user, nodes those that concern nodes and single objects. NodeChanges counts the latter for one node,
+	// before nodes does.
 	AuthorizerChanges func() (all, nodes uint64)
 	NodeChanges       func(user.Info) uint64
-	// Remote reports whether the authorizer asks a webhook. Its changes are not known, so it must
-	// be asked again at intervals.
+	// Remote reports whether the authorizer calls a webhook. Its changes are unknown, so it must be called again
+	// periodically.
 	Remote func() bool
 }
 
@@ -52,11 +52,11 @@ type Revocation struct {
 type Dependencies struct {
 	// Expires is when the credential expires; zero is never.
 	Expires time.Time
-	// Ends says that the credential is refused after Expires, without authenticating it again.
+	// Ends says that the credential is invalid after Expires, without authenticating it again.
 	Ends bool
 	// Objects are the objects that the token is bound to.
 	Objects []ObjectName
-	// Remote says that a provider or a webhook decides, too. Its changes are not known.
+	// Remote says that a provider or a webhook decides, too. Its changes are unknown.
 	Remote bool
 }
 
@@ -66,7 +66,7 @@ type ObjectName struct {
 	Namespace, Name string
 }
 
-// ErrRemote says that a provider or a webhook must be asked, which may take long.
+// ErrRemote says that a provider or a webhook must be called, which may take long.
 var ErrRemote = errors.New("auth: a provider or webhook must be called")
 
 // Revocation returns the Revocation of a.
@@ -77,8 +77,8 @@ func (a *Auth) Revocation() *Revocation {
 	}
 }
 
-// reauthenticator authenticates as Authenticator does, but without the cache of tokens, and
-// distinguishes a refusal from an error. It is immutable.
+// reauthenticator authenticates as Authenticator does, but without the cache of tokens, and distinguishes a rejection
+// from an error. It is immutable.
 type reauthenticator struct {
 	trusted   []authenticator.Request // front proxies and certificates
 	local     authenticator.Request   // by tokens that this process verifies; may be nil
@@ -87,7 +87,7 @@ type reauthenticator struct {
 	issuers   []string                // of service accounts
 }
 
-// localReauthenticator is a reauthenticator that asks no providers and webhooks.
+// localReauthenticator is a reauthenticator that calls no providers and webhooks.
 type localReauthenticator struct{ *reauthenticator }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -102,8 +102,7 @@ func (r *reauthenticator) AuthenticateRequest(req *http.Request) (*authenticator
 	return r.authenticate(req, r.remote)
 }
 
-// authenticate asks remote about tokens that local does not accept, unless a has no remote
-// authenticator.
+// authenticate tries remote for tokens that local does not accept, unless there is no remote authenticator.
 func (r *reauthenticator) authenticate(req *http.Request, remote authenticator.Request) (*authenticator.Response, bool, error) {
 	token, lookupFailed := bearer(req), new(atomic.Bool)
 	req = req.WithContext(context.WithValue(req.Context(), lookupFailedKey{}, lookupFailed))
@@ -141,36 +140,34 @@ func (r *reauthenticator) authenticate(req *http.Request, remote authenticator.R
 	return r.anonymous.AuthenticateRequest(req)
 }
 
-// refuses reports whether err of a remote authenticator refuses the token. Otherwise that
-// authenticator could not decide. The local authenticator has refused a token of this server's own
-// issuers already.
+// refuses reports whether err of a remote authenticator rejects the token. Otherwise that authenticator could not
+// decide. A token of this server's own issuers was already rejected by the local authenticator.
 func (r *reauthenticator) refuses(ctx context.Context, err error, token string) bool {
 	if errors.Is(err, ErrRemote) || ctx.Err() != nil {
 		return false
 	}
-	return r.claims(token).local(r.issuers) || !unanswered(err)
+	return r.claims(token).local(r.issuers) || !isUndecided(err)
 }
 
-// unanswered reports whether err, or one of several errors, says that a provider or webhook could not be asked. An
-// answer that is no TokenReview, such as a page of a proxy, counts too. Most of these errors have no type. Every other
-// error is a refusal: a webhook may give a reason.
-func unanswered(err error) bool {
+// isUndecided reports whether err, or one of several errors, says that a provider or webhook could not be reached, or
+// has returned something other than a TokenReview, such as a page of a proxy. Most of these errors have no type. Every
+// other error is a rejection, for which a webhook may give a reason.
+func isUndecided(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
-		return slices.ContainsFunc(all.Errors(), unanswered)
+		return slices.ContainsFunc(all.Errors(), isUndecided)
 	}
 	text := err.Error()
 	if strings.HasPrefix(text, "oidc: ") {
-		return slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
+		return slices.ContainsFunc(unreachableProviderErrors, func(part string) bool { return strings.Contains(text, part) })
 	}
 	var field *json.UnmarshalTypeError
 	return IsUnreachable(err) || errors.Is(err, io.ErrUnexpectedEOF) || runtime.IsNotRegisteredError(err) || errors.As(err, &field) ||
-		slices.ContainsFunc(noReview, func(begin string) bool { return strings.HasPrefix(text, begin) })
+		slices.ContainsFunc(notReviewErrors, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
 // IsUnreachable reports whether err, from an authenticator or authorizer, means that a webhook could not be reached.
-// Every other error is a decision: a TokenReview, for example, may give the reason of a refusal. A review that the
-// webhook rejects for its content is a decision, too: otherwise a client could pretend that the webhook is
-// unreachable.
+// Every other error is a decision: a TokenReview, for example, may have the reason of a rejection. So is an error of
+// the webhook about the content of a review, because clients control that content.
 func IsUnreachable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
 		return slices.ContainsFunc(all.Errors(), IsUnreachable)
@@ -184,8 +181,8 @@ func IsUnreachable(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// FailedConditions reports whether err of an authorizer says only that match conditions of webhooks failed.
-// They fail each time, so that the webhooks never have an opinion about the request.
+// FailedConditions reports whether err of an authorizer says only that match conditions of webhooks failed. They fail
+// each time, so the webhooks never have an opinion on the request.
 func FailedConditions(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
 		return !slices.ContainsFunc(all.Errors(), func(one error) bool { return !FailedConditions(one) })
@@ -196,22 +193,23 @@ func FailedConditions(err error) bool {
 // failedCondition begins upstream's error for a match condition: apiserver pkg/authorization/cel.
 const failedCondition = "cel evaluation error: "
 
-// refusedToken is the text of upstream's error for a token that all authenticators have
-// refused: apiserver pkg/authentication/request/bearertoken and websocket.
+// refusedToken is the text of upstream's error for a token that all authenticators have rejected: apiserver
+// pkg/authentication/request/bearertoken and websocket.
 const refusedToken = "invalid bearer token"
 
-// noReview are the beginnings of errors without a type for an answer that is no TokenReview, or ends early: client-go
-// rest/request.go, and apimachinery below it. JSON without a kind is taken for a TokenReview that refuses.
-var noReview = []string{
+// notReviewErrors are the beginnings of untyped errors for a response that is not a TokenReview, or is truncated:
+// client-go rest/request.go, and apimachinery. JSON without a kind counts as a TokenReview that rejects.
+var notReviewErrors = []string{
 	"0-length response with status code: ", "couldn't get version/kind; ", "converting (v", "unexpected error when reading response body",
 	"stream error when reading response body",
 }
 
-// silentProvider are parts of upstream's errors for a token whose provider could not be
-// reached: apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.
-var silentProvider = []string{"oidc: authenticator not initialized", "fetching keys", "oidc: could not expand distributed claims"}
+// unreachableProviderErrors are parts of upstream's errors for a token whose provider could not be reached: apiserver
+// plugin/pkg/authenticator/token/oidc, and go-oidc.
+var unreachableProviderErrors = []string{"oidc: authenticator not initialized", "fetching keys", "oidc: could not expand distributed claims"}
 
-// ErrLookup says that an object that a credential depends on could not be read: the credential is not refused.
+// ErrLookup says that an object that a credential depends on could not be read, so it is unknown whether the credential
+// is valid.
 var ErrLookup = errors.New("auth: an object cannot be read now")
 
 // lookupError is an ErrLookup that wraps the reason and has its text.
@@ -227,8 +225,7 @@ func (e lookupError) Unwrap() error { return e.error }
 // upstream's authenticators do not return the errors of lookups.
 type lookupFailedKey struct{}
 
-// lookedUp returns the result of a lookup. That the object does not exist is a result; any
-// other error becomes a lookupError.
+// lookedUp returns the result of a lookup. An error other than NotFound becomes a lookupError.
 func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
 	if err == nil || apierrors.IsNotFound(err) {
 		return object, err
@@ -280,7 +277,7 @@ type boundName struct {
 	Name string `json:"name"`
 }
 
-// claims reads the claims of a token. A token that is no JSON web token has none.
+// claims reads the claims of a token, if it is a JSON web token.
 func (r *reauthenticator) claims(token string) *claims {
 	c := new(claims)
 	parts := strings.Split(token, ".")
@@ -294,7 +291,8 @@ func (r *reauthenticator) claims(token string) *claims {
 	return c
 }
 
-// local reports whether this server alone decides on the token. A server without issuers, as a relay, verifies no tokens.
+// local reports whether only this server verifies the token. A server without issuers, such as a relay, verifies no
+// tokens.
 func (c *claims) local(issuers []string) bool {
 	return len(issuers) > 0 && c.Issuer == serviceaccount.LegacyIssuer || c.Issuer != "" && slices.Contains(issuers, c.Issuer)
 }
@@ -335,7 +333,7 @@ func bearer(req *http.Request) string {
 	for _, header := range req.Header["Sec-Websocket-Protocol"] {
 		for protocol := range strings.SplitSeq(header, ",") {
 			if encoded, ok := strings.CutPrefix(strings.TrimSpace(protocol), prefix); ok {
-				decoded, _ := base64.RawURLEncoding.DecodeString(encoded) // a malformed one is refused as a token
+				decoded, _ := base64.RawURLEncoding.DecodeString(encoded) // a malformed one is rejected as a token
 				return string(decoded)
 			}
 		}

@@ -50,8 +50,8 @@ func (a *Auth) completeServiceAccounts(ctx context.Context, c *Config) error {
 // getter looks up the objects that a token is bound to. Informers would hold a second copy of every pod
 // and secret.
 //
-// A token's objects are usually older than the token. So getter first reads the cache as it is, and
-// makes a consistent read only if the object is not there. Kubernetes does the same with its listers
+// A token's objects are usually older than the token. So getter first reads from the cache, and does a consistent read
+// only if the cache lacks the object. Kubernetes does the same with its listers
 // (pkg/controller/serviceaccount/tokengetter.go).
 type getter struct{ core typedcorev1.CoreV1Interface }
 
@@ -100,7 +100,7 @@ func (bootstrapSecrets) List(labels.Selector) ([]*corev1.Secret, error) {
 }
 
 // OpenIDPaths lists the paths of the services that Auth.OpenID adds. A path that ends in "/" includes all paths below
-// it. There are no documents below it: upstream's router refuses these requests.
+// it, which upstream's router rejects.
 func OpenIDPaths() []string {
 	config, keys := serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath
 	return []string{config, config + "/", keys, keys + "/"}
