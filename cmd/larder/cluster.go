@@ -52,8 +52,8 @@ func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
 		"Directory of kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, the go command builds them once for each user.")
 }
 
-// prepare makes config run the cluster's other programs when the server is ready. If --programs is not set, the missing
-// programs are then built, which takes minutes.
+// prepare makes config run the cluster's other programs when the server is ready. Without --programs, missing programs
+// are then built, which takes minutes.
 func (c *clusterOptions) prepare(config *server.Config) error {
 	switch {
 	case config.DataDir == "":

@@ -13,7 +13,7 @@ import (
 type options struct {
 	config   server.Config
 	quiet    bool
-	scratch  bool // without a data directory, use a temporary one for certificates and keys
+	scratch  bool // use a temporary directory for certificates and keys if there is no data directory
 	version  versionFlag
 	sections cliflag.NamedFlagSets
 
@@ -79,8 +79,8 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 // set. With an external etcd, there is no data directory unless --data-dir names one.
 func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
-	if strings.HasPrefix(o.version.asked, "v") {
-		config.GitVersion = o.version.asked
+	if strings.HasPrefix(o.version.requested, "v") {
+		config.GitVersion = o.version.requested
 	}
 	if len(config.Etcd.StorageConfig.Transport.ServerList) > 0 && !changed("data-dir") {
 		config.DataDir, config.Scratch = "", o.scratch

@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// setsLogFlags reports whether any logging flag was set. If so, the log is like kube-apiserver's. Otherwise
-// silence shortens it.
+// setsLogFlags reports whether any logging flag was set. If so, the log is kube-apiserver's. Otherwise silence shortens
+// it.
 func setsLogFlags(fs *pflag.FlagSet) bool {
 	return changed(fs, func(all *pflag.FlagSet) { logsapi.AddFlags(logsapi.NewLoggingConfiguration(), all) })
 }

@@ -11,11 +11,10 @@ import (
 // monitorSlack is by how many nanoseconds Linux may delay the Go runtime's monitor thread. The default is 50 µs.
 const monitorSlack = "1000000"
 
-// slowMonitor lets Linux wake the Go runtime's monitor thread less often. Each time an idle process gets work, this
-// thread begins to sleep 20 µs at a time, and doubles that only after 50 rounds. The default slack makes 20 µs 70. A
-// server whose work comes in short bursts repeats the 50 rounds all the time (N1). The monitor also starts further
-// threads when a system call outlasts a round. The slack delays what the monitor does for goroutines that block in a
-// system call or run for more than ten milliseconds. Threads that the monitor starts inherit the slack, so their
+// slowMonitor raises the timer slack of the Go runtime's monitor thread, so that Linux wakes it less often. After an
+// idle process gets work, this thread sleeps for 20 µs at a time, and longer only after 50 rounds. A server with short
+// bursts of work repeats these rounds all the time (N1). The slack delays the preemption of goroutines that run for
+// more than ten milliseconds or block in a system call. Threads that the monitor starts inherit the slack, so their
 // timers may also be late.
 //
 // Without CAP_SYS_NICE, or without Linux, slowMonitor changes nothing.

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// consistentFrom is the number of objects from which a list costs the upstream more than a proof that the cache is
-// current. A proof takes more than a second.
+// consistentFrom is the minimum number of objects of lists for which a proof that the cache is current costs the
+// upstream less than the list. A proof takes more than a second.
 const consistentFrom = 1000
 
 func newRelay() *cobra.Command {

@@ -97,7 +97,7 @@ func serverCommand(o *options, cmd *cobra.Command) *cobra.Command {
 }
 
 func serve(cmd *cobra.Command, o *options) error {
-	if o.version.asked != "" && o.version.print(cmd.OutOrStdout()) {
+	if o.version.requested != "" && o.version.print(cmd.OutOrStdout()) {
 		return nil
 	}
 	up := o.config.ServerRunOptions
@@ -170,8 +170,8 @@ func limitMemory() {
 	}
 }
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal calls quit, because its
-// default action does not end the first process of a container.
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal calls quit, because the
+// kernel ignores it in the first process of a container.
 func untilSignal(quit func()) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)

@@ -84,8 +84,8 @@ func (t *top) run(cmd *cobra.Command) error {
 	}
 }
 
-// ask requests up to rows rows from the server; 0 means all.
-func (t *top) ask(ctx context.Context, rows int) (*costs.Report, error) {
+// request requests up to rows rows from the server; 0 means all.
+func (t *top) request(ctx context.Context, rows int) (*costs.Report, error) {
 	var d costs.Report
 	query := map[string]string{"by": t.query.by, "sort": t.query.sort, "window": t.query.window, "limit": strconv.Itoa(rows)}
 	err := t.of.request(ctx, http.MethodGet, costs.Path, query, &d)
@@ -94,7 +94,7 @@ func (t *top) ask(ctx context.Context, rows int) (*costs.Report, error) {
 
 // print prints the server's current costs.
 func (t *top) print(ctx context.Context, out io.Writer, further bool) error {
-	d, err := t.ask(ctx, 0)
+	d, err := t.request(ctx, 0)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil
@@ -148,7 +148,7 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 		case <-resized:
 		case <-due.C:
 			_, height := size(screen)
-			asked, err := t.ask(ctx, max(height, 1))
+			asked, err := t.request(ctx, max(height, 1))
 			switch {
 			case err != nil && ctx.Err() != nil:
 				return nil

@@ -43,15 +43,15 @@ func (o *options) addGlobal(fs *pflag.FlagSet) {
 }
 
 // versionFlag is the flag value of --version, like that of component-base version/verflag.
-type versionFlag struct{ asked string }
+type versionFlag struct{ requested string }
 
 const versionRaw = "raw"
 
 func (v *versionFlag) String() string {
-	if v.asked == "" {
+	if v.requested == "" {
 		return "false"
 	}
-	return v.asked
+	return v.requested
 }
 
 // Set accepts a boolean, "raw", or a version, which may differ from the build's only after the patch level.
@@ -72,13 +72,13 @@ func (v *versionFlag) Set(value string) error {
 	default:
 		return fmt.Errorf("%q is neither a boolean, %q nor a version", value, versionRaw)
 	}
-	v.asked = value
+	v.requested = value
 	return nil
 }
 
 // print prints the version if --version was given, and reports whether it was.
 func (v *versionFlag) print(w io.Writer) bool {
-	switch v.asked {
+	switch v.requested {
 	case versionRaw:
 		fmt.Fprintf(w, "%#v\n", server.Version())
 	case "true":
