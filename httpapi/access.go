@@ -35,9 +35,9 @@ type authentication struct {
 	relayed       bool // the upstream of a relay authenticates
 }
 
-// authenticate sets the request's user. If that fails, it answers the request and returns false.
+// authenticate sets the request's user. If that fails, it rejects the request and returns false.
 func (a *authentication) authenticate(x *apiCall) bool {
-	switch err := a.identity.Authenticate(&x.Call, x.foreign); {
+	switch err := a.identity.Authenticate(&x.Call, x.otherCredentials); {
 	case err == nil:
 		closeAnonymous(x)
 		return true
@@ -53,8 +53,7 @@ func (a *authentication) authenticate(x *apiCall) bool {
 	return false
 }
 
-// closeAnonymous makes an anonymous or unauthenticated client leave its HTTP/2 connection after the
-// request, so that it cannot send more than over HTTP/1.1 (apiserver
+// closeAnonymous closes the HTTP/2 connection of an anonymous or unauthenticated client after the request (apiserver
 // pkg/endpoints/filters/authentication.go).
 func closeAnonymous(x *apiCall) {
 	known := x.User != nil && x.User.GetName() != user.Anonymous && !slices.Contains(x.User.GetGroups(), user.AllUnauthenticated)
@@ -63,7 +62,7 @@ func closeAnonymous(x *apiCall) {
 	}
 }
 
-// unauthorized answers a client that was not authenticated with err.
+// unauthorized rejects the request of an unauthenticated client with err.
 func (a *authentication) unauthorized(x *apiCall, err error) {
 	if x.Audit != nil {
 		a.auditor.refuse(x, attempted(x))
@@ -72,8 +71,7 @@ func (a *authentication) unauthorized(x *apiCall, err error) {
 	x.Fail(err)
 }
 
-// impersonate replaces the user with the impersonated one if the sender may do so. Otherwise it answers the
-// request.
+// impersonate replaces the user with the impersonated one if that is allowed. Otherwise it rejects the request.
 func (a *authentication) impersonate(x *apiCall) bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true
@@ -84,7 +82,7 @@ func (a *authentication) impersonate(x *apiCall) bool {
 	}
 	began := time.Now()
 	w := nethttp.NewRecorder()
-	bound, cancel := x.Prepared()
+	bound, cancel := x.PrepareContext()
 	defer cancel()
 	ctx := exchange.Context(x.Audit.Context(bound), x.RequestInfo(), x.User, x.Received)
 	asked := time.Now()
@@ -122,7 +120,7 @@ func lineUser(u user.Info) string {
 	return name
 }
 
-// authorization asks the authorizer about each request.
+// authorization authorizes requests.
 type authorization struct {
 	authorizer authorizer.Authorizer // nil allows everything
 	access     *apimetrics.Access    // counts decisions
@@ -131,7 +129,7 @@ type authorization struct {
 	shell      bool // the status page is served: its HTML, which has no data, needs no authorization
 }
 
-// authorize reports whether the user may send the request; if not, it answers the request. Routing reads the same
+// authorize reports whether the user may send the request. If not, it rejects the request. Routing reads the same
 // Request value.
 func (a *authorization) authorize(x *apiCall) bool {
 	if a.authorizer == nil || x.Carrier.Internal() || a.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
@@ -139,9 +137,9 @@ func (a *authorization) authorize(x *apiCall) bool {
 		return true
 	}
 	attributes := x.attributes()
-	ctx, cancel := x.Prepared()
+	ctx, cancel := x.PrepareContext()
 	defer cancel()
-	decision, reason, err := a.ask(ctx, x, attributes)
+	decision, reason, err := a.decide(ctx, x, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return true
@@ -160,14 +158,14 @@ func (a *authorization) authorize(x *apiCall) bool {
 	return false
 }
 
-// unsynced returns the error for a request whose authorization data was not loaded in time. Clients retry the
-// request, and resume a watch at their revision.
+// unsynced returns the error for a request whose authorization data was not loaded in time. Clients retry the request
+// or resume their watch.
 func unsynced() error {
 	return apierrors.NewTooManyRequests("the server has not loaded its authorization data yet, please try again later", 1)
 }
 
-// ask asks the authorizer, and records and counts its answer.
-func (a *authorization) ask(ctx context.Context, x *apiCall, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+// decide calls the authorizer, and records and counts its decision.
+func (a *authorization) decide(ctx context.Context, x *apiCall, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	asked := time.Now()
 	decision, reason, err := a.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)

@@ -33,7 +33,7 @@ func (a *auditor) begin(x *apiCall) {
 	}
 }
 
-// evaluate asks the audit policy how much of the request is recorded. If nothing is, it drops the record.
+// evaluate applies the audit policy. If it records nothing of the request, evaluate drops the record.
 func (a *auditor) evaluate(x *apiCall) {
 	attributes := x.attributes()
 	rule := a.policy.EvaluatePolicyRule(attributes)
@@ -59,7 +59,7 @@ func (a *auditor) receive(x *apiCall) bool {
 	return false
 }
 
-// refuse records a request that is refused before its client is authenticated.
+// refuse records a request that is rejected before its client is authenticated.
 func (a *auditor) refuse(x *apiCall, reason string) {
 	if x.Audit == nil {
 		return
@@ -69,14 +69,14 @@ func (a *auditor) refuse(x *apiCall, reason string) {
 	}
 }
 
-// reject answers a request with err before its client is authenticated, and returns false.
+// reject rejects a request with err before its client is authenticated, and returns false.
 func (a *auditor) reject(x *apiCall, err error) bool {
 	a.refuse(x, err.Error())
 	x.Fail(err)
 	return false
 }
 
-// timedOut answers a request that was not authorized before its deadline.
+// timedOut rejects a request that was not authorized before its deadline.
 func (a *auditor) timedOut(x *apiCall) {
 	if x.User == nil {
 		a.refuse(x, attempted(x))
@@ -84,7 +84,7 @@ func (a *auditor) timedOut(x *apiCall) {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// attempted lists the kinds of credentials of a request that were all rejected.
+// attempted lists the kinds of credentials of a request, all of which were rejected.
 func attempted(x *apiCall) string {
 	req := x.HTTP()
 	var methods []string

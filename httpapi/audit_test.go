@@ -341,7 +341,7 @@ func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
 	return strings.Join(out, ", ")
 }
 
-// TestFailuresAreRecordedAsUpstreamDoes checks the records of requests that end otherwise than with the answer of a
+// TestFailuresAreRecordedAsUpstreamDoes checks the records of requests that end otherwise than with the response of a
 // handler.
 func TestFailuresAreRecordedAsUpstreamDoes(t *testing.T) {
 	all := newEvents()

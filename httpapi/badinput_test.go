@@ -286,7 +286,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// check compares an answer with the expected one.
+// check compares a response with the expected one.
 func (b *bad) check(t *testing.T, a answer) {
 	t.Helper()
 	if a.code != b.code {

@@ -231,7 +231,7 @@ func TestLateBodies(t *testing.T) {
 			t.Errorf("%v %v", resp, err)
 		}
 		if took := time.Since(start); took != 50*time.Millisecond {
-			t.Errorf("answered after %v", took)
+			t.Errorf("responded after %v", took)
 		}
 		if err := <-ended; !errors.Is(err, http.ErrBodyReadAfterClose) {
 			t.Errorf("the handler read: %v", err)
@@ -278,7 +278,7 @@ func TestRefusedRequestsHoldNoSeat(t *testing.T) {
 	}
 }
 
-// TestOversizedBodiesAreAnswered checks that a client that is still sending a body beyond the limit reads the answer
+// TestOversizedBodiesAreAnswered checks that a client that is still sending a body beyond the limit reads the response
 // 413.
 func TestOversizedBodiesAreAnswered(t *testing.T) {
 	_, server := newLarder(t)

@@ -18,15 +18,15 @@ import (
 type apiCall struct {
 	nethttp.Call
 
-	impersonates bool // the request impersonates another user
-	foreign      bool // the request may have credentials outside the Authorization header
-	uncached     bool // the request goes through to the upstream of a relay, which authorizes it
-	attrs        authorizer.AttributesRecord
-	reading      reads.Read
-	counted      bool       // the shutdown waits for the request
-	span         trace.Span // nil: the request is not traced
+	impersonates     bool // the request impersonates another user
+	otherCredentials bool // the request may have credentials outside the Authorization header
+	uncached         bool // the request is proxied to the upstream of a relay, which authorizes it
+	attrs            authorizer.AttributesRecord
+	reading          reads.Read
+	counted          bool       // shutdown waits for the request
+	span             trace.Span // nil: the request is not traced
 
-	audited, impersonated time.Duration // how long these filters took, if they did anything
+	audited, impersonated time.Duration // durations of these filters
 }
 
 // attributes returns the request's attributes, for flow control and the authorizer. They are valid as long as a.

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
-// chain takes requests through authentication, audit, impersonation, flow control and
-// authorization to the router. Each part answers the requests that it refuses.
+// chain passes requests through authentication, audit, impersonation, flow control and authorization to the router.
+// Each part responds to the requests that it rejects.
 type chain struct {
 	handlers *nethttp.Handlers
 	base     context.Context // ends with the server
@@ -53,8 +53,8 @@ func (c *chain) run(x *apiCall) {
 	defer c.tracer.end(x)
 	parsed := false
 	defer func() {
-		if parsed { // otherwise any client that can connect could fill the list of failures
-			c.noteFailure(x)
+		if parsed { // so that unauthenticated clients cannot fill the list of failures
+			c.recordFailure(x)
 		}
 	}()
 	defer logLine(x)
@@ -65,7 +65,7 @@ func (c *chain) run(x *apiCall) {
 	}
 }
 
-// logLine logs an answered request, unless its handler does.
+// logLine logs a request after its response, unless its handler does.
 func logLine(x *apiCall) {
 	line := x.Line()
 	if line != nil && !x.Seated.IsZero() && x.StatusCode() != http.StatusGatewayTimeout {
@@ -78,7 +78,7 @@ func logLine(x *apiCall) {
 	line.Write(x.StatusCode(), x.Bytes)
 }
 
-// recoverPanic recovers from a panic while x is served, and answers the request.
+// recoverPanic recovers from a panic while x is served, and sends the response.
 func recoverPanic(x *apiCall) {
 	p := recover()
 	if p == nil {
@@ -102,12 +102,12 @@ func (c *chain) pass(x *apiCall) {
 		c.tracer.begin(x)
 		c.admit(x)
 	}
-	c.findAccount(x) // if the request was refused
+	c.findAccount(x) // if the request was rejected
 	x.EndAudit()
 	x.ReleaseSeat()
 }
 
-// admit passes an authenticated request to the router, or counts the filter that refused it.
+// admit passes an authenticated request to the router, or counts the filter that rejected it.
 func (c *chain) admit(x *apiCall) {
 	x.Enter("audit")
 	if !c.auditor.receive(x) {
@@ -130,12 +130,12 @@ func (c *chain) admit(x *apiCall) {
 	}
 }
 
-// maxFreeUndecided limits the requests that need no seat and are being authorized. An authorization webhook may be slow,
-// and only the seats limit the calls to it.
+// maxFreeUndecided limits requests without a seat that are being authorized, because otherwise only seats limit the
+// calls to a slow authorization webhook.
 const maxFreeUndecided = 256
 
-// allow takes x through flow control and authorization. through says that x goes through to the upstream of a relay,
-// which authorizes it; otherwise ok says that x may be served.
+// allow passes x through flow control and authorization. through says that x must be proxied to the upstream of a
+// relay, which authorizes it; otherwise ok says that x may be served.
 func (c *chain) allow(x *apiCall) (through, ok bool) {
 	if c.concurrency.flow != nil {
 		x.Enter("priorityandfairness")

@@ -17,7 +17,7 @@ import (
 type concurrency struct {
 	flow                    *flow.Control // nil: maxReading and maxMutating apply instead
 	inflight                *exchange.InFlight
-	maxReading, maxMutating int           // 0 sets no bound
+	maxReading, maxMutating int           // 0 means no limit
 	timeout                 time.Duration // of requests without a deadline
 }
 
@@ -30,8 +30,8 @@ func (c *concurrency) gaugeOf(x *apiCall) (*flow.Gauge, int) {
 	return &c.inflight.Mutating, c.maxMutating
 }
 
-// acquire waits until the request may be served, or refuses it: apiserver
-// pkg/server/filters, priority-and-fairness.go and maxinflight.go. A free request takes no seat of flow control.
+// acquire waits until the request may be served, or rejects it: apiserver pkg/server/filters, priority-and-fairness.go
+// and maxinflight.go. A free request takes no seat of flow control.
 func (c *concurrency) acquire(x *apiCall, free bool) bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
@@ -54,7 +54,7 @@ const (
 func (c *concurrency) acquireFromFlow(x *apiCall, free bool) bool {
 	class, ok := c.flow.Acquire(x.Audit.Context(x.Base()), x.attributes(), &x.Request, free, c.queueDeadline(x), &x.Seat.Flow)
 	if !ok || x.Seat.Flow.Queued() {
-		x.Waited = time.Since(x.Received) // the time before is negligible
+		x.Waited = time.Since(x.Received) // includes negligible work
 	}
 	x.Set(levelHeader, class.LevelUID)
 	x.Set(schemaHeader, class.SchemaUID)
@@ -85,8 +85,7 @@ func (c *concurrency) logClass(x *apiCall, class *flow.Class) {
 // noWait is the shortest wait for a seat that is recorded: the smallest bucket of upstream's metric.
 const noWait = 100 * time.Microsecond
 
-// acquireByCount refuses the request if the limit of its kind is reached. It never refuses the
-// super-user.
+// acquireByCount rejects the request if the limit of its kind is reached. It never rejects the super-user.
 func (c *concurrency) acquireByCount(x *apiCall) bool {
 	counts, most := c.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {

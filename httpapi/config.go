@@ -70,28 +70,26 @@ type Config struct {
 
 // Access configures authentication, authorization and audit.
 type Access struct {
-	// Authenticator authenticates requests; nil makes every client the super-user, for
-	// tests. It may read the client's certificate and the headers Authorization,
-	// Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
-	// the ones in RequestHeader. Its answer is reused on the same connection for a second, unless
-	// Generation, which may be nil, changes. With AnonymousByPath a request without
-	// credentials is authenticated each time. Audiences are the accepted audiences of tokens.
+	// Authenticator authenticates requests; nil makes every client the super-user, for tests. It may read the client's
+	// certificate and the headers Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or the
+	// ones in RequestHeader. Its result is reused on the same connection for a second, unless Generation, which may be
+	// nil, changes. With AnonymousByPath a request without credentials is authenticated each time. Audiences are the
+	// accepted audiences of tokens.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	RequestHeader   *authenticatorfactory.RequestHeaderConfig
 	AnonymousByPath bool
 	Audiences       authenticator.Audiences
-	// Authorizer decides what users may do; nil allows everything.
+	// Authorizer authorizes requests; nil allows everything.
 	Authorizer authorizer.Authorizer
-	// Revocation reports changes after which watches may have lost their right and must
-	// end; nil lets them continue.
+	// Revocation reports changes after which watches may no longer be allowed and must end; nil lets them continue.
 	Revocation *auth.Revocation
 	// AuditPolicy decides how much of a request is recorded, and Audit receives the records. If
 	// both are nil, nothing is recorded.
 	AuditPolicy audit.PolicyRuleEvaluator
 	Audit       audit.Sink
 
-	// HSTS is the Strict-Transport-Security header of every answer; "" sends none.
+	// HSTS is the Strict-Transport-Security header of every response; "" sends none.
 	HSTS string
 	// CORS are regular expressions for the origins whose pages may send requests.
 	CORS []string
@@ -107,7 +105,7 @@ type Concurrency struct {
 
 // Pages are the pages outside the API.
 type Pages struct {
-	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
+	// HealthChecks, LiveChecks and ReadyChecks are the checks of /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
 
 	// Collectors report further metrics at /metrics. Limits restricts label values. Amend,
@@ -127,10 +125,9 @@ type Pages struct {
 	StatusPage bool
 }
 
-// Delegation has the parts and servers that serve requests without an entry in the server's own routing
-// table.
+// Delegation has the parts and servers that serve requests that the server's own routing table does not.
 type Delegation struct {
-	// Extensions serves custom resources; nil answers 404.
+	// Extensions serves custom resources; nil responds with 404.
 	Extensions *customresources.Extensions
 	// Discovery has the aggregated discovery document of /apis, to which Extensions adds its groups. nil
 	// adds nothing.
@@ -140,14 +137,12 @@ type Delegation struct {
 	// none.
 	Aggregator *aggregator.Aggregator
 
-	// Relay answers reads from caches of another API server, and passes all other requests through to it. It is
-	// nil in a server with a store. With a Relay, the server's only own pages are health, metrics, the status
-	// page and Pages.Handlers.
+	// Relay serves reads from caches of another API server, and proxies all other requests to it. It is nil in a server
+	// with a store. With a Relay, the server itself serves only health, metrics, the status page and Pages.Handlers.
 	Relay *relay.Relay
 
-	// StorageVersions knows which resources have no published storage version yet. Writes of
-	// these are rejected, because a storage migration must know which versions may be written.
-	// nil publishes none.
+	// StorageVersions tracks published storage versions. Writes of resources without one are rejected, because a
+	// storage migration must know which versions may be written. nil publishes none.
 	StorageVersions storageversion.Manager
 
 	// Peers serve resources that neither this server nor Aggregator serves; nil if there are no peers. ID
@@ -160,16 +155,16 @@ type Delegation struct {
 type Timeouts struct {
 	// RequestTimeout limits every request that is not long-running; 0 means 60 s.
 	RequestTimeout time.Duration
-	// MinRequestTimeout is the minimum duration of a watch without timeoutSeconds,
-	// which ends within twice that. 0 means 1800 s.
+	// MinRequestTimeout is the minimum duration of a watch without timeoutSeconds. The maximum is twice that. 0 means
+	// 1800 s.
 	MinRequestTimeout time.Duration
-	// ShutdownGrace is how long the last requests may take; 0 means 60 s.
+	// ShutdownGrace is how long running requests may take during shutdown; 0 means 60 s.
 	ShutdownGrace time.Duration
 	// WatchGrace is the time over which shutdown spreads the ends of watches, so that their
 	// clients do not all connect to another server at once; 0 ends all at once.
 	WatchGrace time.Duration
-	// SendRetryAfter keeps accepting connections until the last requests have been
-	// answered, and rejects new requests with 429. Without it, connections are refused.
+	// SendRetryAfter keeps accepting connections until the running requests have ended, and rejects new requests with
+	// 429. Without it, connections are refused.
 	SendRetryAfter bool
 }
 
@@ -177,8 +172,8 @@ type Timeouts struct {
 type Connections struct {
 	// Limits has defaults: 3 MiB for MaxBodyBytes, 1 MiB for MaxHeaderBytes, 45 s for UserTimeout.
 	http1.Limits
-	// Accept, if it is set, is closed when the server may accept connections from the network.
-	// Earlier connections wait. Without Accept they are accepted at once.
+	// Accept, if set, is closed when the server may accept connections from the network. Earlier connections wait. nil
+	// accepts them at once.
 	Accept <-chan struct{}
 	// DisableHTTP2 offers clients only HTTP/1.1.
 	DisableHTTP2 bool
@@ -188,8 +183,7 @@ type Connections struct {
 type Tracing struct {
 	// Spans samples every request that it receives; nil records none.
 	Spans trace.TracerProvider
-	// SampleChance is the probability that a request is sampled if its sender does not decide this, or lacks the
-	// right to.
+	// SampleChance is the probability that a request is sampled if its sender does not, or may not, decide that.
 	SampleChance float64
 }
 

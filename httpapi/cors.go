@@ -10,11 +10,10 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// corsFilter runs upstream's CORS filter, which lets some web pages read answers. It also rejects unsafe
-// requests that pages of other sites send to paths outside the API: browsers add client certificates, and
-// kubectl proxy its credentials, to requests of any page.
+// corsFilter runs upstream's CORS filter. It also rejects unsafe cross-site requests to paths outside the API, because
+// browsers add client certificates, and kubectl proxy its credentials, to requests of any page.
 type corsFilter struct {
-	filter  *nethttp.Filter // upstream's CORS filter; nil if no page of another site may read answers
+	filter  *nethttp.Filter // upstream's CORS filter; nil without allowed origins
 	sites   *http.CrossOriginProtection
 	auditor *auditor
 }
@@ -28,8 +27,8 @@ func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	return o
 }
 
-// check sets the header fields that tell a browser whether a page may read the answer. If it returns false, it has
-// answered the request: a preflight request, or one that it refuses.
+// check sets the CORS header fields. If it returns false, it has responded: to a preflight request, or to one that it
+// rejects.
 func (c *corsFilter) check(x *apiCall) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {

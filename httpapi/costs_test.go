@@ -127,7 +127,7 @@ func TestCostsAreExact(t *testing.T) {
 		})
 	}
 	running.Wait()
-	proctest.Eventually(t, "all is counted", func() error { // a client may have its answer before that
+	proctest.Eventually(t, "all is counted", func() error { // a client may have its response before that
 		all := p.costs(t, "agent")
 		for i, c := range clients {
 			got := all[c.agent]

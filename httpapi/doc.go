@@ -1,5 +1,5 @@
-// Package httpapi serves the Kubernetes API over HTTP: it takes each request through authentication,
-// audit, flow control and authorization, and routes it to the package that answers it.
+// Package httpapi serves the Kubernetes API over HTTP: it passes each request through authentication, audit, flow
+// control and authorization, and routes it to the package that serves it.
 //
 // # Life of a request
 //
@@ -10,14 +10,14 @@
 //  2. One parser makes a [request.Request] from method and target. Routing and authorization read
 //     only this value. Until the client is authenticated, the work for a request is proportional
 //     to the length of its header.
-//  3. From here until the answer, a panic ends only this request.
+//  3. From here until the response, a panic ends only this request.
 //  4. A request that is not long-running gets a deadline: the server's or ?timeout=, whichever is
 //     shorter.
 //  5. The client is authenticated. Rejected credentials never make a request anonymous. The audit
 //     policy decides how much of the request is recorded. If the request impersonates another
 //     user, and its sender may do so, it continues as that user.
 //  6. Flow control gives the request a seat, after a wait if necessary, or rejects the request. A request
-//     keeps its seat until its answer is written, or, if the answer is small, until just before. A
+//     keeps its seat until its response is written, or, if the response is small, until just before. A
 //     watch keeps its seat until its initial objects have been sent. A watch that resumes needs no seat if
 //     the cache of its resource is loaded and has few events to send.
 //  7. The authorizer decides about the Request before it is routed. If the server is
@@ -35,15 +35,15 @@
 //
 // # Guarantees
 //
-// A client gets kube-apiserver's answers, including error texts. Either a response's length is known before
-// its first byte, or its end is marked, so a client can recognize a truncated answer. Shared bytes contain
-// nothing that depends on the user.
+// A client gets kube-apiserver's responses, including error texts. Either a response's length is known before its first
+// byte, or its end is marked, so a client can detect a truncated response. Shared bytes contain nothing that depends on
+// the user.
 //
 // A GET, LIST or WATCH of a cached resource decodes no object whose requested encoding is cached, except:
 //
 //   - a single Table;
 //   - a watch that upstream's handlers serve;
-//   - an answer that the audit policy records.
+//   - a response that the audit policy records.
 //
 // # Goroutines
 //

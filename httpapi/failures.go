@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
-// noteFailure keeps the answer to x for the status page if its code is 500 or above. Answers of handlers
-// that have the connection to themselves are not seen.
-func (c *chain) noteFailure(x *apiCall) {
+// recordFailure records the response to x for the status page if its code is 500 or above, unless a handler has taken
+// over the connection.
+func (c *chain) recordFailure(x *apiCall) {
 	code := x.StatusCode()
 	if code < http.StatusInternalServerError {
 		return
@@ -30,10 +30,10 @@ func (c *chain) noteFailure(x *apiCall) {
 	c.failures.Add(failure)
 }
 
-// longestStatus is the length up to which a Status is decoded for its message.
+// longestStatus is the maximum length of a Status that is decoded for its message.
 const longestStatus = 64 << 10
 
-// messageOf returns the message of an answer that is a Status or text.
+// messageOf returns the message of a response that is a Status or text.
 func messageOf(body []byte) string {
 	if len(body) > longestStatus {
 		return ""

@@ -18,10 +18,10 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 )
 
-// faultFilter injects faults into requests from outside of the process.
+// faultFilter injects faults into requests from the network.
 type faultFilter struct{ faults *inject.Faults } // nil injects none
 
-// route lets next serve the request, unless a fault refuses it. A fault may also discard the answer.
+// route lets next serve the request, unless a fault rejects it. A fault may also discard the response.
 func (f *faultFilter) route(x *apiCall, next *router) {
 	if f.faults == nil || f.faults.Idle() && x.Verb != "watch" || !x.IsResourceRequest || x.Carrier.Internal() {
 		next.route(x)
@@ -40,15 +40,15 @@ func (f *faultFilter) route(x *apiCall, next *router) {
 	switch plan.Lost(x.StatusCode()) {
 	case faults.LoseCut:
 		x.Abort = true
-	case faults.LoseTimeout: // as if the handler, which has counted its answer, had missed the deadline
-		x.Audit.Answer(http.StatusGatewayTimeout)
+	case faults.LoseTimeout: // as if the handler, which has counted its response, had missed the deadline
+		x.Audit.RecordStatus(http.StatusGatewayTimeout)
 		x.TimeOut()
 		metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, metrics.PostTimeoutHandlerOK)
 	}
 }
 
-// refuseAs answers with status, in the way of kube-apiserver: 409 for a conflict, 429 for too many requests, 500 for an
-// etcd without a leader, 503 for a server that is not ready, and 504 for a missed deadline.
+// refuseAs rejects the request with kube-apiserver's response for a status: 409 for a conflict, 429 for too many
+// requests, 500 for an etcd without a leader, 503 for a server that is not ready, and 504 for a missed deadline.
 func refuseAs(x *apiCall, next *router, status, retryAfter int) {
 	switch status {
 	case http.StatusTooManyRequests:

@@ -41,14 +41,14 @@ func (t *timeoutFilter) set(x *apiCall) bool {
 	return true
 }
 
-// shutdownFilter refuses new requests during shutdown.
+// shutdownFilter rejects new requests during shutdown.
 type shutdownFilter struct {
-	refused atomic.Bool  // new requests are answered with 429
-	serving atomic.Int64 // requests that the shutdown waits for
+	refused atomic.Bool  // new requests are rejected with 429
+	serving atomic.Int64 // requests that shutdown waits for
 }
 
-// enter rejects the request while the server shuts down, except health probes and scrapes of /metrics. The shutdown
-// waits until leave is called for all other requests that are not long-running and not of this process.
+// enter rejects requests during shutdown, except health probes and scrapes of /metrics. Shutdown waits for leave,
+// except for long-running requests, requests of this process, health probes and scrapes.
 func (s *shutdownFilter) enter(x *apiCall) bool {
 	if x.Carrier.Internal() {
 		return true
@@ -73,7 +73,7 @@ func (s *shutdownFilter) enter(x *apiCall) bool {
 	return false
 }
 
-// leave ends what enter began. Further calls do nothing.
+// leave records that the request has ended. Further calls do nothing.
 func (s *shutdownFilter) leave(x *apiCall) {
 	if x.counted {
 		s.serving.Add(-1)
@@ -81,10 +81,10 @@ func (s *shutdownFilter) leave(x *apiCall) {
 	}
 }
 
-// storageVersionFilter runs upstream's filter, which refuses writes of resources whose storage version is not
-// published yet.
+// storageVersionFilter runs upstream's filter, which rejects writes of resources whose storage version is not published
+// yet.
 type storageVersionFilter struct {
-	versions storageversion.Manager // nil lets everything pass
+	versions storageversion.Manager // nil rejects nothing
 	filter   *nethttp.Filter
 }
 
@@ -94,7 +94,7 @@ func newStorageVersionFilter(versions storageversion.Manager) storageVersionFilt
 	})}
 }
 
-// check refuses a write that must wait for its storage version.
+// check rejects a write of a resource whose storage version is not published yet.
 func (s *storageVersionFilter) check(x *apiCall) bool {
 	if s.versions == nil || s.versions.Completed() {
 		return true

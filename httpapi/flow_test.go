@@ -176,8 +176,8 @@ func (f *running) awaitFlow(t *testing.T) {
 	})
 }
 
-// TestRequestsWithoutASeatAreRefusedAsUpstreamDoes checks that a request without a seat gets upstream's answer. Exempt
-// requests are not refused. All answers name the flow schema and priority level.
+// TestRequestsWithoutASeatAreRefusedAsUpstreamDoes checks that a request without a seat gets upstream's response.
+// Exempt requests are not refused. All responses name the flow schema and priority level.
 func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	want := refusedByUpstream(t)
 	flow := newFlow(t)
@@ -367,8 +367,9 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestSmallAnswersFreeTheirSeatFirst checks that a seat is free before a client can have read a small answer, and that
-// a large answer keeps its seat while it is sent, and a handler that its client no longer waits for until it ends.
+// TestSmallAnswersFreeTheirSeatFirst checks that a seat is free before a client can have read a small response, and
+// that a large response keeps its seat while it is sent, and a handler that its client no longer waits for until it
+// ends.
 func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
 	counts, held, release := make(chan *flow.Gauge, 1), make(chan int64, 1), make(chan struct{})
 	f := newTestServerWith(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1}}, func(c *http1.Config) {
@@ -388,7 +389,7 @@ func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
 		counts <- &f.inflight.ReadOnly
 		f.get(t, path, "u")
 		if n := <-held; n != want {
-			t.Errorf("%s: %d places are held when the answer is about to be sent, want %d", path, n, want)
+			t.Errorf("%s: %d places are held when the response is about to be sent, want %d", path, n, want)
 		}
 		if strings.HasPrefix(path, "/late") {
 			close(release)

@@ -65,7 +65,7 @@ func (f *Front) Run(ctx context.Context) error {
 	}
 	grace, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_ = f.http1.Network.Drain(grace) // requests that take longer are cut off
+	_ = f.http1.Network.Drain(grace) // longer requests are aborted
 	f.http1.Abort()
 	return err
 }
@@ -94,8 +94,8 @@ func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 	return x
 }
 
-// splitTarget returns the name of the server in a request target, "" if there is none, and the rest of the
-// target. The prefix has only one spelling, because it is compared before the target is parsed.
+// splitTarget returns the name of the server in a request target, "" if there is none, and the rest of the target. It
+// compares the prefix before the target is parsed, so escapes in it do not match.
 func splitTarget(target string) (name, rest string) {
 	rest, ok := strings.CutPrefix(target, clustersPath)
 	if !ok {
@@ -108,7 +108,7 @@ func splitTarget(target string) (name, rest string) {
 	return name, rest
 }
 
-// strippedRequest is a request without the prefix of its target. The parser and all later code see only the rest.
+// strippedRequest is a request without the prefix of its target.
 type strippedRequest struct {
 	exchange.Carrier
 	target []byte

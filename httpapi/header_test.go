@@ -47,7 +47,7 @@ func TestHeaderEndsAtOnePlace(t *testing.T) {
 	}
 }
 
-// answersTo returns the codes of the answers to a script that comes in pieces.
+// answersTo returns the codes of the responses to a script that comes in pieces.
 func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	t.Helper()
 	s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Minute}})

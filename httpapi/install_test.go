@@ -240,7 +240,7 @@ func (s *side) must(t testing.TB, c call) answer {
 // sameHeaders are compared between the two sides, as far as handlers set them.
 var sameHeaders = []string{"Content-Type", "Warning", "Retry-After"}
 
-// compare reports the differences between two answers, except values that each server generates: UIDs, times and
+// compare reports the differences between two responses, except values that each server generates: UIDs, times and
 // revisions.
 func compare(t testing.TB, ours, theirs answer) {
 	t.Helper()

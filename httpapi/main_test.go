@@ -13,7 +13,7 @@ func TestMain(m *testing.M) {
 	proctest.Main(m)
 }
 
-// answerOnce makes fasthttp start the goroutine that keeps the Date header current, as the first answer does. A
+// answerOnce makes fasthttp start the goroutine that keeps the Date header current, as the first response does. A
 // synctest bubble in which that goroutine started would never end.
 func answerOnce() {
 	s := newServer(Config{})

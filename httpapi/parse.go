@@ -13,11 +13,11 @@ import (
 
 // parser reads requests.
 type parser struct {
-	hsts        string // the Strict-Transport-Security field of every answer; "" sends none
+	hsts        string // the Strict-Transport-Security field of every response; "" sends none
 	credentials *identity.Headers
 }
 
-// parse parses the request. If that fails, it answers the request and returns false.
+// parse parses the request. If that fails, it rejects the request and returns false.
 func (p *parser) parse(x *apiCall) bool {
 	x.AuditID = string(x.Peek("Audit-Id"))
 	if x.AuditID == "" {
@@ -29,8 +29,8 @@ func (p *parser) parse(x *apiCall) bool {
 	if !ok {
 		return false
 	}
-	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign
-	x.foreign = x.foreign || p.credentials.HasProxyFields(x.Carrier)
+	x.impersonates, x.otherCredentials = facts.Impersonates, facts.OtherCredentials
+	x.otherCredentials = x.otherCredentials || p.credentials.HasProxyFields(x.Carrier)
 	err := x.Parse(string(x.Carrier.Method()), string(x.Carrier.Target()))
 	if errors.Is(err, request.ErrTarget) {
 		x.Text(http.StatusBadRequest, "400 Bad Request")
@@ -39,7 +39,7 @@ func (p *parser) parse(x *apiCall) bool {
 	}
 	if err != nil {
 		x.InternalError(fmt.Errorf("failed to create RequestInfo: %w", err))
-		x.Del("Cache-Control") // upstream fails before it would set it
+		x.Del("Cache-Control") // upstream fails before it sets it
 		return false
 	}
 	return true

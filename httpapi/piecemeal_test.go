@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// TestPiecemealLists reads large lists that fit into the budget of the cache, or of the resource, not at all, in
-// part, or completely. The answers must equal upstream's, and be chunked if items are encoded for the answer.
+// TestPiecemealLists reads large lists that fit into the budget of the cache, or of the resource, not at all, in part,
+// or completely. The responses must equal upstream's, and be chunked if items are encoded for the response.
 func TestPiecemealLists(t *testing.T) {
 	const (
 		enough = 1 << 30

@@ -21,22 +21,22 @@ import (
 	"github.com/larder-io/larder/internal/flow"
 )
 
-// reader answers reads from encoded bytes.
+// reader serves reads from encoded bytes.
 type reader struct {
 	stitcher          *reads.Stitcher
 	streams           *streams.Streams
 	rights            *revocation.Rights
 	flow              *flow.Control // may be nil
 	cbor              bool          // the feature gate CBORServingAndStorage is on
-	minRequestTimeout time.Duration // the shortest time of a watch without timeoutSeconds
+	minRequestTimeout time.Duration // minimum duration of a watch without timeoutSeconds
 	timeout           time.Duration // limits opening a watch
 }
 
-// read answers a GET, LIST or WATCH from encoded bytes. It returns false for requests that upstream's
-// handlers must serve.
+// read serves a GET, LIST or WATCH from encoded bytes. It returns false for requests that upstream's handlers must
+// serve.
 func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	mayBeCBOR := r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor")) // only upstream's handlers write CBOR
-	if i.View.Resource.Cache == nil || x.Audit.RecordsAnswers() && x.Verb != "watch" || mayBeCBOR {
+	if i.View.Resource.Cache == nil || x.Audit.RecordsResponses() && x.Verb != "watch" || mayBeCBOR {
 		return false
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
@@ -76,15 +76,15 @@ func attributesOf(x *apiCall) []attribute.KeyValue {
 }
 
 const (
-	// slowFrom is how long a write, GET or LIST may take before the log says where the time went
-	// (apiserver pkg/endpoints/handlers/get.go).
+	// slowFrom is the minimum duration of a write, GET or LIST whose steps are logged (apiserver
+	// pkg/endpoints/handlers/get.go).
 	slowFrom = 500 * time.Millisecond
 
-	// slowVerbosity is the lowest verbosity at which the log does so (k8s.io/utils/trace).
+	// slowVerbosity is the minimum verbosity for that (k8s.io/utils/trace).
 	slowVerbosity = 2
 )
 
-// slowRequest measures a write, GET or LIST. The time to send a large list does not count.
+// slowRequest measures a write, GET or LIST, without the time to send a large list.
 type slowRequest struct {
 	began  time.Time // zero: slow requests are not logged
 	waited time.Duration
@@ -98,8 +98,8 @@ func timed(x *apiCall) slowRequest {
 	return slowRequest{time.Now(), x.Waited}
 }
 
-// log logs the steps of x and their durations if x was slow, as k8s.io/utils/trace does. That package would
-// need the attributes of every request.
+// log logs the steps of x and their durations if x was slow, as k8s.io/utils/trace does. That package needs the
+// attributes of every request.
 func (r slowRequest) log(x *apiCall) {
 	took := time.Since(r.began)
 	if r.began.IsZero() || took < slowFrom {
@@ -125,7 +125,7 @@ func (r slowRequest) text(x *apiCall, took time.Duration) string {
 		fields = append(fields, fmt.Sprintf("%s:%v", f.Key, f.Value.AsInterface()))
 	}
 	const clock = "15:04:05.000"
-	waited := x.Waited - r.waited // a slow request mostly waits for the store
+	waited := x.Waited - r.waited // mostly for the store
 	var b strings.Builder
 	id := rand.Int32()
 	fmt.Fprintf(&b, "Trace[%d]: %q %s (%v) (total time: %vms):", id, name, strings.Join(fields, ","), r.began.Format("02-Jan-2006 "+clock), took.Milliseconds())

@@ -128,7 +128,7 @@ func (p *pair) same(t *testing.T, c call) (ours answer) {
 	return ours
 }
 
-// compareAll fails t if the answers to c differ in content or form.
+// compareAll fails t if the responses to c differ in content or form.
 func compareAll(t *testing.T, c call, ours, theirs answer) {
 	t.Helper()
 	if d := difference(t, c, ours, theirs); d != "" {
@@ -136,7 +136,7 @@ func compareAll(t *testing.T, c call, ours, theirs answer) {
 	}
 }
 
-// difference says where the answers to c differ in content or form.
+// difference says where the responses to c differ in content or form.
 func difference(t *testing.T, c call, ours, theirs answer) string {
 	t.Helper()
 	if ours.code != theirs.code || ours.header.Get("Content-Type") != theirs.header.Get("Content-Type") ||

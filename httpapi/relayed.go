@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 )
 
-// ageHeader is the header field of answers from a relay's caches while its upstream does not answer: the seconds
+// ageHeader is the header field of responses from a relay's caches while its upstream does not respond: the seconds
 // since the last contact.
 const ageHeader = "Larder-Upstream-Age"
 
@@ -22,8 +22,8 @@ func unavailable() error {
 	return err
 }
 
-// goesThrough reports whether a relay passes x through to its upstream. The relay answers other requests from
-// its caches or with its own pages.
+// goesThrough reports whether a relay proxies x to its upstream. The relay serves other requests from its caches or as
+// its own pages.
 func (r *router) goesThrough(x *apiCall) bool {
 	if r.relay == nil {
 		return false
@@ -32,7 +32,7 @@ func (r *router) goesThrough(x *apiCall) bool {
 		_, own := r.table.Load().NonResource(x.Path)
 		return !own
 	}
-	if x.User == nil || x.User.GetName() == user.Anonymous { // the upstream may refuse requests without a credential
+	if x.User == nil || x.User.GetName() == user.Anonymous { // the upstream may reject requests without a credential
 		return true
 	}
 	return !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/") || !r.relay.Caches(&x.Request, x.Peek("Accept"), r.builtIn(x) != nil)
@@ -46,7 +46,7 @@ func (r *router) builtIn(x *apiCall) *reads.Resource {
 	return nil
 }
 
-// serveRelayed answers a read from a cache of the relay, if that is fresh enough. Otherwise it passes x through.
+// serveRelayed serves a read from a cache of the relay, if that is fresh enough. Otherwise it proxies x.
 func (r *router) serveRelayed(x *apiCall) {
 	if x.uncached {
 		r.relay.Forward(&x.Call)

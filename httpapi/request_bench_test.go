@@ -17,13 +17,13 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// echoConn is a client that repeats one request and discards the answers.
+// echoConn is a client that repeats one request and discards the responses.
 type echoConn struct {
 	request string
 	at      int
 	wrote   int
 	writes  int
-	first   []byte // of the last answer
+	first   []byte // of the last response
 }
 
 func (c *echoConn) Read(p []byte) (int, error) {
@@ -46,7 +46,7 @@ func (c *echoConn) SetDeadline(time.Time) error      { return nil }
 func (c *echoConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *echoConn) SetWriteDeadline(time.Time) error { return nil }
 
-// repeat returns a function that serves one request for path, from its bytes to the answer's bytes, on its own
+// repeat returns a function that serves one request for path, from its bytes to the response's bytes, on its own
 // connection.
 func repeat(t testing.TB, s *Server, path, accept string) (serve func(), c *echoConn) {
 	c = &echoConn{request: "GET " + path + " HTTP/1.1\r\nHost: localhost:6443\r\nUser-Agent: larder/test\r\n" +
@@ -54,7 +54,7 @@ func repeat(t testing.TB, s *Server, path, accept string) (serve func(), c *echo
 	ss := s.http1.Session(c)
 	serve = func() {
 		if _, again := ss.ServeNext(); !again || !bytes.HasPrefix(c.first, []byte("HTTP/1.1 200 OK")) && c.writes == 1 {
-			t.Fatalf("answer to %s: %q", path, c.first)
+			t.Fatalf("respond to %s: %q", path, c.first)
 		}
 	}
 	serve()

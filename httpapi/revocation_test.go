@@ -41,7 +41,7 @@ type fakeAccess struct {
 	mute    bool              // guarded by mu: neither can be decided
 	silent  map[string]bool   // guarded by mu: they cannot be authenticated again
 	subject map[string]bool   // guarded by mu: users without the right to impersonate
-	stuck   chan struct{}     // guarded by mu: remote services do not answer until it is closed; may be nil
+	stuck   chan struct{}     // guarded by mu: remote services do not respond until it is closed; may be nil
 	ties    auth.Dependencies // guarded by mu
 	lasts   time.Duration     // guarded by mu: a credential expires so long after its watch has begun; 0: it does not
 	about   map[string]int64  // guarded by mu: authorizations, by user
@@ -122,7 +122,7 @@ func (f *fakeAccess) wait(who string) {
 	}
 }
 
-// blockRemoteLocked makes remote services not answer.
+// blockRemoteLocked makes remote services not respond.
 func (f *fakeAccess) blockRemoteLocked() { f.stuck = make(chan struct{}) }
 
 // unblockRemote ends blockRemoteLocked.

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// router hands requests to the handlers that serve them.
+// router passes requests to their handlers.
 type router struct {
 	table      *atomic.Pointer[routes.Table]
 	extensions *customresources.Extensions // may be nil
@@ -26,7 +26,7 @@ type router struct {
 	reader     reader
 }
 
-// route hands the request to the handler that serves it.
+// route passes the request to its handler.
 func (r *router) route(x *apiCall) {
 	if h := r.remote(x); h != nil {
 		x.Forward(h)
@@ -45,7 +45,7 @@ func (r *router) route(x *apiCall) {
 		return
 	}
 	i, ok := r.table.Load().Lookup(&x.Request)
-	if ok && x.LacksName() { // the handler rejects it, even if a field selector has a name: it was authorized as a list
+	if ok && x.LacksName() { // the handler rejects it, even with a name in a field selector, because it was authorized as a list
 		x.Verb, x.Name = request.VerbOf(x.Method), ""
 	}
 	switch {
@@ -70,8 +70,8 @@ func (r *router) route(x *apiCall) {
 	}
 }
 
-// resumes reports whether x is a watch that flow control need not count, because it starts at once and has few events
-// to send. After a restart, all clients send such watches at the same time.
+// resumes reports whether x is a watch that needs no seat, because it starts at once and has few events to send. After
+// a restart, all clients send such watches at the same time.
 func (r *router) resumes(x *apiCall) bool {
 	if _, given := x.Query.Lookup("sendInitialEvents"); x.Verb != "watch" || x.Subresource != "" || given {
 		return false
@@ -83,8 +83,8 @@ func (r *router) resumes(x *apiCall) bool {
 	return r.extensions != nil && r.extensions.Resumes(&x.Request, version)
 }
 
-// noMethod answers a request that i does not permit: with 405 if i permits another method at the same path,
-// otherwise as unknown does.
+// noMethod rejects a request that i does not serve: with 405 if i serves another method at the same path, otherwise as
+// unknown does.
 func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	if !i.ServesPath(&x.Request) {
 		r.unknown(x)
@@ -93,8 +93,8 @@ func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	x.NoRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
 }
 
-// unknown answers a request for an unknown path: inside a served version as upstream's router does, and
-// elsewhere as the end of upstream's delegation chain does.
+// unknown rejects a request for an unknown path: inside a served version as upstream's router does, and elsewhere as
+// the end of upstream's delegation chain does.
 func (r *router) unknown(x *apiCall) {
 	if x.IsResourceRequest && r.table.Load().ServesVersion(x.Group, x.Version) {
 		x.NoRoute(http.StatusNotFound, "404: Page Not Found")
@@ -111,8 +111,8 @@ func (r *router) remote(x *apiCall) http.Handler {
 	return r.aggregator.Remote(x.Path)
 }
 
-// serveCustom serves a request for a custom resource. It returns false for other requests. Reads
-// are answered from encoded bytes.
+// serveCustom serves a request for a custom resource. It returns false for other requests. Reads are served from
+// encoded bytes.
 func (r *router) serveCustom(x *apiCall) bool {
 	switch {
 	case r.extensions == nil:
@@ -141,7 +141,7 @@ func (r *router) serveCustom(x *apiCall) bool {
 	return r.reader.read(x, c)
 }
 
-// noEndpoint serves a request without an endpoint. If a peer serves the resource, the peer answers.
+// noEndpoint serves a request without an endpoint, by a peer that serves the resource if there is one.
 func (r *router) noEndpoint(x *apiCall) {
 	if r.awaitCustom(x) && r.serveCustom(x) {
 		return
@@ -177,8 +177,8 @@ func (r *router) isCustom(x *apiCall) bool {
 	return true
 }
 
-// notFoundHandler returns a handler that answers as unknown does. The group in the path may belong to an aggregated
-// server. The document of a group also answers paths of its versions that are not served.
+// notFoundHandler returns a handler that rejects as unknown does. The group in the path may belong to an aggregated
+// server. The document of a group is also served at paths of its versions that are not served.
 func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	t := r.table.Load()
 	below, ok := t.NonResource(x.Path)

@@ -48,24 +48,23 @@ type Server struct {
 	drain    sync.Once
 }
 
-// RoundTripper sends requests to the server's handlers in memory, as the super-user. It works while Run
-// runs.
+// RoundTripper sends requests to the server in memory, as the super-user. It works while Run runs.
 func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper() }
 
 // FailReadiness makes /readyz fail, because shutdown has begun. All requests are still served. Run calls
 // FailReadiness when its context ends; the caller may do so earlier.
 func (s *Server) FailReadiness() { s.drain.Do(func() { close(s.unready); close(s.draining) }) }
 
-// HandOver stops accepting connections, because another process accepts them on the same socket. All
-// requests are still served. Each answer on a connection older than a second asks the client to reconnect.
-// /readyz does not fail, because the other process is ready.
+// HandOver stops accepting connections, because another process accepts them on the same socket. All requests are still
+// served. Each response on a connection older than a second asks the client to reconnect. /readyz does not fail,
+// because the other process is ready.
 func (s *Server) HandOver() {
 	s.drain.Do(func() { close(s.draining) })
 	s.http1.StopAccepting()
 }
 
-// Run serves until ctx ends. Then /readyz fails, the server stops accepting connections, streams end, and requests in
-// flight finish. Run returns when everything that it started has ended.
+// Run serves until ctx ends. Then /readyz fails, the server stops accepting connections, streams end, and running
+// requests finish. Run returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -116,7 +115,7 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 		select {
 		case <-s.unready:
 			s.refuseWhileDraining(grace)
-		default: // another process serves: clients need not wait
+		default: // another process serves
 		}
 	}
 	s.http1.StopAccepting()
@@ -158,8 +157,8 @@ func (s *Server) endWatches(ending *sync.WaitGroup) bool {
 // servingPoll is how often refuseWhileDraining counts the requests that are being served.
 const servingPoll = 10 * time.Millisecond
 
-// refuseWhileDraining refuses new requests until the others have been answered, as apiserver
-// pkg/server/genericapiserver.go does for ShutdownSendRetryAfter. It waits for watches only if they have a grace.
+// refuseWhileDraining rejects new requests until the running ones have ended, as apiserver
+// pkg/server/genericapiserver.go does for ShutdownSendRetryAfter. It waits for watches only if WatchGrace is set.
 func (s *Server) refuseWhileDraining(grace context.Context) {
 	s.chain.shutdown.refused.Store(true)
 	var watches sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestShutdownDoesNotWaitForStuckReaders checks that clients that do not read their answers do not keep the server
+// TestShutdownDoesNotWaitForStuckReaders checks that clients that do not read their responses do not keep the server
 // from ending, however long its grace period is.
 func TestShutdownDoesNotWaitForStuckReaders(t *testing.T) {
 	t.Parallel()
@@ -134,12 +134,12 @@ func TestConnectionsWaitUntilAccepted(t *testing.T) {
 	}
 	select {
 	case code := <-answered:
-		t.Fatalf("answered with %d", code)
+		t.Fatalf("responded with %d", code)
 	default:
 	}
 	close(accept)
 	if code := <-answered; code != http.StatusNotFound {
-		t.Errorf("answered with %d", code)
+		t.Errorf("responded with %d", code)
 	}
 
 	never := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: make(chan struct{})}}, func(*routes.Table) {})

@@ -26,7 +26,7 @@ import (
 // does. A request that is not sampled costs only a read of one header field and a random number.
 type tracer struct {
 	spans  trace.Tracer // samples every span that it starts; nil records nothing
-	chance float64      // that a request is sampled if its sender does not decide that
+	chance float64      // probability that a request is sampled if its sender does not decide that
 }
 
 func newTracer(provider trace.TracerProvider, chance float64) tracer {
@@ -37,15 +37,15 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 }
 
 // begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in the request's header
-// becomes the parent only if the user has the right to decide sampling; otherwise it is linked. Servers that x is
-// proxied to get the parent in any case.
+// becomes the parent only if the user may decide sampling; otherwise it is linked. A server to which x is proxied
+// always gets the parent.
 func (t *tracer) begin(x *apiCall) {
 	if x.Carrier.Internal() {
 		return
 	}
 	var remote trace.SpanContext
 	if parent, baggage := x.Peek("Traceparent"), x.Peek("Baggage"); len(parent)+len(baggage) > 0 {
-		x.Carry(func(ctx context.Context) context.Context {
+		x.ReplaceBase(func(ctx context.Context) context.Context {
 			return tracing.Propagators().Extract(ctx, propagation.MapCarrier{"traceparent": string(parent), "tracestate": string(x.Peek("Tracestate")), "baggage": string(baggage)})
 		})
 		remote = trace.SpanContextFromContext(x.Base())
@@ -66,11 +66,11 @@ func (t *tracer) begin(x *apiCall) {
 	}
 	_, x.span = t.spans.Start(x.Base(), spanName(x), options...)
 	x.span.SetAttributes(spanAttributes(x)...)
-	x.Carry(func(ctx context.Context) context.Context { return identified(ctx, x.AuditID) })
+	x.ReplaceBase(func(ctx context.Context) context.Context { return identified(ctx, x.AuditID) })
 	x.Trace(t.spans, x.span)
 }
 
-// identified puts the audit ID into ctx, for upstream's spans.
+// identified adds the audit ID to ctx, for upstream's spans.
 func identified(ctx context.Context, id string) context.Context {
 	ctx = exchange.Unaudited(ctx)
 	audit.WithAuditID(ctx, types.UID(id))
@@ -106,8 +106,8 @@ func spanAttributes(x *apiCall) []attribute.KeyValue {
 	return attributes
 }
 
-// end sets the answer's attributes in the span of x. The span ends when the answer has been sent or, for a
-// streamed response, when it begins.
+// end sets the response's attributes in the span of x. The span ends when the response has been sent or, for a streamed
+// response, when it begins.
 func (t *tracer) end(x *apiCall) {
 	x.Ready()
 	if x.span == nil {
@@ -126,8 +126,8 @@ func (t *tracer) end(x *apiCall) {
 }
 
 // samples reports whether a user may decide which of their requests are sampled.
-func samples(who user.Info) bool {
-	return who != nil && slices.ContainsFunc(who.GetGroups(), func(group string) bool {
+func samples(u user.Info) bool {
+	return u != nil && slices.ContainsFunc(u.GetGroups(), func(group string) bool {
 		return group == user.SystemPrivilegedGroup || group == user.MonitoringGroup
 	})
 }

@@ -51,7 +51,7 @@ func listen(into *[]heard) http.Handler {
 	return http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
-			return // upstream's handlers answer, and act on nothing
+			return // upstream's handlers respond, and act on nothing
 		}
 		*into = append(*into, heardOf(req, body))
 	})

@@ -46,11 +46,11 @@ func ask(target, lines string) string {
 
 // Actions of a client besides sending.
 const (
-	hear   = "<hear>"  // reads one answer, interim ones included
+	hear   = "<hear>"  // reads one response, interim ones included
 	hangUp = "<close>" // ends its writing side
 )
 
-// wireCase is a conversation in bytes. The outcome is the status of each answer, and whether the connection then
+// wireCase is a conversation in bytes. The outcome is the status of each response, and whether the connection then
 // serves another request.
 type wireCase struct {
 	name  string
@@ -275,7 +275,7 @@ func converse(t *testing.T, address string, says []string) string {
 	return strings.Join(append(outcome, fate), " ")
 }
 
-// heardStatus reads one answer.
+// heardStatus reads one response.
 func heardStatus(in *bufio.Reader, how string) string {
 	req := &http.Request{Method: http.MethodGet}
 	if how != hear {

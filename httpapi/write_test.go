@@ -31,7 +31,7 @@ func del(path string) call        { return call{method: "DELETE", path: path} }
 
 const deployment = `{"metadata":{"name":"d","labels":{"app":"d"}},"spec":{"replicas":2,"selector":{"matchLabels":{"app":"d"}},"template":{"metadata":{"labels":{"app":"d"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
 
-// scripts are sent to Larder and to upstream's handlers, each with its own store. All answers must be equal.
+// scripts are sent to Larder and to upstream's handlers, each with its own store. All responses must be equal.
 var scripts = map[string][]call{
 	"a life": {
 		post("/api/v1/namespaces", `{"metadata":{"name":"n"}}`),

@@ -22,8 +22,8 @@ import (
 )
 
 // TestWritesMatchUpstream sends random sequences of requests to Larder and to upstream's handlers behind upstream's
-// filters, each with its own store. It compares everything visible: answers, calls of admission, audit records,
-// spans, metrics and stored objects.
+// filters, each with its own store. It compares everything visible: responds, calls of admission, audit records, spans,
+// metrics and stored objects.
 func TestWritesMatchUpstream(t *testing.T) {
 	proctest.ReduceRapidChecks(t)
 	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
@@ -50,7 +50,7 @@ type writesPair struct {
 	t            testing.TB // for work outside rapid
 	ours, theirs *writesSide
 	sequences    int
-	codes        map[string]int // how many answers there were, by method and code
+	codes        map[string]int // how many responses there were, by method and code
 }
 
 // compare sends a sequence to both sides. Entries of managedFields are ordered by their seconds. So if the sides

@@ -60,7 +60,7 @@ func spanValues(attributes []attribute.KeyValue) string {
 	for _, a := range attributes {
 		text := string(a.Key)
 		if text == "writer" || text == "size" || text == "encoder" {
-			continue // spans of encoding answers, which count their bytes
+			continue // spans of encoding responds, which count their bytes
 		}
 		if text != "audit-id" && text != "client" && text != "err" && text != "user-agent" {
 			text += fmt.Sprintf("=%.100s", a.Value.String())

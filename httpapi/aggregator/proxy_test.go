@@ -63,7 +63,7 @@ func TestHopByHopHeadersAreNotForwarded(t *testing.T) {
 }
 
 // TestUpgradesEndWithTheirRequest checks that an upgrade ends when its client leaves, even if the remote server does
-// not answer.
+// not respond.
 func TestUpgradesEndWithTheirRequest(t *testing.T) {
 	remote, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

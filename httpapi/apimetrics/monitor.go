@@ -112,7 +112,7 @@ func (m *Monitor) Leave() {
 	}
 }
 
-// Answer describes the answer to a read.
+// Answer describes the response to a read.
 type Answer struct {
 	Code, Size int
 	Took       time.Duration
@@ -122,7 +122,7 @@ type Answer struct {
 	Life       Lifecycle     // of the version
 }
 
-// Observe counts an answer. Upstream's metrics count failures, and requests that have waited.
+// Observe counts a response. Upstream's metrics count failures, and requests that have waited.
 func (m *Monitor) Observe(a Answer) {
 	if m == nil {
 		return

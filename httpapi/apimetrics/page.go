@@ -33,8 +33,8 @@ type MetricsPage struct {
 	More []prometheus.Gatherer
 }
 
-// Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process, the collectors to this
-// server. Only the answers of this server have the sum of both.
+// Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process, the collectors to this server.
+// Only the responses of this server have the sum of both.
 func (p *MetricsPage) Install(to common.PathHandlerByGroupVersion) error {
 	metrics.Register()
 	handlermetrics.Register()

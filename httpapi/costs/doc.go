@@ -8,20 +8,17 @@
 //
 // # What the numbers mean
 //
-// Requests, bytes and events are counted, not sampled. A request counts when its answer has been
-// written, or when its watch has been opened. Bytes are the headers and bodies of answers as
-// HTTP/1.1 writes them, before TLS, without the frames of HTTP/2 and the chunk framing of watches.
-// Events are the frames that watches send, including bookmarks.
+// Requests, bytes and events are counted, not sampled. A request counts when its response has been written, or when its
+// watch has been opened. Bytes are the headers and bodies of responses as HTTP/1.1 writes them, before TLS, without the
+// frames of HTTP/2 and the chunk framing of watches. Events are the frames that watches send, including bookmarks.
 //
-// CPU time is elapsed time: from the end of a request's header to the end of its answer, and while
-// the server writes to a watch. Waits are subtracted: for a seat, the store, webhooks, the
-// request's body, or a client that does not read. Reading the thread's CPU time instead would cost
-// two system calls, and goroutines change threads. So the number includes time in which the
-// goroutine waited for a processor or a lock. The sum of all accounts is never more than the CPU
-// time of the process: if more was measured, the ledger scales down everything since the last
-// sweep. Work that no client causes directly is in no account: garbage collection, reading and
-// decrypting headers, following the store, matching events with watches. A shared encoding is
-// charged to the first request that needs it.
+// CPU time is elapsed time: from the end of a request's header to the end of its response, and while the server writes
+// to a watch. Waits are subtracted: for a seat, the store, webhooks, the request's body, or a client that does not
+// read. Reading the thread's CPU time instead would cost two system calls, and goroutines change threads. So the number
+// includes time in which the goroutine waited for a processor or a lock. The sum of all accounts is never more than the
+// CPU time of the process: if more was measured, the ledger scales down everything since the last sweep. Work that no
+// client causes directly is in no account: garbage collection, reading and decrypting headers, following the store,
+// matching events with watches. A shared encoding is charged to the first request that needs it.
 //
 // # Limits
 //

@@ -135,7 +135,7 @@ func (l *Ledger) Report(q Query) *Report {
 	return r
 }
 
-// ServeHTTP answers with a [Report], or with a Status.
+// ServeHTTP responds with a [Report], or with a Status.
 func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	q, err := ParseQuery(req.URL.Query().Get)
@@ -150,7 +150,7 @@ func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// Fail answers with the Status of err, in JSON.
+// Fail responds with the Status of err, in JSON.
 func Fail(w http.ResponseWriter, err error) {
 	status := responsewriters.ErrorToAPIStatus(err)
 	w.Header().Set("Content-Type", "application/json")

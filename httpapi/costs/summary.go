@@ -15,7 +15,7 @@ type Kind uint8
 // The kinds of costs.
 const (
 	CPU      Kind = iota // nanoseconds
-	Bytes                // of answers
+	Bytes                // of responses
 	Requests             // that were answered
 	Events               // that watches were sent
 	kinds

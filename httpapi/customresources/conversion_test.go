@@ -28,7 +28,7 @@ import (
 type converter struct {
 	*httptest.Server
 	down  atomic.Bool
-	pause atomic.Int64 // before an answer, in nanoseconds
+	pause atomic.Int64 // before a response, in nanoseconds
 	calls atomic.Int64
 	held  sync.RWMutex // locked while the webhook hangs
 }

@@ -96,8 +96,8 @@ func TestStoragesOfCRDsWithWebhooksAreNotDeferred(t *testing.T) {
 
 var revisions = regexp.MustCompile(`"resourceVersion":"\d+"`)
 
-// TestEmptyReadsAreAnsweredAsUpstreamDoes checks that reads of a CRD without objects have the same answers before
-// and after its storages are built, and that these are upstream's.
+// TestEmptyReadsAreAnsweredAsUpstreamDoes checks that reads of a CRD without objects have the same responses before and
+// after its storages are built, and that these are upstream's.
 func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -151,8 +151,8 @@ func TestRefusalsNameCBOR(t *testing.T) {
 
 const firstWrites = 16
 
-// beginFirstWrites defines a CRD and begins to create firstWrites objects of it concurrently. It returns a function that
-// waits for the answers.
+// beginFirstWrites defines a CRD and begins to create firstWrites objects of it concurrently. It returns a function
+// that waits for the responses.
 func (s *server) beginFirstWrites(t *testing.T) (await func() []answer) {
 	t.Helper()
 	s.define(t, shelves)

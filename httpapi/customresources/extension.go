@@ -65,7 +65,7 @@ type Config struct {
 // Extensions serves custom resources.
 type Extensions struct {
 	config     Config
-	builtIn    sets.Set[string] // groups whose requests built-in handlers answer, as in kube-apiserver
+	builtIn    sets.Set[string] // groups whose requests built-in handlers serve, as in kube-apiserver
 	client     clientset.Interface
 	informers  informers.SharedInformerFactory
 	establish  *establish.EstablishingController // set by Follow, before the informer starts

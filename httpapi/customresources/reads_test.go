@@ -169,7 +169,7 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 
 var age = regexp.MustCompile(`"(\d+[smh])+"`)
 
-// ageless returns a without the ages in table cells, which differ between two answers.
+// ageless returns a without the ages in table cells, which differ between two responses.
 func ageless(a answer) answer {
 	a.body = age.ReplaceAllString(a.body, `"AGE"`)
 	return a

@@ -35,8 +35,8 @@ import (
 // usually takes milliseconds.
 const catchUp = 10 * time.Second
 
-// Custom returns the custom resource that a request names, nil if there is none now. The caller
-// calls done after the answer.
+// Custom returns the custom resource that a request names, nil if there is none now. The caller calls done after the
+// response.
 func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func()) {
 	s := e.servings.Load().of(schema.GroupResource{Group: r.Group, Resource: r.Resource})
 	if s == nil || !s.offers(r.Version) || e.builtIn.Has(r.Group) {

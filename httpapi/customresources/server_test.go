@@ -274,7 +274,7 @@ func (s *stream) next(t testing.TB) (watch.EventType, string, bool) {
 	return event.Type, string(event.Object), true
 }
 
-// eventually repeats a request until want accepts the answer.
+// eventually repeats a request until want accepts the response.
 func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer {
 	t.Helper()
 	var a answer

@@ -179,8 +179,8 @@ var particulars = regexp.MustCompile(`("?(?:uid|resourceVersion|creationTimestam
 // untyped matches errors about values of the wrong type. If there are several, upstream names only some.
 var untyped = regexp.MustCompile(`(?s)['" ]*(failed to create typed patch object|failed to convert \w+ object).*`)
 
-// gist is the part of an answer that is compared. Upstream reports errors in random order, and orders
-// managedFields by time in seconds.
+// gist is the part of a response that is compared. Upstream reports errors in random order, and orders managedFields by
+// time in seconds.
 func gist(a answer) string {
 	body := strings.ReplaceAll(strings.ReplaceAll(a.body, "|-\n ", "'"), `\`, "")
 	body = untyped.ReplaceAllString(particulars.ReplaceAllString(body, "$1"), "$1")
@@ -192,8 +192,8 @@ func gist(a answer) string {
 	return fmt.Sprintf("%d %s %q %s", a.code, a.header.Get("Content-Type"), a.header.Values("Warning"), body)
 }
 
-// TestRandomRequestsAreAnsweredAsByUpstream sends the same random requests for objects of random CRDs to the
-// server and to upstream's handler, and compares the answers.
+// TestRandomRequestsAreAnsweredAsByUpstream sends the same random requests for objects of random CRDs to the server and
+// to upstream's handler, and compares the responses.
 func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
 	t.Parallel()
 	codes, requests := make(map[int]int), 200

@@ -86,7 +86,7 @@ func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.K
 		x.Fail(errChanging())
 		return true
 	}
-	return served // ServeHTTP answers with other errors
+	return served // ServeHTTP responds with other errors
 }
 
 // write serves a write by an endpoint of b and reports whether it has. It returns errRetired if the CRD has changed.

@@ -23,7 +23,7 @@ func (s served) Handle(path string, h http.Handler)       { s[path] = h }
 func (s served) HandlePrefix(path string, h http.Handler) { s[path+"*"] = h }
 
 // TestEveryVersionHasADocument checks that each group and version of the registry has a document at its path, and that
-// the index lists it. Documents answer only GET where upstream's router requires that.
+// the index lists it. Documents respond only GET where upstream's router requires that.
 func TestEveryVersionHasADocument(t *testing.T) {
 	groups := registrytest.New(t, nil).Registry.Groups()
 	all := make(served)

@@ -29,17 +29,17 @@ type AuditRecord struct {
 	ctx     context.Context // has ac and, except for watches, upstream's latency trackers
 	ac      *audit.AuditContext
 	long    bool // the start of the response is recorded, too
-	refused bool // only the start of the response is recorded: the user is not known
+	refused bool // only the start of the response is recorded, because the user is unknown
 	once    sync.Once
 }
 
-// slowRequest is the duration from which the record of a request has its latencies.
+// slowRequest is the minimum duration of requests whose records have latencies.
 const slowRequest = 500 * time.Millisecond
 
 // NewAuditRecord returns the record of r.
 func NewAuditRecord(base context.Context, auditID string, r *request.Request) *AuditRecord {
-	// Without base's cancellation: otherwise contexts derived from [AuditRecord.Context] would find it
-	// among the values, take it for their parent's, and start a goroutine.
+	// Drop base's cancellation. Otherwise contexts derived from [AuditRecord.Context] would find it among the values,
+	// take it for their parent's, and start a goroutine.
 	ctx := audit.WithAuditContext(context.WithoutCancel(base))
 	if r.Verb != "watch" {
 		ctx = apirequest.WithLatencyTrackers(ctx)
@@ -72,7 +72,7 @@ func (r *AuditRecord) Received() bool {
 	return false
 }
 
-// Refuse records that the request is refused before its user is known.
+// Refuse records that the request is rejected before its user is known.
 func (r *AuditRecord) Refuse(reason string) {
 	r.refused = true
 	r.ac.SetEventStage(auditapi.StageResponseStarted)
@@ -84,9 +84,8 @@ func (r *AuditRecord) RecordsRequests() bool {
 	return r != nil && !r.ac.GetEventLevel().Less(auditapi.LevelRequest)
 }
 
-// RecordsAnswers reports whether the policy records the objects in answers. Only upstream's handlers can do
-// that.
-func (r *AuditRecord) RecordsAnswers() bool {
+// RecordsResponses reports whether the policy records the objects in responses. Only upstream's handlers can do that.
+func (r *AuditRecord) RecordsResponses() bool {
 	return r != nil && r.ac.GetEventLevel() == auditapi.LevelRequestResponse
 }
 
@@ -98,8 +97,8 @@ func (r *AuditRecord) Context(ctx context.Context) context.Context {
 	return audited{ctx, r.ctx}
 }
 
-// audited is a context that also has the values of a record. These come first: the context of a traced
-// request has an audit context of its own, which records nothing.
+// audited is a context that also has the values of a record. These come first, because the context of a traced request
+// has another audit context, which records nothing.
 type audited struct {
 	context.Context
 	record context.Context
@@ -136,7 +135,7 @@ func (r *AuditRecord) Decided(decision authorizer.Decision, reason string, err e
 	}
 }
 
-// Failed records the Status that answers a request with the Accept header accept, encoded by codecs.
+// Failed records the Status of the response, encoded by codecs as accept, an Accept header, requests.
 func (r *AuditRecord) Failed(status *metav1.Status, accept string, codecs runtime.NegotiatedSerializer) {
 	if r == nil {
 		return
@@ -153,8 +152,8 @@ func (r *AuditRecord) Annotate(key, value string) {
 	}
 }
 
-// Answer records the status of the answer. The first call counts.
-func (r *AuditRecord) Answer(code int) {
+// RecordStatus records the status of the response. Further calls do nothing.
+func (r *AuditRecord) RecordStatus(code int) {
 	if r == nil {
 		return
 	}
@@ -166,7 +165,7 @@ func (r *AuditRecord) Answer(code int) {
 	})
 }
 
-// End records that the answer is complete, or that there was none.
+// End records that the response is complete, or that there was none.
 func (r *AuditRecord) End() {
 	if r == nil || r.refused {
 		return
@@ -183,16 +182,16 @@ func (r *AuditRecord) End() {
 	r.ac.ProcessEventStage(r.ctx, auditapi.StageResponseComplete)
 }
 
-// Wrote records that a handler has written a part of its answer since began.
+// Wrote records that a handler has written a part of its response since began.
 func (r *AuditRecord) Wrote(began time.Time) {
 	if r != nil {
 		apirequest.TrackResponseWriteLatency(r.ctx, time.Since(began))
 	}
 }
 
-// answered records how long it took to write the answer, and since when it was encoded; zero if
-// upstream's handlers have recorded that.
-func (r *AuditRecord) answered(encoding time.Time, took time.Duration) {
+// responded records how long it took to write the response, and when its encoding began; zero if upstream's handlers
+// have recorded that.
+func (r *AuditRecord) responded(encoding time.Time, took time.Duration) {
 	if r == nil {
 		return
 	}

@@ -27,12 +27,12 @@ func (c *completed) ProcessEvents(all ...*auditapi.Event) bool {
 	return true
 }
 
-// TestSmallAnswersAreRecordedBeforeTheyAreSent checks that the record of a small answer ends before the answer is
+// TestSmallAnswersAreRecordedBeforeTheyAreSent checks that the record of a small response ends before the response is
 // sent, and has the latencies of a slow request.
 func TestSmallAnswersAreRecordedBeforeTheyAreSent(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer       Response
-		before, fast bool // a slow request's record, or only a fast one's, ends before the answer is sent
+		before, fast bool // a slow request's record, or only a fast one's, ends before the response is sent
 	}{
 		"nothing":            {Response{}, true, true},
 		"bytes":              {Response{Bytes: make([]byte, RecordSize)}, true, true},

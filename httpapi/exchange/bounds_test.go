@@ -47,8 +47,8 @@ func TestContextsOfRequests(t *testing.T) {
 		x := new(Exchange)
 		x.Init(carrier{}, received, t.Context())
 		x.PrepareBy, x.Deadline = by, deadline
-		x.Carry(func(ctx context.Context) context.Context { return context.WithValue(ctx, carrier{}, 1) })
-		prepared, release := x.Prepared()
+		x.ReplaceBase(func(ctx context.Context) context.Context { return context.WithValue(ctx, carrier{}, 1) })
+		prepared, release := x.PrepareContext()
 		defer release()
 		if until, _ := prepared.Deadline(); !until.Equal(by) || prepared.Value(carrier{}) == nil {
 			t.Errorf("%s: prepared until %v", name, until)

@@ -20,7 +20,7 @@ const (
 type ChunkWriter struct {
 	To      io.Writer
 	Buf     []byte // the buffered bytes; callers may append
-	Written int64  // to To
+	Written int64  // bytes written to To
 	Err     error
 	nested  int // users beyond the first
 }

@@ -24,8 +24,8 @@ func Context(ctx context.Context, info *apirequest.RequestInfo, u user.Info, rec
 	return Unaudited(ctx)
 }
 
-// Unaudited returns ctx with an audit context that records nothing, unless it has one. Patches need
-// one, and a blank one would make all handlers encode every object for the record.
+// Unaudited returns ctx with an audit context that records nothing, unless it has one. Patches need one, and an
+// uninitialized one would make all handlers encode every object for the record.
 func Unaudited(ctx context.Context) context.Context {
 	if audit.AuditContextFrom(ctx) != nil {
 		return ctx

@@ -20,8 +20,7 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// Carrier is the HTTP server's side of one request: http1 has one for each connection, http2 one
-// for each stream. It has read the request, and writes the response.
+// Carrier is the HTTP server's side of one request: http1 has one for each connection, http2 one for each stream.
 //
 // Bytes that it returns do not change. They are valid until the handler returns, or, if the response is
 // streamed or hijacked, until the exchange ends. Only the goroutine that serves the exchange calls it.
@@ -41,7 +40,7 @@ type Carrier interface {
 	// Chunks reports whether the client accepts a body without an announced size.
 	Chunks() bool
 
-	// BodyLength is -1 if the request does not announce it. ReadBody reads the body, until the deadline.
+	// BodyLength is -1 if the length is unknown. ReadBody reads the body, until the deadline.
 	BodyLength() int64
 	ReadBody(deadline time.Time) ([]byte, error)
 
@@ -52,15 +51,14 @@ type Carrier interface {
 	// Slot stores the handler's data about the client, which all requests of a connection share; it may be nil.
 	Slot() *atomic.Value
 
-	// Major is the version of HTTP: 1 or 2. Requests of 2 share their connection with others.
+	// Major is the version of HTTP: 1 or 2.
 	Major() int
 	// OnEnd registers a function that is called when the client leaves, over HTTP/1.1 up to a second later, or when
 	// the exchange ends.
 	OnEnd(f func())
 
-	// StartStream begins a response whose body the caller writes piece by piece, and may write at
-	// once. The server adds Date and the fields that frame the body to header, which is valid until
-	// the exchange ends.
+	// StartStream begins a response whose body the caller writes piece by piece. The server adds Date and the fields
+	// that frame the body to header, which is valid until the exchange ends.
 	StartStream(code int, header []Field) BodyStream
 }
 
@@ -72,8 +70,7 @@ type BodyStream struct {
 	Head []byte
 	// Chunked means that the body must be framed in chunks, with the last chunk at its end.
 	Chunked bool
-	// End tells the client that the body is complete; nil if the last chunk or the end of the
-	// connection does.
+	// End ends the body; nil if the last chunk or the end of the connection does.
 	End func() error
 	// Left registers a function that must not block. It is called when the client leaves, at once
 	// if it has left. If Left is nil, the owner must probe the connection.
@@ -86,7 +83,7 @@ type BodyStream struct {
 // Hijacked is the argument of Response.Hijack: a connection for a net/http handler, after the
 // exchange has ended.
 type Hijacked struct {
-	// Conn contains no part of the response yet. If Begin is not nil, Conn takes the body alone.
+	// No part of the response was written to Conn yet. If Begin is not nil, Conn takes only the body.
 	Conn net.Conn
 	// Ahead reads the bytes that were read ahead from Conn, and then Conn. It is nil for HTTP/2.
 	Ahead io.Reader
@@ -100,31 +97,31 @@ type Hijacked struct {
 
 // Facts has the results of [Carrier.Inspect].
 type Facts struct {
-	// Code and Refusal answer a request that two parsers could understand differently. Code is 0
-	// for all other requests.
+	// Code and Refusal are the response to a request that two parsers could understand differently. Code is 0 for all
+	// other requests.
 	Code    int
 	Refusal string
 	// Impersonates means that the request impersonates another user.
 	Impersonates bool
-	// Foreign means that the request may have credentials outside the Authorization header.
-	Foreign bool
+	// OtherCredentials means that the request may have credentials outside the Authorization header.
+	OtherCredentials bool
 }
 
-// Refuse makes the server answer the request with 400.
-func (f *Facts) Refuse(why string) {
+// Reject makes the server respond with 400.
+func (f *Facts) Reject(why string) {
 	f.Code, f.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
 }
 
-// Single refuses the request if the field name occurs twice. *seen records the first occurrence.
-func (f *Facts) Single(seen *bool, name string) {
+// RejectRepeated rejects the request if the field name occurs twice. *seen records the first occurrence.
+func (f *Facts) RejectRepeated(seen *bool, name string) {
 	if *seen {
-		f.Refuse("repeated " + name + " header")
+		f.Reject("repeated " + name + " header")
 	}
 	*seen = true
 }
 
-// Exchange is one request and its response. http1 and http2 hand a Carrier to the handler, which
-// returns the Exchange, and write its Response.
+// Exchange is one request and its response. http1 and http2 pass a Carrier to the handler, which returns the Exchange,
+// and write its Response.
 //
 // It belongs to the goroutine that serves it and ends with it. TakeAudit and TakeSeat move parts of
 // it to code that outlives it.
@@ -142,8 +139,8 @@ type Exchange struct {
 	HSTS      string    // the Strict-Transport-Security field of the response; "" for none
 	User      user.Info // nil before the request is authenticated
 
-	// Account is charged for the request; nil before the client is known. Waited is the part of
-	// the time since Received that the request is known to have waited.
+	// Account is charged for the request; nil before the client is known. Waited is the known waiting time since
+	// Received.
 	Account *costs.Account
 	Waited  time.Duration
 
@@ -154,16 +151,16 @@ type Exchange struct {
 	LogValues []any     // of the serving chain, for the line of the log; nil if requests are not logged
 	Seated    time.Time // when the request got its seat; zero if requests are not logged
 	Info      string    // the end of the line; "" if requests are not logged
-	Logged    bool      // the line is written, or the code that serves the request writes it
+	Logged    bool      // the line is or will be written
 
-	encoding time.Time // when encoding the answer began; zero if that is not recorded
+	encoding time.Time // when encoding the response began; zero if that is not recorded
 	ready    time.Time // when sending it began; zero if that is not recorded
 
 	base   context.Context // nil before the first call of Base
 	*spans                 // nil: x is not traced
 
-	Response            // the answer
-	object   objectBody // is its body, if it is one object
+	Response
+	object objectBody // the body, if it is one object
 }
 
 // Init makes x the exchange that c carries. Its contexts end with server.
@@ -176,7 +173,7 @@ func (x *Exchange) Init(c Carrier, received time.Time, server context.Context) {
 // the client. The HTTP server calls it once, when the response has been written or taken over. Charge also ends
 // the spans of x, and completes the audit record.
 func (x *Exchange) Charge(bytes int64, waited time.Duration) {
-	x.answered(bytes, waited)
+	x.endResponse(bytes, waited)
 	if x.Account == nil {
 		return
 	}
@@ -187,7 +184,7 @@ func (x *Exchange) Charge(bytes int64, waited time.Duration) {
 // localDecision is the longest time of an authorization without a webhook.
 const localDecision = time.Millisecond
 
-// Decided notes how long authorization took. Time beyond localDecision counts as a wait for a webhook.
+// Decided records how long authorization took. Time beyond localDecision counts as a wait for a webhook.
 func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-localDecision) }
 
 // Peek returns a field of the request's header, without a copy. The bytes end with the exchange.
@@ -224,41 +221,41 @@ func (x *Exchange) StartStream(code int, header []Field) BodyStream {
 	return x.Carrier.StartStream(code, header)
 }
 
-// TakeAudit moves the audit record to the caller, which serves the request from here on.
+// TakeAudit moves the audit record to the caller, which then serves the request.
 func (x *Exchange) TakeAudit() *AuditRecord {
 	t := x.Audit
 	x.Audit = nil
 	return t
 }
 
-// TakeSeat moves the seat to the caller, which serves the request from here on.
+// TakeSeat moves the seat to the caller, which then serves the request.
 func (x *Exchange) TakeSeat() Seat {
 	p := x.Seat
 	x.Seat = Seat{}
 	return p
 }
 
-// EndAudit records the answer's status. It ends the record of a small answer before the answer is sent, so no client
-// gets a small answer whose record is not stored. Upstream encodes and writes an answer in one step. So the record of a
-// slow request has the time since the encoding began for both. The record of a large answer ends when the answer has been
-// sent, unless the answer is in memory and the request was fast: such a record has no latencies.
+// EndAudit records the status of the response. It ends the record of a small response before the response is sent, so
+// no client gets a small response whose record is not stored. Upstream encodes and writes a response in one step, so
+// the record of a slow request has one latency for both. The record of a large response ends when it has been sent,
+// unless it is in memory and the request was fast: such a record has no latencies.
 func (x *Exchange) EndAudit() {
 	if x.Audit == nil {
 		return
 	}
-	x.Audit.Answer(x.StatusCode())
+	x.Audit.RecordStatus(x.StatusCode())
 	if !x.small() || len(x.Bytes) > RecordSize && x.Audit.age() > slowRequest {
 		return
 	}
 	if !x.encoding.IsZero() {
-		x.Audit.answered(x.encoding, time.Since(x.encoding))
+		x.Audit.responded(x.encoding, time.Since(x.encoding))
 	}
 	x.TakeAudit().End()
 }
 
-// ReleaseSeat releases the seat if only a small answer is left to send. So the seat is free when the client
-// has read the answer and sends the next request, as in upstream. For a longer answer the seat is kept
-// until it has been sent.
+// ReleaseSeat releases the seat if only a small response is left to send. So the seat is free when the client has read
+// the response and sends the next request, as in upstream. For a larger response the seat is held until it has been
+// sent.
 func (x *Exchange) ReleaseSeat() {
 	if !x.Large() {
 		x.Seat.Release()
@@ -280,21 +277,21 @@ func (x *Exchange) Base() context.Context {
 	return x.base
 }
 
-// Carry replaces the context of Base by with(context).
-func (x *Exchange) Carry(with func(context.Context) context.Context) {
+// ReplaceBase replaces the context of Base by with(context).
+func (x *Exchange) ReplaceBase(with func(context.Context) context.Context) {
 	x.base = with(x.Base())
 }
 
-// Prepared returns a context for the work before a request is served, and a function that releases it. The context of
-// a long-running request lasts as long as the context of other requests.
-func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
+// PrepareContext returns a context for the work before a request is served, and a function that releases it. It ends at
+// PrepareBy.
+func (x *Exchange) PrepareContext() (context.Context, context.CancelFunc) {
 	if !x.Deadline.IsZero() {
 		return x.Base(), func() {}
 	}
 	return context.WithDeadline(x.Base(), x.PrepareBy)
 }
 
-// CopyHeaders copies the header fields that keep accepts, under their canonical names.
+// CopyHeaders copies the header fields for which keep returns true, under their canonical names.
 func (x *Exchange) CopyHeaders(keep func(key string) bool) http.Header {
 	header := make(http.Header)
 	for name, value := range x.Carrier.Lines() {
@@ -308,7 +305,7 @@ func (x *Exchange) CopyHeaders(keep func(key string) bool) http.Header {
 	return header
 }
 
-// IsAbort reports whether p, the value of a panic, means to close the connection without an answer.
+// IsAbort reports whether p, the value of a panic, means to close the connection without a response.
 func IsAbort(p any) bool {
 	err, ok := p.(error)
 	return ok && errors.Is(err, http.ErrAbortHandler)

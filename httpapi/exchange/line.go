@@ -24,7 +24,7 @@ func Lines() bool { return klog.V(lineVerbosity).Enabled() }
 type Line struct {
 	began  time.Time
 	values []any  // names and values; Write inserts the latency after the verb and the URI
-	info   string // at the end
+	info   string // the end of the line
 }
 
 // maxAuditID is the length to which the log truncates audit IDs (apiserver pkg/audit/context.go).
@@ -63,7 +63,7 @@ func (l *Line) Add(key string, value any) {
 	}
 }
 
-// Write logs the request, which was answered with code and body. It logs body only for server errors other than 504.
+// Write logs the request with the code of its response. It logs body only for server errors other than 504.
 func (l *Line) Write(code int, body []byte) {
 	if l == nil {
 		return

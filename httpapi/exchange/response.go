@@ -46,8 +46,8 @@ type Field struct {
 	Added bool
 }
 
-// Response is the answer to a request. The goroutine that serves the request fills it in, and the
-// HTTP server writes it after that, unless it is streamed or hijacked.
+// Response is the response to a request. The goroutine that serves the request fills it in. The HTTP server then writes
+// it, unless it is streamed or hijacked.
 //
 // The body is one of Bytes, Body and Reader, or there is none.
 type Response struct {
@@ -62,8 +62,8 @@ type Response struct {
 	// Reader is read to its end. Each piece is sent at once.
 	Reader io.ReadCloser
 
-	// Holds is how many bytes Body or Reader keeps in memory for this answer alone.
-	Holds int
+	// HeldBytes is how many bytes Body or Reader keeps in memory only for this response.
+	HeldBytes int
 
 	// Closing closes the connection after the response, for example after a request that could not be read.
 	Closing bool
@@ -75,8 +75,7 @@ type Response struct {
 	Streamed bool
 }
 
-// HijackedBody is the body of a request whose connection was hijacked. A handler reads it as it comes,
-// without a limit.
+// HijackedBody is the body of a request whose connection was hijacked. A handler reads it without a limit.
 type HijackedBody interface {
 	io.Reader
 	// SendContinue sends 100 Continue to a client that waits for it.
@@ -132,8 +131,8 @@ func (r *Response) HeaderTo(dst http.Header) {
 // StatusCode returns the status code of the response.
 func (r *Response) StatusCode() int { return cmp.Or(r.Code, http.StatusOK) }
 
-// StatusCode returns code if HTTP can carry it, and otherwise 500. An admission webhook may deny a write with any
-// number. net/http panics then, so kube-apiserver sends nothing, and its audit event says 500.
+// StatusCode returns code if it is a valid HTTP status, and otherwise 500. An admission webhook may deny a write with
+// any number, which makes net/http panic in kube-apiserver.
 func StatusCode(code int) int {
 	if code < 100 || code > 999 {
 		return http.StatusInternalServerError
@@ -155,8 +154,8 @@ func (r *Response) Send(code int, contentType string, body []byte) {
 	r.Bytes = body
 }
 
-// SendFrom completes the response with the size bytes that body writes, and then closes body. If size is
-// UnknownSize and body fails, the client sees that the response is incomplete.
+// SendFrom completes the response with the size bytes that body writes, and then closes body. If size is UnknownSize
+// and body fails, the client can detect the truncation.
 func (r *Response) SendFrom(code int, contentType string, size int, body Body) {
 	r.Head(code, contentType)
 	r.Body, r.Size = body, size
@@ -171,7 +170,7 @@ func (r *Response) SendReader(code int, body io.ReadCloser) {
 // closeBody closes Body and Reader.
 func (r *Response) closeBody() {
 	if body := r.Body; body != nil {
-		r.Body = nil // first: Close may panic, and closeBody is called again then
+		r.Body = nil // before Close, which may panic, so that closeBody does not call it again
 		body.Close()
 	}
 	if r.Reader != nil {
@@ -193,7 +192,7 @@ func (r *Response) small() bool {
 	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
 }
 
-// Large reports whether the response is more than a small answer, which takes one write.
+// Large reports whether the response takes more than one write.
 func (r *Response) Large() bool { return r.Reader != nil || !r.small() || len(r.Bytes) > RecordSize }
 
 // objectBody writes an object that fits into the buffer of a ChunkWriter, and is not compressed.
@@ -212,8 +211,8 @@ func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
 
 func (b *objectBody) Close() error { return nil }
 
-// SendObject answers with an object. item, its encoding by encoder, must not change. The media type is encoder's, or
-// YAML, which is made from JSON.
+// SendObject sends an object. item, its encoding by encoder, must not change. The media type is encoder's, or YAML,
+// which is made from JSON.
 func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *encoding.Encoder, item []byte) {
 	size := encoder.ObjectSize(item)
 	rewritten := mediaType == runtime.ContentTypeYAML || pretty && mediaType == runtime.ContentTypeJSON
@@ -230,7 +229,7 @@ func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *
 	}
 }
 
-// SendJSON answers with a whole JSON body, as YAML if that is the media type.
+// SendJSON sends a whole JSON body, as YAML if that is the media type.
 func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte) {
 	var err error
 	switch {
@@ -246,7 +245,7 @@ func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte
 	x.SendCompressed(code, mediaType, body)
 }
 
-// CompressFrom is the size from which answers are compressed (apiserver
+// CompressFrom is the minimum size of compressed responses (apiserver
 // pkg/endpoints/handlers/responsewriters/writers.go).
 const CompressFrom = 128 << 10
 
@@ -283,8 +282,8 @@ func PutGzip(z *gzip.Writer) { gzips.Put(z) }
 // ErrTimeout is the error of a request whose deadline has passed.
 var ErrTimeout = errors.New("exchange: the request's deadline has passed")
 
-// Fail answers with the Status of err, in a media type that the client accepts. For ErrTimeout the
-// Status has no kind and is plain text, as in apiserver pkg/server/filters/timeout.go.
+// Fail sends the Status of err, in a media type that the client accepts. For ErrTimeout the Status has no kind and is
+// plain text, as in apiserver pkg/server/filters/timeout.go.
 func (x *Exchange) Fail(err error) {
 	x.FailIn(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"})
 }
@@ -336,13 +335,13 @@ func encodeStatus(status *metav1.Status, accept string, pretty bool, codecs runt
 	return media.Accepted.MediaType, body
 }
 
-// Deny answers like Fail, with the header that upstream's filters add.
+// Deny is Fail with the header fields that upstream's filters add.
 func (x *Exchange) Deny(err error) {
 	x.Set("X-Content-Type-Options", "nosniff")
 	x.Fail(err)
 }
 
-// Text answers with a line of text, as net/http's Error does.
+// Text sends a line of text, as net/http's Error does.
 func (x *Exchange) Text(code int, message string) {
 	x.Set("X-Content-Type-Options", "nosniff")
 	x.Send(code, "text/plain; charset=utf-8", []byte(message+"\n"))
@@ -368,7 +367,7 @@ func TooLarge(limit int64) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
 }
 
-// Inspect inspects the header of the request. If two parsers could understand it differently, Inspect answers the
+// Inspect inspects the header of the request. If two parsers could understand it differently, Inspect rejects the
 // request and returns false.
 func (x *Exchange) Inspect() (facts Facts, ok bool) {
 	facts = x.Carrier.Inspect()
@@ -379,8 +378,7 @@ func (x *Exchange) Inspect() (facts Facts, ok bool) {
 	return facts, facts.Code == 0
 }
 
-// NewAsterisk answers a request for the server as a whole, whose target is *. net/http also answers it before
-// authentication.
+// NewAsterisk returns the response to a request whose target is *. net/http also serves it before authentication.
 func NewAsterisk(c Carrier, received time.Time) *Exchange {
 	x := new(Exchange)
 	x.Init(c, received, nil)
@@ -389,7 +387,7 @@ func NewAsterisk(c Carrier, received time.Time) *Exchange {
 	return x
 }
 
-// InternalError answers a request that failed inside the server.
+// InternalError sends the Status of an internal error, and logs it.
 func (x *Exchange) InternalError(err error) {
 	message := fmt.Sprintf("Internal Server Error: %q: %v", x.Target, err)
 	x.Text(http.StatusInternalServerError, htmlEscaper.Replace(message))
@@ -399,12 +397,12 @@ func (x *Exchange) InternalError(err error) {
 // htmlEscaper escapes like upstream's responsewriters.
 var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// NoRoute answers a request that upstream's router refuses inside a group that it serves.
+// NoRoute rejects a request that upstream's router rejects inside a group that it serves.
 func (x *Exchange) NoRoute(code int, message string) {
 	x.Fail(apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))
 }
 
-// Panicked answers after a handler panicked.
+// Panicked sends the response after a panic of a handler.
 func (x *Exchange) Panicked() {
 	x.Reset()
 	x.Text(http.StatusInternalServerError, "This request caused apiserver to panic. Look in the logs for details.")
@@ -426,7 +424,7 @@ func (x *Exchange) Pretty() bool {
 	return false
 }
 
-// Compresses reports whether to compress an answer of size bytes.
+// Compresses reports whether to compress a response of size bytes.
 func (x *Exchange) Compresses(size int) bool {
 	return size > CompressFrom && AcceptsGzip(x.Peek("Accept-Encoding"))
 }
@@ -456,7 +454,7 @@ func (x *Exchange) SendGzip(code int, contentType string, size int, body io.Writ
 		err = z.Close()
 	}
 	if err != nil {
-		x.Fail(err) // does not happen: writing to a buffer does not fail
+		x.Fail(err) // unreachable: writing to a buffer does not fail
 		return
 	}
 	x.Compressed()

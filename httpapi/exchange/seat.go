@@ -12,8 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/flow"
 )
 
-// Seat is held by a request while the request counts as being served: a seat of flow control and a count in a gauge.
-// It moves with the request to the code that sees its end. The zero Seat is none.
+// Seat is held by a request that is being served: a seat of flow control and a count in a gauge. The zero Seat is none.
 type Seat struct {
 	Flow  flow.Seat
 	Gauge *flow.Gauge
@@ -34,8 +33,8 @@ type InFlight struct{ ReadOnly, Mutating flow.Gauge }
 // inflightInterval is how often Report sets upstream's metrics to the peaks since the last time.
 const inflightInterval = time.Second
 
-// Report sets upstream's metrics at once, and then every second until ctx ends. waiting returns the most requests
-// that waited since its last call; nil says that none ever waits.
+// Report sets upstream's metrics at once, and then every second until ctx ends. waiting returns the maximum number of
+// waiting requests since its last call; nil means that requests never wait.
 func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating int)) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, i.ReadOnly.Peak(), i.Mutating.Peak())
@@ -46,7 +45,7 @@ func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating
 	}, inflightInterval)
 }
 
-// StreamSeat is the flow control seat of a request that has a connection to itself. It is held until the request ends
+// StreamSeat is the flow control seat of a request that takes over its connection. It is held until the request ends
 // or, for a watch, until the watch is initialized. Flow control counts a watch until it ends.
 //
 // It implements the signal by which upstream's code says that a watch is initialized.

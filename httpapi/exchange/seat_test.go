@@ -14,8 +14,7 @@ type unwritten struct{ io.WriterTo }
 // Close implements io.Closer.
 func (unwritten) Close() error { return nil }
 
-// TestLargeAnswersKeepTheirSeat checks that an answer that takes long to send keeps its seat until it has been
-// sent.
+// TestLargeAnswersKeepTheirSeat checks that a response that takes long to send keeps its seat until it has been sent.
 func TestLargeAnswersKeepTheirSeat(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer Response

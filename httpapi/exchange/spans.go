@@ -12,12 +12,12 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// spans has the open spans of a request, each a child of the one before it.
+// spans has the open spans of a request, each a child of the previous one.
 type spans struct {
 	tracer      trace.Tracer
 	open        []openSpan
-	serializing bool // the last open span covers the encoding and sending of the answer
-	answering   bool // BeginAnswer was called: the span around it also gets an event at the end
+	serializing bool // the last open span is that of encoding and sending the response
+	responding  bool // BeginResponse was called: the span around it also gets an event at the end
 }
 
 // openSpan is a span that has not ended, and the context around it.
@@ -26,7 +26,7 @@ type openSpan struct {
 	around context.Context
 }
 
-// Trace records the spans of x below root from now on.
+// Trace makes x record spans below root.
 func (x *Exchange) Trace(tracer trace.Tracer, root trace.Span) {
 	x.spans = &spans{tracer: tracer, open: []openSpan{{root, x.Base()}}}
 	x.base = trace.ContextWithSpan(x.Base(), root)
@@ -42,23 +42,22 @@ func (s *spans) Event(name string, attributes ...attribute.KeyValue) {
 	}
 }
 
-// BeginAnswer adds an event to the span of x, once: the answer is about to be written.
-func (x *Exchange) BeginAnswer() {
-	if x.spans != nil && !x.spans.answering {
-		x.spans.answering = true
+// BeginResponse adds an event to the span of x, once, before the response is written.
+func (x *Exchange) BeginResponse() {
+	if x.spans != nil && !x.spans.responding {
+		x.spans.responding = true
 		x.Event("About to write a response")
 	}
 }
 
-// Answering is BeginAnswer, if that has not been called, and Serializing.
-func (x *Exchange) Answering(mediaType string, version schema.GroupVersion) {
-	x.BeginAnswer()
+// BeginSerializing is BeginResponse, if that has not been called, and Serializing.
+func (x *Exchange) BeginSerializing(mediaType string, version schema.GroupVersion) {
+	x.BeginResponse()
 	x.Serializing(mediaType, version)
 }
 
-// Serializing notes that an answer is about to be encoded, for the audit record. If x is traced, it
-// begins a span that ends when the answer has been sent (apiserver
-// pkg/endpoints/handlers/responsewriters/writers.go).
+// Serializing records the time before the response is encoded, for the audit record. If x is traced, it begins a span
+// that ends when the response has been sent (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
 func (x *Exchange) Serializing(mediaType string, version schema.GroupVersion) {
 	if x.Audit != nil {
 		x.encoding = time.Now()
@@ -66,23 +65,23 @@ func (x *Exchange) Serializing(mediaType string, version schema.GroupVersion) {
 	if x.spans == nil {
 		return
 	}
-	if x.spans.serializing { // another answer, which will not be sent
+	if x.spans.serializing { // another response, which will not be sent
 		x.Leave()
 	}
-	x.enterAnswer("SerializeObject", mediaType, version)
+	x.enterResponse("SerializeObject", mediaType, version)
 	x.spans.serializing = true
 }
 
 // Streaming begins the span of a stream of events, if x is traced.
 func (x *Exchange) Streaming(mediaType string, version schema.GroupVersion) {
 	if x.spans != nil {
-		x.enterAnswer("WatchServer.HandleHTTP", mediaType, version)
+		x.enterResponse("WatchServer.HandleHTTP", mediaType, version)
 		x.Event("About to start writing response")
 	}
 }
 
-// enterAnswer begins a span of the answer.
-func (x *Exchange) enterAnswer(name, mediaType string, version schema.GroupVersion) {
+// enterResponse begins a span of the response.
+func (x *Exchange) enterResponse(name, mediaType string, version schema.GroupVersion) {
 	x.Enter(name, attribute.String("audit-id", x.AuditID), attribute.String("method", x.Method), attribute.String("url", x.Path),
 		attribute.String("protocol", [...]string{1: "HTTP/1.1", 2: "HTTP/2.0"}[x.Carrier.Major()]), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
 }
@@ -112,7 +111,7 @@ func encoderOf(mediaType string, version schema.GroupVersion) string {
 	return string(legacyscheme.Codecs.EncoderForVersion(encoder, version).Identifier())
 }
 
-// Ready notes that the response is about to be sent.
+// Ready records the time before the response is sent.
 func (x *Exchange) Ready() {
 	if x.Audit == nil && x.spans == nil {
 		return
@@ -123,13 +122,13 @@ func (x *Exchange) Ready() {
 	}
 }
 
-// answered records that the response was written, and ends all spans of x.
-func (x *Exchange) answered(bytes int64, waited time.Duration) {
+// endResponse records that the response was written, and ends all spans of x.
+func (x *Exchange) endResponse(bytes int64, waited time.Duration) {
 	if !x.ready.IsZero() {
 		if x.Length() != UnknownSize { // nothing was encoded meanwhile
 			waited = time.Since(x.ready)
 		}
-		x.Audit.answered(x.encoding, waited)
+		x.Audit.responded(x.encoding, waited)
 	}
 	if x.spans == nil {
 		return
@@ -141,7 +140,7 @@ func (x *Exchange) answered(bytes int64, waited time.Duration) {
 		}
 		x.Event("Write call "+outcome, attribute.Int64("size", bytes))
 		x.Leave()
-		if x.spans.answering {
+		if x.spans.responding {
 			x.Event("Writing http response done")
 		}
 	}

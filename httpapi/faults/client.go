@@ -57,7 +57,7 @@ func (c Client) State(ctx context.Context) (state State, err error) {
 	return state, err
 }
 
-// do sends a request and decodes the answer into out, unless that is nil.
+// do sends a request and decodes the response into out, unless that is nil.
 func (c Client) do(ctx context.Context, method, below string, body []byte, out any) error {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+Path+below, bytes.NewReader(body))
 	if err != nil {

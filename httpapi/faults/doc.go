@@ -15,8 +15,8 @@
 //   - End ends a watch: complete, complete after a bookmark, cut off, or with 410.
 //   - Stale and StaleAt answer reads as a lagging replica would: GET, LIST and the initial
 //     objects of a watch, if their resourceVersion allows that.
-//   - Refuse answers with 409, 429, 500, 503 or 504 instead of serving the request.
-//   - Lose serves a write and then loses its answer: the connection is cut, or the answer is 504.
+//   - Refuse responds with 409, 429, 500, 503 or 504 instead of serving the request.
+//   - Lose serves a write and then loses its response: the connection is cut, or the response is 504.
 //   - Seed draws these faults from a hash of the seed and the request, see below.
 //
 // # Guarantees

@@ -40,7 +40,7 @@ const (
 // Values of Rule.Lose.
 const (
 	LoseCut     = "cut"     // the connection or the HTTP/2 stream is reset
-	LoseTimeout = "timeout" // the answer is 504
+	LoseTimeout = "timeout" // the response is 504
 )
 
 // MaxCount limits the numbers of a rule, and of events in a step.

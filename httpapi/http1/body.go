@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxDiscard limits the unread part of a body that the session discards so that another request can
-	// follow, as in net/http's server.
+	// maxDiscard limits the unread part of a body that the session discards before the next request, as in net/http's
+	// server.
 	maxDiscard = 256 << 10
 	// maxTrailer limits the size of the trailer of a chunked body.
 	maxTrailer = 4 << 10
@@ -32,16 +32,16 @@ var (
 	errTrailerEnd  = errors.New("http: unexpected EOF reading trailer")
 )
 
-// incoming is the body of a request on its connection. It is not read before the handler asks for it.
-// Its errors are net/http's, which upstream's handlers repeat to the client.
+// incoming is the body of a request on its connection. It is not read before the handler asks for it. Its errors are
+// net/http's, which upstream's handlers send to the client.
 type incoming struct {
 	length int64         // as announced; -1 for chunks
-	in     *bufio.Reader // of the connection, behind the header
+	in     *bufio.Reader // of the connection, after the header
 	left   int64         // bytes to read of a body of known length
 	chunks io.Reader     // of a body in chunks, once it is read
 
 	expects bool // the client waits for 100 Continue
-	over    bool // all has been read
+	done    bool // all has been read
 	err     error
 }
 
@@ -55,9 +55,9 @@ func bodyOf(h *fasthttp.RequestHeader, in *bufio.Reader, expects bool) incoming 
 	case length > 0:
 		b.length, b.left = int64(length), int64(length)
 	default:
-		b.over = true
+		b.done = true
 	}
-	b.expects = expects && !b.over && h.IsHTTP11()
+	b.expects = expects && !b.done && h.IsHTTP11()
 	return b
 }
 
@@ -75,7 +75,7 @@ func (i *incoming) Read(p []byte) (n int, err error) {
 	switch {
 	case i.err != nil:
 		return 0, i.err
-	case i.over:
+	case i.done:
 		return 0, io.EOF
 	case i.length >= 0:
 		n, err = i.readSized(p)
@@ -85,7 +85,7 @@ func (i *incoming) Read(p []byte) (n int, err error) {
 	if err != nil && err != io.EOF {
 		i.err = err
 	}
-	i.over = err == io.EOF
+	i.done = err == io.EOF
 	return n, err
 }
 
@@ -139,7 +139,7 @@ func (i *incoming) readTrailer() error {
 	return err
 }
 
-// buffered reports whether the rest of the body has already come.
+// buffered reports whether the rest of the body has already arrived.
 func (i *incoming) buffered() bool { return i.length >= 0 && int64(i.in.Buffered()) >= i.left }
 
 // SendContinue sends 100 Continue to a client that waits for it.
@@ -151,7 +151,7 @@ func (i *incoming) SendContinue(w io.Writer) error {
 	return err
 }
 
-// readAll reads the body, which may have limit bytes at most.
+// readAll reads the body, which may have at most limit bytes.
 func (i *incoming) readAll(limit int64) ([]byte, error) {
 	if i.length > limit {
 		return nil, exchange.TooLarge(limit)
@@ -171,21 +171,21 @@ func (i *incoming) readAll(limit int64) ([]byte, error) {
 
 // ReadBody implements exchange.Carrier.
 func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
-	if err := ss.writeBy(time.Now().Add(socket.WriteTimeout)); err != nil {
+	if err := ss.setWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
 		return nil, err
 	}
 	if err := ss.body.SendContinue(ss.conn); err != nil {
 		return nil, err
 	}
-	if err := ss.bodyBy(deadline); err != nil {
+	if err := ss.setBodyDeadline(deadline); err != nil {
 		return nil, err
 	}
 	return ss.body.readAll(ss.s.config.MaxBodyBytes)
 }
 
-// bodyBy sets the deadline for reading the body.
-func (ss *Session) bodyBy(until time.Time) error {
-	ss.reads = 2 // the header's deadline is over
+// setBodyDeadline sets the deadline for reading the body.
+func (ss *Session) setBodyDeadline(until time.Time) error {
+	ss.reads = 2 // so that Read does not set the header's deadline
 	if ss.body.buffered() {
 		return nil
 	}
@@ -193,21 +193,20 @@ func (ss *Session) bodyBy(until time.Time) error {
 	return ss.conn.SetReadDeadline(until)
 }
 
-// discardBody discards the rest of the body, and reports whether another request can follow: not after an
-// error, if the rest is large, or if the client waits for 100 Continue. It runs before the answer is
-// written, because some clients read only after they have sent everything. A large answer, which holds a seat, does
-// not wait for the client.
+// discardBody discards the rest of the body, and reports whether another request can follow: not after an error, if the
+// rest is large, or if the client waits for 100 Continue. It runs before the response is written, because some clients
+// read only after they have sent everything. A large response, which holds a seat, does not wait for the client.
 func (ss *Session) discardBody(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {
-	case b.over:
+	case b.done:
 		return true
 	case b.err != nil || b.expects || b.left >= maxDiscard:
 		return false
 	case x.Large() && !b.buffered():
 		return false
 	}
-	if ss.bodyBy(x.Received.Add(ss.s.config.BodyTimeout)) != nil {
+	if ss.setBodyDeadline(x.Received.Add(ss.s.config.BodyTimeout)) != nil {
 		return false
 	}
 	_, err := io.CopyN(io.Discard, b, maxDiscard+1)

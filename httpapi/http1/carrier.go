@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// A session is the exchange.Carrier of the request that it serves at the moment.
+// A session is the exchange.Carrier of its current request.
 var _ exchange.Carrier = (*Session)(nil)
 
 // Method implements exchange.Carrier.
@@ -42,7 +42,7 @@ func (ss *Session) Inspect() exchange.Facts {
 		return exchange.Facts{Code: http.StatusHTTPVersionNotSupported, Refusal: "505 HTTP Version Not Supported"}
 	}
 	facts, agent := inspect(ss.header.RawHeaders())
-	ss.header.SetUserAgentBytes(bytes.Trim(agent, " \t")) // fasthttp keeps the last, net/http and http2 the first
+	ss.header.SetUserAgentBytes(bytes.Trim(agent, " \t")) // fasthttp uses the last, net/http and http2 the first
 	return facts
 }
 
@@ -77,7 +77,7 @@ func (ss *Session) Internal() bool {
 // Major implements exchange.Carrier.
 func (ss *Session) Major() int { return 1 }
 
-// OnEnd implements exchange.Carrier. EndDisconnected notices when the client leaves.
+// OnEnd implements exchange.Carrier. EndDisconnected detects that the client has left.
 func (ss *Session) OnEnd(f func()) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -106,7 +106,7 @@ func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyS
 	c.from.served(c)
 	to := exchange.BodyStream{Conn: ss.conn, Chunked: ss.Chunks()}
 	h := &ss.header
-	if to.Chunked && h.IsGet() && ss.body.over && len(ahead) <= socket.MaxEarly && !h.ConnectionClose() && !ss.ends() {
+	if to.Chunked && h.IsGet() && ss.body.done && len(ahead) <= socket.MaxEarly && !h.ConnectionClose() && !ss.ends() {
 		to.Next = func(early []byte) { c.from.resume(c, append(ahead, early...)) }
 	}
 	to.Head = streamHead(code, header, to.Chunked, to.Next == nil)
@@ -136,7 +136,7 @@ func streamHead(code int, header []exchange.Field, chunked, closing bool) []byte
 	return append(dst, "\r\n\r\n"...)
 }
 
-// malformed returns the answer to a request that could not be read because of err.
+// malformed returns the response to a request that could not be read because of err.
 func (ss *Session) malformed(err error) *exchange.Exchange {
 	code := http.StatusBadRequest
 	switch {

@@ -109,7 +109,7 @@ func (h *testHandler) answer(c exchange.Carrier, received time.Time) *exchange.E
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
 	x.AuditID = "5f0e3a86-2f4d-4d6c-9f5c-0d8f6b1c2a37"
-	if facts := c.Inspect(); facts.Code != 0 || facts.Impersonates || facts.Foreign || len(c.Host()) == 0 ||
+	if facts := c.Inspect(); facts.Code != 0 || facts.Impersonates || facts.OtherCredentials || len(c.Host()) == 0 ||
 		string(c.Method()) != http.MethodGet || len(c.Peek("Authorization")) == 0 || len(c.Peek("Accept")) == 0 {
 		x.Send(http.StatusBadRequest, "text/plain", []byte("not what was sent"))
 		return x
@@ -254,7 +254,7 @@ func (s *serverProcess) connect() (*testClient, error) {
 var requestHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-controller/v1.36.3 (linux/amd64) kubernetes/0000000/leader-election\r\n" +
 	"Accept: application/json, */*\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\nAccept-Encoding: gzip\r\n\r\n"
 
-// begin requests target and returns the head of the answer.
+// begin requests target and returns the head of the response.
 func (t *testClient) begin(target string) (head []byte, err error) {
 	if _, err := io.WriteString(t, "GET "+target+requestHeader); err != nil {
 		return nil, err
@@ -272,7 +272,7 @@ func (t *testClient) begin(target string) (head []byte, err error) {
 	return head, nil
 }
 
-// ask requests target and returns the length of the answer's body.
+// ask requests target and returns the length of the response's body.
 func (t *testClient) ask(target string) (int, error) {
 	head, err := t.begin(target)
 	if err != nil {
@@ -298,8 +298,8 @@ func (t *testClient) silence() error {
 	return nil
 }
 
-// TestServers checks that all servers give the same answers to the same requests, one after the
-// other on a connection.
+// TestServers checks that all servers give the same responses to the same requests, one after the other on a
+// connection.
 func TestServers(t *testing.T) {
 	want := map[string]int{"/get": smallBytes, "/list": newTestHandler().pieces.size()}
 	for _, server := range []string{larderServer, fasthttpServer, leanFasthttpServer, netHTTPServer, flushingNetHTTPServer} {

@@ -202,7 +202,7 @@ func (c *stdCarrier) Inspect() exchange.Facts {
 	var facts exchange.Facts
 	for name := range c.req.Header {
 		facts.Impersonates = facts.Impersonates || strings.HasPrefix(name, "Impersonate-")
-		facts.Foreign = facts.Foreign || strings.HasPrefix(name, "X-Remote-") || name == "Sec-Websocket-Protocol"
+		facts.OtherCredentials = facts.OtherCredentials || strings.HasPrefix(name, "X-Remote-") || name == "Sec-Websocket-Protocol"
 	}
 	return facts
 }

@@ -58,7 +58,7 @@ func (c *connection) serve() {
 		c.conn.Close()
 		return
 	}
-	if c.from.isClosing() { // close may have examined c before it knew h
+	if c.from.isClosing() { // Close may have examined c before http2 was set
 		h.GoAway()
 	}
 	h.Serve()
@@ -71,7 +71,7 @@ func (c *connection) session(ahead []byte) *Session {
 	return ss
 }
 
-// begin marks the beginning of a request. It reports false if the connection was closed.
+// begin marks the beginning of a request. It returns false if the connection was closed.
 func (c *connection) begin() bool {
 	return c.state.CompareAndSwap(stateNew, stateActive) || c.state.CompareAndSwap(stateIdle, stateActive)
 }
@@ -87,11 +87,11 @@ func (c *connection) retire() bool {
 		time.Since(c.began) > newGrace && c.state.CompareAndSwap(stateNew, stateClosed)
 }
 
-// answers reports whether the server still has to answer on c: not if only HTTP/2 streams that
-// handlers have taken over are left.
-func (c *connection) answers() bool {
+// hasPending reports whether the server still has to respond on c: not if only HTTP/2 streams that handlers have taken
+// over are left.
+func (c *connection) hasPending() bool {
 	h := c.http2.Load()
-	return h == nil || h.Answers()
+	return h == nil || h.HasPending()
 }
 
 // close closes c without waiting for the client: it sends TLS's close_notify only if no other
@@ -128,8 +128,8 @@ func (c *tlsConn) Close() error {
 	return c.Conn.Close()
 }
 
-// AwaitRead waits for the next bytes and reads a few of them. It returns bytes that TLS already
-// holds at once. Otherwise the goroutine waits outside TLS, where its stack is half as large.
+// AwaitRead waits for the next bytes and reads a few of them. It returns bytes that TLS has already buffered at once.
+// Otherwise it waits outside of TLS, where the goroutine's stack is half as large.
 func (c *tlsConn) AwaitRead(first []byte) (int, error) {
 	s, ok := c.NetConn().(*socket.TCP)
 	if !ok {
@@ -138,22 +138,22 @@ func (c *tlsConn) AwaitRead(first []byte) (int, error) {
 	return s.AwaitRead(c.Conn, first)
 }
 
-// handshakeVerbosity is the verbosity from which failed handshakes are logged (apiserver
+// handshakeVerbosity is the minimum verbosity at which failed handshakes are logged (apiserver
 // pkg/server/secure_serving.go).
 const handshakeVerbosity = 5
 
-// plainRefusal answers a client that speaks HTTP without TLS, as net/http does.
+// plainRefusal is net/http's response to a client that speaks HTTP without TLS.
 const plainRefusal = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
-// refuseHandshake counts and logs a handshake that failed because of err. A client that speaks
-// HTTP without TLS gets an answer.
+// refuseHandshake counts and logs a handshake that failed because of err. A client that speaks HTTP without TLS gets a
+// response.
 func (c *tlsConn) refuseHandshake(err error) {
 	metrics.TLSHandshakeErrors.Inc()
 	reason := err.Error()
 	var header tls.RecordHeaderError
 	if errors.As(err, &header) && header.Conn != nil && looksLikeHTTP(header.RecordHeader) {
 		reason = "client sent an HTTP request to an HTTPS server"
-		_, _ = io.WriteString(header.Conn, plainRefusal) // a client that has left needs no answer
+		_, _ = io.WriteString(header.Conn, plainRefusal) // fails if the client has left
 	}
 	klog.V(handshakeVerbosity).Infof("http: TLS handshake error from %s: %s\n", c.RemoteAddr(), reason)
 }
@@ -191,7 +191,7 @@ const (
 )
 
 // lingeringClose closes the writing side of a connection and reads the client's remaining bytes. The kernel resets a
-// connection that is closed with unread bytes, and the client may lose the answer.
+// connection that is closed with unread bytes, and the client may lose the response.
 func lingeringClose(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return

@@ -1,7 +1,6 @@
-// Package http1 accepts connections, speaks TLS and HTTP/1.1 on them, and turns each request
-// into an [exchange.Carrier] and each [exchange.Response] into bytes. It hands connections whose
-// clients choose HTTP/2 to package http2. It is the only importer of fasthttp, and does not
-// interpret requests.
+// Package http1 accepts connections, speaks TLS and HTTP/1.1 on them, and turns each request into an [exchange.Carrier]
+// and each [exchange.Response] into bytes. It passes connections whose clients choose HTTP/2 to package http2. It is
+// the only importer of fasthttp, and does not interpret requests.
 //
 // # Life of a connection
 //
@@ -9,32 +8,29 @@
 // memory. The number of connections can be limited, in all and from one address. The TLS
 // handshake must end within the time of a header.
 //
-// A [Session] serves the requests of one HTTP/1.1 connection, one after the other. A header is
-// limited in size and time, and fasthttp parses it once it is complete. Buffers grow with the
-// header and return to a pool between requests. An idle connection keeps a small stack and little
-// beside TLS's state. That is less than fasthttp's own server keeps (D3), so this package has its own
-// loop. Requests (D1, D2) and connections that were taken over (D4) cost as much as with
-// fasthttp's loop. The session rejects a header that two parsers could read differently.
+// A [Session] serves the requests of one HTTP/1.1 connection, one after the other. A header is limited in size and
+// time, and fasthttp parses it once it is complete. Buffers grow with the header and return to a pool between requests.
+// An idle connection keeps a small stack and little beside TLS's state, less than with fasthttp's own server loop (D3).
+// Requests (D1, D2) and connections that were taken over (D4) cost as much as with that loop. The session rejects a
+// header that two parsers could read differently.
 //
-// A body is read when the handler asks for it. Before it writes the answer, the session reads and
-// discards the rest of a small body. After a large one the connection ends, and after a large answer to a
-// request whose body has not come.
+// A body is read when the handler asks for it. Before it writes the response, the session reads and discards the rest
+// of a small body. The connection ends after a request with a large unread body, and after a large response to a
+// request whose body has not arrived.
 //
-// The session ends when a handler takes over its connection. When a streamed response is complete, its
-// owner returns the connection, with the bytes that it has read meanwhile, and another session serves
-// it. Only after a GET without a body, over HTTP/1.1, can another request follow. Otherwise, and during
-// shutdown, the connection ends with the response.
+// The session ends when a handler takes over its connection. When a streamed response to a GET without a body is
+// complete, its owner returns the connection, with the bytes that it has read meanwhile, and another session serves it.
+// After other streamed responses, and during shutdown, the connection ends.
 //
 // # Bytes
 //
-// A Carrier returns parts of fasthttp's buffers, which are valid until the exchange ends.
-// Builds that check invariants overwrite them then. A response's length is known before its
-// first byte, or its end is marked.
+// A Carrier returns parts of fasthttp's buffers, which are valid until the exchange ends. Builds tagged invariants then
+// overwrite them. A response's length is known before its first byte, or its end is marked.
 //
 // # Goroutines
 //
-// Each connection has a goroutine while it is served, and none while a handler has it. ServeNetwork, EndDisconnected and
-// CloseStalled run on the goroutines of their callers. Abort returns after the last connection has
+// Each connection has a goroutine while it is served, and none after a handler has taken it over. ServeNetwork,
+// EndDisconnected and CloseStalled run on the goroutines of their callers. Abort returns after the last connection has
 // ended.
 //
 // # Locks

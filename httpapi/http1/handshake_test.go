@@ -88,7 +88,7 @@ func failedHandshakes(t *testing.T) float64 {
 	return 0
 }
 
-// badClients fail the TLS handshake with a server, each in its way, and return the server's answer.
+// badClients fail the TLS handshake with a server, each in its way, and return the server's response.
 var badClients = map[string]func(t *testing.T, c net.Conn) string{
 	"HTTP without TLS":    says("GET / HTTP/1.1\r\nHost: h\r\n\r\n"),
 	"another protocol":    says("SSH-2.0-OpenSSH_9.9\r\n"),
@@ -130,7 +130,7 @@ func shakes(config *tls.Config) func(*testing.T, net.Conn) string {
 	}
 }
 
-// TestFailedHandshakesAreNetHTTPs checks that a failed handshake is counted once, and logged and answered as by
+// TestFailedHandshakesAreNetHTTPs checks that a failed handshake is counted once, and logged and responded as by
 // net/http. kube-apiserver counts the log messages of net/http.
 func TestFailedHandshakesAreNetHTTPs(t *testing.T) {
 	metrics.Register()

@@ -16,15 +16,15 @@ var (
 	errBareLine    = errors.New("httpapi: header line ends without CRLF")
 )
 
-// headerEnd finds the end of a header that arrives in pieces. It looks at each byte once.
+// headerEnd finds the end of a header that arrives in pieces. It examines each byte once.
 type headerEnd struct {
 	line int // offset of the line that has not ended
 	seen int // the line does not end before this offset
 }
 
-// find reports whether block, which begins as it did the last time, holds a whole header: lines that end with CRLF,
-// the last of them empty. fasthttp also accepts lines that end with LF alone, which a proxy may have taken for a part
-// of another line. A malformed line is an error at once, because the client may already be waiting for an answer.
+// find reports whether block, which begins with the block of the last call, has a whole header: lines that end with
+// CRLF, the last of them empty. fasthttp also accepts lines that end with only LF, which a proxy may have taken for a
+// part of another line. A malformed line is an error at once, because the client may already be waiting for a response.
 func (e *headerEnd) find(block []byte) (bool, error) {
 	for {
 		n := bytes.IndexByte(block[e.seen:], '\n')
@@ -68,9 +68,9 @@ func blankLines(block []byte) (n int) {
 	}
 }
 
-// inspect checks a header block as the client sent it. fasthttp accepts names that are no tokens, folded
-// lines, and repeats of headers that must be single. inspect refuses them,
-// because two parsers could understand them differently. agent is the first User-Agent.
+// inspect checks a header block as the client sent it. It rejects names that are not tokens, folded lines, and repeated
+// headers that must be unique, because two parsers could understand them differently. fasthttp accepts them. agent is
+// the first User-Agent.
 func inspect(block []byte) (facts exchange.Facts, agent []byte) {
 	var authorization, contentType, host bool
 	for len(block) > 0 {
@@ -81,27 +81,27 @@ func inspect(block []byte) (facts exchange.Facts, agent []byte) {
 		switch {
 		case len(line) == 0:
 		case !ok || !httpguts.ValidHeaderFieldName(string(name)):
-			facts.Refuse("malformed header name")
+			facts.Reject("malformed header name")
 			return facts, agent
 		case foldEqual(name, "authorization"):
-			facts.Single(&authorization, "Authorization")
+			facts.RejectRepeated(&authorization, "Authorization")
 		case foldEqual(name, "content-type"):
-			facts.Single(&contentType, "Content-Type")
+			facts.RejectRepeated(&contentType, "Content-Type")
 		case agent == nil && foldEqual(name, "user-agent"):
 			agent = value
 		case foldEqual(name, "host"):
-			facts.Single(&host, "Host")
+			facts.RejectRepeated(&host, "Host")
 			if !httpguts.ValidHostHeader(string(bytes.Trim(value, " \t"))) {
-				facts.Refuse("malformed Host header")
+				facts.Reject("malformed Host header")
 			}
 		case foldEqual(name, "transfer-encoding"):
 			if !foldEqual(bytes.Trim(value, " \t"), "chunked") {
-				facts.Refuse("unsupported transfer encoding")
+				facts.Reject("unsupported transfer encoding")
 			}
 		case len(name) > len(impersonatePrefix) && foldEqual(name[:len(impersonatePrefix)], impersonatePrefix):
 			facts.Impersonates = true
 		case len(name) > len(remotePrefix) && foldEqual(name[:len(remotePrefix)], remotePrefix), foldEqual(name, "sec-websocket-protocol"):
-			facts.Foreign = true
+			facts.OtherCredentials = true
 		}
 	}
 	return facts, agent
@@ -111,7 +111,7 @@ func inspect(block []byte) (facts exchange.Facts, agent []byte) {
 // the order in which they were sent.
 func headerLines(block []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
-		for rest := block; len(rest) > 0; { // bytes.Lines allocates more than all of this
+		for rest := block; len(rest) > 0; { // bytes.Lines allocates
 			line, after, _ := bytes.Cut(rest, []byte{'\n'})
 			rest = after
 			name, value, ok := bytes.Cut(line, []byte{':'})
@@ -127,7 +127,7 @@ const (
 	remotePrefix      = "x-remote-"
 )
 
-// foldEqual reports whether name is lower in any case. lower is ASCII.
+// foldEqual reports whether name equals lower, regardless of case. lower is ASCII.
 func foldEqual(name []byte, lower string) bool {
 	return len(name) == len(lower) && strings.EqualFold(string(name), lower)
 }

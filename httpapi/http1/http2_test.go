@@ -23,7 +23,7 @@ func (s *testServer) client(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport, Timeout: proctest.Patience}
 }
 
-// TestHTTP2 checks that requests of one connection are served concurrently, with the same answers as over HTTP/1.1.
+// TestHTTP2 checks that requests of one connection are served concurrently, with the same responses as over HTTP/1.1.
 func TestHTTP2(t *testing.T) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	s := newTestServer(t, Config{HTTP2: true}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {

@@ -20,7 +20,7 @@ func TestContextsEndWhenTheClientLeaves(t *testing.T) {
 		x := new(exchange.Exchange)
 		x.Init(c, received, context.Background())
 		x.Deadline = received.Add(time.Minute)
-		bounded, release := x.Prepared()
+		bounded, release := x.PrepareContext()
 		defer release()
 		contexts <- x.Base()
 		contexts <- bounded

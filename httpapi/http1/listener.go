@@ -35,11 +35,11 @@ type Listener struct {
 	running sync.WaitGroup // connections that are being served
 
 	mu        sync.Mutex
-	open      map[*connection]bool // guarded by mu: true while served, false once a handler has taken it over
+	open      map[*connection]bool // guarded by mu: true while served, false after a handler has taken it over
 	addresses map[netip.Prefix]int // guarded by mu: open connections of each address
 	closed    bool                 // guarded by mu: closing is closed
 
-	logLimiter flowcontrol.PassiveRateLimiter // one message a minute about connections that the server did not accept
+	logLimiter flowcontrol.PassiveRateLimiter // one message about refused connections a minute
 }
 
 func (s *Server) newListener(limits connLimits) *Listener {
@@ -55,7 +55,7 @@ const (
 	protoHTTP2 = "h2"
 )
 
-// Protocols are the versions of HTTP that clients are offered, as TLS names them.
+// Protocols are the TLS names (ALPN) of the offered versions of HTTP.
 func Protocols(http2 bool) []string {
 	if http2 {
 		return []string{protoHTTP2, protoHTTP1}
@@ -71,7 +71,7 @@ func tlsConfig(config *tls.Config, http2 bool) *tls.Config {
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS12
 	}
-	config.DynamicRecordSizingDisabled = true // bodies are large and known beforehand
+	config.DynamicRecordSizingDisabled = true // writes are large
 	return config
 }
 
@@ -119,8 +119,8 @@ func isTemporary(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// serveTLS serves a connection from the network. It closes one beyond the limits at once: before
-// the handshake the server cannot tell the client why.
+// serveTLS serves a connection from the network. It closes a connection beyond the limits without a response, because
+// there was no handshake.
 func (l *Listener) serveTLS(raw net.Conn, config *tls.Config) {
 	c := &connection{from: l, address: addressOf(raw.RemoteAddr()), began: time.Now()}
 	tcp, isTCP := raw.(*net.TCPConn)
@@ -145,8 +145,7 @@ func (l *Listener) serveTLS(raw net.Conn, config *tls.Config) {
 // after which client-go retries for ten seconds.
 var errStopped = errors.New("httpapi: the server has stopped")
 
-// client returns an HTTP client whose connections reach l through memory, whatever their address
-// and scheme.
+// client returns an HTTP client whose connections reach l through memory, regardless of their address and scheme.
 func (l *Listener) client() *http.Transport {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		if err := ctx.Err(); err != nil {
@@ -179,8 +178,8 @@ func (l *Listener) start(serve func()) {
 	}()
 }
 
-// resume serves c again, which a handler had taken over. The next request begins with ahead. resume closes c
-// instead if c ends with its current request.
+// resume serves c again, which a handler had taken over. The next request begins with ahead. If c must end with its
+// current request, resume closes c.
 func (l *Listener) resume(c *connection, ahead []byte) {
 	c.state.Store(stateIdle)
 	l.mu.Lock()
@@ -211,8 +210,7 @@ func (l *Listener) EndDisconnected(ctx context.Context) {
 	}, disconnectInterval)
 }
 
-// add adds c to the open connections. It reports false if c must be closed instead, because l is
-// closed or a limit is reached.
+// add adds c to the open connections. It returns false if c must be closed, because l is closed or a limit is reached.
 func (l *Listener) add(c *connection) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +229,7 @@ func (l *Listener) add(c *connection) bool {
 	return true
 }
 
-// served notes that c is no longer served. A handler that has taken it over closes it later.
+// served records that c is no longer served. A handler that has taken it over closes it later.
 func (l *Listener) served(c *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,8 +274,7 @@ const (
 	numLimits
 )
 
-// ipv6Site is the length of the prefix that counts as one IPv6 address: a client that has one
-// address has all of its /64.
+// ipv6Site is the length of the prefix that counts as one IPv6 address, because clients usually have a whole /64.
 const ipv6Site = 64
 
 // addressOf returns the IPv4 address of a client, or the /64 of its IPv6 address.

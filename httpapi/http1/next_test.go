@@ -114,7 +114,7 @@ func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 			}
 		}
 		if c.out.Len() > 0 {
-			t.Fatalf("more answers: %q", c.out.Bytes())
+			t.Fatalf("more responses: %q", c.out.Bytes())
 		}
 	})
 }

@@ -22,8 +22,8 @@ func (c *gaugedConn) Write(p []byte) (int, error) {
 	return c.scriptConn.Write(p)
 }
 
-// TestLargeAnswersKeepTheirSeat checks that a large answer keeps its seat while it is sent, even if the handler has not
-// read the body of the request.
+// TestLargeAnswersKeepTheirSeat checks that a large response keeps its seat while it is sent, even if the handler has
+// not read the body of the request.
 func TestLargeAnswersKeepTheirSeat(t *testing.T) {
 	for name, request := range map[string]string{
 		"no body":       "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",

@@ -14,15 +14,14 @@ import (
 
 const keepalivePeriod = 15 * time.Second
 
-// Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept connections from the
-// network. All other fields are required, except HTTP2, and Limits whose zero value has a meaning.
+// Config configures a [Server]. Listener and TLS are needed to accept connections from the network. All other fields
+// are required, except HTTP2 and those Limits whose zero value has a meaning.
 type Config struct {
-	// Listener accepts TCP connections, on which the server speaks TLS. The server owns it
-	// once [Server.ServeNetwork] is called.
+	// Listener accepts TCP connections, on which the server speaks TLS. [Server.ServeNetwork] takes ownership of it.
 	Listener net.Listener
 	TLS      *tls.Config
 
-	// Handler answers the request that c carries. The request's header was complete at received.
+	// Handler serves the request of c. The request's header was complete at received.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 	// Draining is closed when shutdown begins.
 	Draining <-chan struct{}
@@ -80,7 +79,7 @@ func New(config Config) *Server {
 	return s
 }
 
-// RoundTripper reaches the server from within the process, until [Server.CloseMemory].
+// RoundTripper sends requests to the server from within the process, until [Server.CloseMemory].
 func (s *Server) RoundTripper() http.RoundTripper { return s.client }
 
 // ServeNetwork accepts connections from the network until StopAccepting. Accepted connections continue. Only one
@@ -89,7 +88,7 @@ func (s *Server) ServeNetwork() error {
 	return s.Network.accept(s.config.Listener, tlsConfig(s.config.TLS, s.config.HTTP2))
 }
 
-// Session returns a Session that serves the requests of c, which counts towards no limit.
+// Session returns a Session that serves the requests of c, without limits of connections.
 func (s *Server) Session(c net.Conn) *Session {
 	return (&connection{conn: c, from: s.newListener(connLimits{}), began: time.Now()}).session(nil)
 }
@@ -97,13 +96,13 @@ func (s *Server) Session(c net.Conn) *Session {
 // StopAccepting makes ServeNetwork return.
 func (s *Server) StopAccepting() { s.stop() }
 
-// CloseMemory refuses new connections from this process, and lets open ones end with their current request.
+// CloseMemory rejects new connections from this process. Open ones end with their current request.
 func (s *Server) CloseMemory() {
 	s.client.CloseIdleConnections()
 	s.Memory.Close()
 }
 
-// Abort closes all connections, and returns when none is served any more.
+// Abort closes all connections, and returns when none is served.
 func (s *Server) Abort() {
 	s.Network.abort()
 	s.Memory.abort()

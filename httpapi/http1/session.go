@@ -23,8 +23,8 @@ const (
 	headerTimeout = 32 * time.Second // of a TLS handshake; of a header, from its first byte
 	idleTimeout   = 90 * time.Second // between requests
 
-	// slack is how much later than asked a deadline may end. Setting deadlines for each request
-	// would cost as much as reading its header.
+	// slack is how much later than requested a deadline may be. Setting deadlines for each request would cost as much
+	// as reading its header.
 	slack = 5 * time.Second
 )
 
@@ -32,24 +32,23 @@ const (
 const (
 	headerStart  = 4 << 10
 	headerGrowth = 4
-	// headerExtra is the slack that net/http's server allows beyond its bound.
+	// headerExtra is what net/http's server allows beyond its limit.
 	headerExtra = 4 << 10
 )
 
-// Session serves the requests of one connection, one after the other, and is the exchange.Carrier of the
-// current one. fasthttp parses them and writes the heads of responses; the session has the deadlines and
-// buffers. It holds no buffer while it waits for a request.
+// Session serves the requests of one connection, one after the other, and is the exchange.Carrier of the current one.
+// fasthttp parses requests and writes the heads of responses. The session has no buffer while it waits for a request.
 //
 // It belongs to the goroutine that serves it, except what mu guards.
 type Session struct {
 	s          *Server
 	conn       net.Conn
 	connection *connection
-	sent       int64 // bytes of the answer
+	sent       int64 // bytes of the response
 
 	in    *bufio.Reader // of the requests that have begun to arrive; nil while idle
 	size  int           // of in's buffer
-	ahead []byte        // read from conn and not yet by in
+	ahead []byte        // read from conn, but not by in
 	first [1]byte
 	reads int      // calls of conn.Read since the first byte of the request
 	body  incoming // of the request
@@ -57,11 +56,11 @@ type Session struct {
 	*message // the request and its response; nil while idle
 	slot     atomic.Value
 
-	// The deadlines that are set on conn.
+	// The current deadlines of conn.
 	readUntil, writeUntil time.Time
 
 	mu    sync.Mutex
-	onEnd []func() // guarded by mu: are called at the end of the current request
+	onEnd []func() // guarded by mu: called at the end of the current request
 }
 
 // Serve serves requests until the connection ends.
@@ -88,7 +87,8 @@ func (ss *Session) Serve() {
 }
 
 // ServeNext waits for a request, and serves it and all requests that arrived with it. If a handler hijacks the
-// connection, take gives it the connection. Otherwise again reports whether more requests may come.
+// connection, the caller must call take, which passes the connection to it. Otherwise again reports whether more
+// requests may follow.
 func (ss *Session) ServeNext() (take func(), again bool) {
 	if !ss.await() {
 		return nil, false
@@ -96,13 +96,13 @@ func (ss *Session) ServeNext() (take func(), again bool) {
 	return ss.requests()
 }
 
-// await waits for the first byte of a request and reports whether it came.
+// await waits for the first byte of a request and reports whether it arrived.
 func (ss *Session) await() bool {
 	timeout := idleTimeout
 	if ss.connection.state.Load() == stateNew {
 		timeout = headerTimeout
 	}
-	_ = ss.readBy(time.Now().Add(timeout)) // closed: the read fails
+	_ = ss.setReadDeadline(time.Now().Add(timeout)) // if conn is closed, the read fails
 	if len(ss.ahead) == 0 {
 		read := ss.conn.Read
 		if c, ok := ss.conn.(*tlsConn); ok {
@@ -118,8 +118,8 @@ func (ss *Session) await() bool {
 	return ss.connection.begin()
 }
 
-// readBy makes reads end at until or a little later.
-func (ss *Session) readBy(until time.Time) error {
+// setReadDeadline makes reads end at until, or up to slack later.
+func (ss *Session) setReadDeadline(until time.Time) error {
 	if !ss.readUntil.Before(until) && ss.readUntil.Sub(until) <= slack {
 		return nil
 	}
@@ -127,8 +127,8 @@ func (ss *Session) readBy(until time.Time) error {
 	return ss.conn.SetReadDeadline(ss.readUntil)
 }
 
-// writeBy makes writes end at until or a little later.
-func (ss *Session) writeBy(until time.Time) error {
+// setWriteDeadline makes writes end at until, or up to slack later.
+func (ss *Session) setWriteDeadline(until time.Time) error {
 	if !ss.writeUntil.Before(until) {
 		return nil
 	}
@@ -136,8 +136,8 @@ func (ss *Session) writeBy(until time.Time) error {
 	return ss.conn.SetWriteDeadline(ss.writeUntil)
 }
 
-// Read reads bytes of the request for in. If the first bytes do not hold the whole header,
-// Read sets a deadline for the rest.
+// Read reads bytes of the request for in. If the first read does not have the whole header, Read sets a deadline for
+// the rest.
 func (ss *Session) Read(p []byte) (int, error) {
 	n := copy(p, ss.ahead)
 	ss.ahead = ss.ahead[n:]
@@ -145,7 +145,7 @@ func (ss *Session) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if ss.reads++; ss.reads == 2 {
-		if err := ss.readBy(time.Now().Add(headerTimeout)); err != nil {
+		if err := ss.setReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 			return n, err
 		}
 	}
@@ -162,7 +162,7 @@ func (ss *Session) requests() (take func(), again bool) {
 	ss.message = m
 	ss.openReader()
 	defer func() {
-		if take == nil && ss.size == headerStart { // the buffer of a large header is not kept
+		if take == nil && ss.size == headerStart { // do not keep the buffer of a large header
 			m.reset()
 			messages.Put(m)
 		}
@@ -190,7 +190,7 @@ type message struct {
 	fields   [usualFields]exchange.Field // of the response's header
 }
 
-// usualFields is the room for the header fields of a response. Few responses have more.
+// usualFields is the initial capacity for the header fields of a response.
 const usualFields = 16
 
 // reset makes m ready for another request.
@@ -208,7 +208,7 @@ var messages = sync.Pool{New: func() any { return new(message) }}
 
 // request serves one request. Its body is read when the handler asks for it.
 func (ss *Session) request() (take func(), again bool) {
-	ss.body = incoming{over: true}
+	ss.body = incoming{done: true}
 	header := &ss.header
 	if err := ss.readHeader(header); err != nil {
 		ss.refuse(err)
@@ -222,8 +222,8 @@ func (ss *Session) request() (take func(), again bool) {
 		return nil, false
 	}
 	closing := header.ConnectionClose()
-	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
-		return nil, ss.answer(exchange.NewAsterisk(ss, received), closing)
+	if string(header.RequestURI()) == "*" { // fasthttp accepts it only with OPTIONS
+		return nil, ss.respond(exchange.NewAsterisk(ss, received), closing)
 	}
 	defer ss.end()
 	x := ss.s.config.Handler(ss, received)
@@ -236,12 +236,12 @@ func (ss *Session) request() (take func(), again bool) {
 	case x.Abort:
 		return nil, false
 	case x.Hijack != nil:
-		return ss.give(x.Hijack), false
+		return ss.handOver(x.Hijack), false
 	}
-	return nil, ss.answer(x, closing)
+	return nil, ss.respond(x, closing)
 }
 
-// charge charges the answer to the account of the request.
+// charge charges the response to the account of the request.
 func (ss *Session) charge(x *exchange.Exchange) {
 	if x.Streamed { // another goroutine may already use the connection
 		x.Charge(0, 0)
@@ -250,8 +250,8 @@ func (ss *Session) charge(x *exchange.Exchange) {
 	x.Charge(ss.sent, socket.TakeWaited(ss.conn))
 }
 
-// readHeader reads a request's header into a buffer that grows as needed. It parses the header once, when
-// all of it is there.
+// readHeader reads a request's header into a buffer that grows as needed. It parses the header once, when it is
+// complete.
 func (ss *Session) readHeader(header *fasthttp.RequestHeader) error {
 	var end headerEnd
 	for {
@@ -288,8 +288,7 @@ var (
 	errExpectation    = errors.New("httpapi: unknown expectation")
 )
 
-// grow replaces the reader by a larger one that begins at the same place, if the
-// bound allows one.
+// grow replaces the reader by a larger one at the same position, if the limit allows one.
 func (ss *Session) grow() error {
 	bound := ss.s.config.MaxHeaderBytes + headerExtra
 	if ss.size >= bound {
@@ -304,7 +303,7 @@ func (ss *Session) grow() error {
 	return err
 }
 
-// readAhead returns a copy of the bytes that were read behind the current request.
+// readAhead returns a copy of the bytes that were read after the current request.
 func (ss *Session) readAhead() []byte {
 	read, _ := ss.in.Peek(ss.in.Buffered())
 	return append(bytes.Clone(read), ss.ahead...)
@@ -337,18 +336,18 @@ func (ss *Session) closeReader() {
 	ss.in, ss.size = nil, headerStart
 }
 
-// refuse answers a request that could not be read because of err, unless the client has disconnected, and the
-// connection ends.
+// refuse responds to a request that could not be read because of err, unless the client has disconnected. The
+// connection then ends.
 func (ss *Session) refuse(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return
 	}
-	ss.body.over = !errors.Is(err, errHeaderTooLarge) && ss.body.over
-	ss.answer(ss.malformed(err), true)
+	ss.body.done = !errors.Is(err, errHeaderTooLarge) && ss.body.done
+	ss.respond(ss.malformed(err), true)
 }
 
-// answer writes the response and reports whether the connection can be used again.
-func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
+// respond writes the response and reports whether the connection can be used again.
+func (ss *Session) respond(x *exchange.Exchange, closing bool) bool {
 	resp := &ss.response
 	setHeader(resp, &x.Response)
 	closing = closing || resp.Header.ConnectionClose() || ss.ends() || !ss.discardBody(x)
@@ -359,10 +358,10 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 		resp.Header.Set("Connection", "keep-alive")
 	}
 	resp.SkipBody = ss.header.IsHead()
-	if ss.writeBy(time.Now().Add(socket.WriteTimeout)) != nil || ss.write(x) != nil {
+	if ss.setWriteDeadline(time.Now().Add(socket.WriteTimeout)) != nil || ss.write(x) != nil {
 		return false
 	}
-	if closing && !ss.body.over {
+	if closing && !ss.body.done {
 		lingeringClose(ss.conn)
 	}
 	return !closing
@@ -374,13 +373,13 @@ func (ss *Session) ends() bool {
 	return c.from.isClosing() || c.from.isLeaving(c.began)
 }
 
-// give returns a function that hands the connection to taken, with its deadlines cleared.
-func (ss *Session) give(taken func(exchange.Hijacked)) func() {
+// handOver returns a function that passes the connection to taken, without deadlines.
+func (ss *Session) handOver(taken func(exchange.Hijacked)) func() {
 	t := exchange.Hijacked{Conn: ss.conn, Ahead: ss.conn}
 	if rest := ss.readAhead(); len(rest) > 0 {
 		t.Ahead = io.MultiReader(bytes.NewReader(rest), ss.conn)
 	}
-	if !ss.body.over {
+	if !ss.body.done {
 		b := ss.body
 		b.in = bufio.NewReader(t.Ahead)
 		t.Ahead, t.Body = b.in, &b
@@ -389,7 +388,7 @@ func (ss *Session) give(taken func(exchange.Hijacked)) func() {
 		ss.connection.http1.Store(nil)
 		ss.connection.from.served(ss.connection)
 		if ss.conn.SetDeadline(time.Time{}) != nil {
-			ss.conn.Close() // taken sees that at its first read or write
+			ss.conn.Close() // the first read or write of taken fails
 		}
 		taken(t)
 	}

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// newGrace is the age up to which Drain leaves a connection open that has sent no request yet.
-	// pollInterval is how often shutdown looks for idle connections.
+	// newGrace is how long Drain leaves a new connection open that has sent no request. pollInterval is how often
+	// shutdown looks for idle connections.
 	newGrace     = 5 * time.Second
 	pollInterval = 10 * time.Millisecond
-	// idleGrace is how long Drain leaves idle connections open. connectionAge is the age from which a
-	// connection ends with its current request once shutdown has begun.
+	// idleGrace is how long Drain leaves idle connections open. connectionAge is the minimum age of connections that
+	// end with their current request during shutdown.
 	idleGrace     = 100 * time.Millisecond
 	connectionAge = time.Second
-	// stallLimit is how long, during shutdown, a client may leave written data unread. stallPoll is how often the
-	// server checks that.
+	// stallLimit is how long a client may leave written data unread during shutdown. stallPoll is how often the server
+	// checks that.
 	stallLimit = 5 * time.Second
 	stallPoll  = 500 * time.Millisecond
 )
@@ -39,8 +39,8 @@ func isDone(c <-chan struct{}) bool {
 	}
 }
 
-// isLeaving reports whether a connection that was accepted at began ends with its current request, because
-// shutdown has begun. The client connects again, to another server if there is one.
+// isLeaving reports whether a connection that was accepted at began ends with its current request, because shutdown has
+// begun.
 func (l *Listener) isLeaving(began time.Time) bool {
 	return l.network && l.s.isDraining() && time.Since(began) > connectionAge
 }
@@ -57,8 +57,7 @@ func (l *Listener) list(all bool) (list []*connection) {
 	return list
 }
 
-// Close makes every connection end with its current request and refuses new connections. HTTP/2 clients
-// get a GOAWAY; HTTP/1.1 has no such message.
+// Close makes every connection end with its current request and rejects new connections. HTTP/2 clients get a GOAWAY.
 func (l *Listener) Close() {
 	l.mu.Lock()
 	if !l.closed {
@@ -73,7 +72,7 @@ func (l *Listener) Close() {
 	}
 }
 
-// abort closes all connections, and returns when none is served any more.
+// abort closes all connections, and returns when none is served.
 func (l *Listener) abort() {
 	l.Close()
 	for _, c := range l.list(true) {
@@ -82,10 +81,9 @@ func (l *Listener) abort() {
 	l.running.Wait()
 }
 
-// Drain waits until the requests in flight have been answered, or ctx ends. It leaves idle connections open for
-// idleGrace: a client that sends one request after the other may be sending the next, whose answer tells it that the
-// connection ends. If drain closed the connection at once, that request would be lost, and some requests must not be
-// repeated.
+// Drain waits until all running requests have a response, or ctx ends. It leaves idle connections open for idleGrace,
+// because a client may already be sending the next request, and not all requests can be retried. The response to that
+// request announces the end of the connection.
 func (l *Listener) Drain(ctx context.Context) error {
 	began := time.Now()
 	return wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
@@ -96,8 +94,8 @@ func (l *Listener) Drain(ctx context.Context) error {
 				left++
 			case c.retire():
 				c.close()
-				left++ // its goroutine sees that
-			case c.answers():
+				left++ // its goroutine will end
+			case c.hasPending():
 				left++
 			}
 		}

@@ -41,10 +41,10 @@ func (ss *Session) write(x *exchange.Exchange) error {
 		return writeChunked(resp, out, func(to framer) error {
 			to.flush = true
 			_, err := io.Copy(to, struct{ io.Reader }{x.Reader})
-			out.Flush() // the header, if nothing came
+			out.Flush() // the header, if the body is empty
 			return err
 		})
-	case x.Reader != nil: // the client knows no chunks
+	case x.Reader != nil: // the client does not support chunks
 		var err error
 		if body, err = io.ReadAll(x.Reader); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeChunked writes a response in chunks. write writes its body, whose size is not known.
+// writeChunked writes a response in chunks. write writes its body, whose size is unknown.
 func writeChunked(resp *fasthttp.Response, out *exchange.ChunkWriter, write func(framer) error) error {
 	resp.Header.SetContentLength(exchange.UnknownSize)
 	out.Buf = resp.Header.AppendBytes(out.Buf)
@@ -102,7 +102,7 @@ func writeChunked(resp *fasthttp.Response, out *exchange.ChunkWriter, write func
 // framer writes each piece as a chunk: RFC 9112, 7.1.
 type framer struct {
 	out   *exchange.ChunkWriter
-	flush bool // each piece is sent when it comes
+	flush bool // send each piece at once
 }
 
 func (f framer) Write(p []byte) (int, error) {
@@ -119,7 +119,7 @@ func (f framer) Write(p []byte) (int, error) {
 	return len(p), f.out.Err
 }
 
-// Builds that check invariants overwrite buffers before another client uses them.
+// Builds tagged invariants overwrite buffers before another client uses them.
 
 // overwrite overwrites fasthttp's copies of a request, and of the header of a response. Bodies may be shared
 // bytes.

@@ -11,8 +11,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// body is the part of a request's body that has arrived and was not read. Conn.mu guards all fields except
-// length and expects.
+// body is the unread part of a request's body that has arrived. Conn.mu guards all fields except length and expects.
 //
 // Invariant: got <= the bytes that the client may send: the window of the stream, grants, and the bytes
 // read since.
@@ -27,10 +26,10 @@ type body struct {
 	ended      bool   // all of it has arrived
 	err        error  // after an error nothing is read, and further bytes are discarded
 
-	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
+	// ReadBody collects the whole body; the handler uses data until the exchange ends.
 	whole   bool
-	wants   int64 // what ReadBody needs beyond the window of the stream, before it is granted
-	granted int64 // of the memory accounting
+	wants   int64 // bytes beyond the window of the stream that ReadBody waits for
+	granted int64 // bytes granted by memoryUsage
 
 	until time.Time     // when reads end; zero: never
 	wake  chan struct{} // closed when something has changed; nil if no reader waits
@@ -86,7 +85,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// fits reports whether the bytes so far agree with the announced length. end means that no more follow.
+// fits reports whether the bytes so far agree with the announced length. end means that they are the last.
 func (b *body) fits(end bool) bool {
 	return b.length < 0 || b.got <= b.length && (!end || b.got == b.length)
 }

@@ -125,8 +125,8 @@ func fieldsOf(header http.Header) []exchange.Field {
 	return fields
 }
 
-// answer answers the request.
-func (r *request) answer(received time.Time) *exchange.Exchange {
+// handle calls the handler.
+func (r *request) handle(received time.Time) *exchange.Exchange {
 	switch {
 	case r.large:
 		return exchange.NewRefusal(r, received, http.StatusRequestHeaderFieldsTooLarge, true)
@@ -148,7 +148,7 @@ func (r *request) send(x *exchange.Exchange, bodiless bool) {
 	st.until = time.Now().Add(r.c.s.config.WriteTimeout)
 	st.owned = int64(len(x.Bytes))
 	if x.Body != nil || x.Reader != nil {
-		st.owned = min(max(exchange.ChunkSize, int64(x.Holds)), maxResponseCharge)
+		st.owned = min(max(exchange.ChunkSize, int64(x.HeldBytes)), maxResponseCharge)
 	}
 	if err := r.respond(x, bodiless); err != nil {
 		klog.V(4).InfoS("Response ended early", "err", err)
@@ -261,7 +261,7 @@ func appendStatus(dst []byte, code int) []byte {
 	return strconv.AppendInt(dst, int64(code), 10)
 }
 
-// appendField appends a field that the client's decoder does not put into its table.
+// appendField appends a field without indexing (RFC 7541, 6.2.2).
 func appendField(dst []byte, name, value string) []byte {
 	var room [64]byte
 	lower := append(room[:0], name...)
@@ -279,8 +279,7 @@ func appendField(dst []byte, name, value string) []byte {
 	return append(appendNumber(dst, 7, len(value)), value...)
 }
 
-// appendNumber appends n in the lowest bits of a byte, and in more where it is too large for
-// them (RFC 7541, 5.1).
+// appendNumber appends n as an HPACK integer with a prefix of bits bits (RFC 7541, 5.1).
 func appendNumber(dst []byte, bits, n int) []byte {
 	most := 1<<bits - 1
 	if n < most {
@@ -300,8 +299,7 @@ func appendValid(dst []byte, f exchange.Field) []byte {
 	return dst
 }
 
-// appendFields appends the header of a response, and Date. It leaves out the fields of HTTP/1.1
-// connections.
+// appendFields appends the header of a response, and Date. It omits the fields of HTTP/1.1 connections.
 func (st *stream) appendFields(dst []byte, header []exchange.Field) []byte {
 	dated := false
 	for _, f := range header {

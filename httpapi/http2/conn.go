@@ -22,15 +22,14 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Config has the handler of requests, and the limits of connections. All but MaxStreams, GoAwayChance
-// and Leaving are required.
+// Config configures a [Server]. All fields except MaxStreams, GoAwayChance and Leaving are required.
 type Config struct {
-	// Handler answers the request that c carries. received is when the request arrived.
+	// Handler serves the request of c, which arrived at received.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
 	MaxStreams   int     // concurrent requests of one connection; 0 means 100
 	GoAwayChance float64 // the probability that a request makes the server send GOAWAY
-	// Leaving reports whether every request on a connection that began at that time makes the server send GOAWAY.
+	// Leaving reports whether the next request on a connection that began at that time makes the server send GOAWAY.
 	Leaving func(began time.Time) bool
 
 	MaxHeaderBytes int           // of a request's header
@@ -63,23 +62,23 @@ type Conn struct {
 	conn  net.Conn
 	began time.Time
 	tls   *tls.ConnectionState
-	tcp   *socket.TCP // below conn; nil: waits of writes are not seen
+	tcp   *socket.TCP // below conn; nil: waits of writes are not measured
 
 	// These belong to the goroutine of Serve.
-	in          *bufio.Reader // nil while nothing comes
+	in          *bufio.Reader // nil while the connection waits
 	ahead       []byte        // read and not yet in
 	first       [1]byte
-	framer      *http2.Framer // reads frames; the frames it writes, which mu guards, are queued
+	framer      *http2.Framer // reads frames; writes to control, guarded by mu
 	decoder     *hpack.Decoder
 	block       block                          // the header that is being read
 	headerUntil time.Time                      // when the header must be whole; zero if none has begun
-	flood       flowcontrol.PassiveRateLimiter // frames that only make work
+	flood       flowcontrol.PassiveRateLimiter // limits frames that only cause work
 
 	running sync.WaitGroup // the goroutines that serve streams or flush control frames
 
 	writeMu sync.Mutex     // held by the goroutine that writes
 	waiter  *socket.Waiter // guarded by writeMu: is notified when the write waits; may be nil
-	unsent  *[]byte        // guarded by writeMu: frames that leave with the next ones; nil if there are none
+	unsent  *[]byte        // guarded by writeMu: frames that are sent with the next ones; nil if there are none
 
 	pending atomic.Bool  // control is not empty
 	slot    atomic.Value // of exchange.Carrier
@@ -88,7 +87,7 @@ type Conn struct {
 	last          uint32               // guarded by mu: the latest stream
 	streams       map[uint32]*stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
-	answering     int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the answer
+	responding    int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the response
 	ending        int                  // guarded by mu: ends of streams that are being written
 	window        int64                // guarded by mu: bytes that may be sent
 	waiting       int                  // guarded by mu: writers that wait for a window
@@ -96,7 +95,7 @@ type Conn struct {
 	memory        memoryUsage          // guarded by mu
 	memoryHolders map[*stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
 	control       []byte               // guarded by mu: frames that wait for writeMu
-	over          error                // guarded by mu: why nothing is served any more
+	endReason     error                // guarded by mu: why the connection has ended
 	goingAway     goAwayState          // guarded by mu
 	idleSince     time.Time            // guarded by mu
 
@@ -108,8 +107,8 @@ type goAwayState uint8
 
 const (
 	goAwayNone goAwayState = iota
-	goAwaySent             // GOAWAY was sent; the server still accepts requests that are on their way
-	goAwayDone             // the client has answered, or must not open streams: new ones are refused
+	goAwaySent             // GOAWAY was sent; the server still accepts requests that were sent before the client reads it
+	goAwayDone             // the client has acknowledged, or must not open streams: new ones are refused
 )
 
 var (
@@ -117,7 +116,7 @@ var (
 	errIdle   = errors.New("httpapi: the connection was idle")
 )
 
-// NewConn returns a connection over raw, whose handshake is over.
+// NewConn returns a connection over raw, whose TLS handshake has ended.
 func (s *Server) NewConn(raw net.Conn) *Conn {
 	c := &Conn{
 		s: s, conn: raw, began: time.Now(), streams: make(map[uint32]*stream),
@@ -250,7 +249,7 @@ func (c *Conn) next() (http2.Frame, error) {
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
 	}
 	if broken, ok := errors.AsType[http2.StreamError](err); ok && head.Type == http2.FrameHeaders {
-		err = http2.ConnectionError(broken.Code) // the block is lost, without which no later one can be decoded
+		err = http2.ConnectionError(broken.Code) // without this block, later ones cannot be decoded
 	}
 	return frame, err
 }
@@ -297,8 +296,8 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 // endStreams stops all work on the connection. Its streams fail with the error why.
 func (c *Conn) endStreams(why error) {
 	c.mu.Lock()
-	if c.over == nil {
-		c.over = why
+	if c.endReason == nil {
+		c.endReason = why
 	}
 	open := slices.Collect(maps.Values(c.streams))
 	c.mu.Unlock()
@@ -307,19 +306,19 @@ func (c *Conn) endStreams(why error) {
 	}
 }
 
-// broken ends the connection because a write to it failed. The reading goroutine sees that.
+// broken ends the connection because a write to it failed. The next read then fails.
 func (c *Conn) broken() { socket.CloseSocket(c.conn) }
 
-// GoAway asks the client to send no more requests on this connection. The server answers requests
-// sent until then, and ends the connection.
+// GoAway asks the client to send no more requests on this connection. The server serves requests that were already
+// sent, and then ends the connection.
 func (c *Conn) GoAway() { c.goAway(goAwaySent) }
 
-// goAwayMark is the data of the ping after a GOAWAY. The client's answer shows that it has read both.
+// goAwayMark is the data of the ping after a GOAWAY. Its acknowledgement shows that the client has read both.
 var goAwayMark = [8]byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', '.'}
 
 func (c *Conn) goAway(how goAwayState) {
 	c.mu.Lock()
-	if c.over != nil || c.goingAway >= how {
+	if c.endReason != nil || c.goingAway >= how {
 		c.mu.Unlock()
 		return
 	}
@@ -330,7 +329,7 @@ func (c *Conn) goAway(how goAwayState) {
 	} else {
 		_ = c.framer.WriteGoAway(c.last, http2.ErrCodeNo, nil)
 	}
-	c.noteIdleLocked()
+	c.markIdleLocked()
 	c.mu.Unlock()
 	c.flushControl()
 }
@@ -341,21 +340,21 @@ func (c *Conn) Retire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	heard := c.goingAway == goAwayDone || time.Since(c.idleSince) > goAwayWait
-	if !heard || c.busyLocked() || c.over != nil {
+	if !heard || c.busyLocked() || c.endReason != nil {
 		return false
 	}
-	c.over = errClosed
+	c.endReason = errClosed
 	return true
 }
 
 // busyLocked reports whether the connection has work to do.
 func (c *Conn) busyLocked() bool { return len(c.streams) > 0 || c.serving > 0 || c.ending > 0 }
 
-// Answers reports whether the client waits for an answer or may still send a request.
-func (c *Conn) Answers() bool {
+// HasPending reports whether the client waits for a response or may still send a request.
+func (c *Conn) HasPending() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.serving > 0 || c.ending > 0 || c.over == nil && len(c.streams) == 0
+	return c.serving > 0 || c.ending > 0 || c.endReason == nil && len(c.streams) == 0
 }
 
 const (
@@ -363,7 +362,7 @@ const (
 	floodRate  = 200 // per second
 )
 
-// checkFlood counts a frame that only makes work. It returns an error, which ends the connection, if there are too
+// checkFlood counts a frame that only causes work. It returns an error, which ends the connection, if there are too
 // many.
 func (c *Conn) checkFlood() error {
 	if !c.flood.TryAccept() {

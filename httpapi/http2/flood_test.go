@@ -55,7 +55,7 @@ func TestFloods(t *testing.T) {
 		},
 		"data of a stream that is over": func(p *peer, i uint32) error {
 			if i == 0 {
-				defer synctest.Wait() // until the answer has ended the stream: data before that belongs to its body
+				defer synctest.Wait() // until the response has ended the stream: data before that belongs to its body
 				return p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/")
 			}
 			return p.framer.WriteData(1, false, []byte("a"))

@@ -148,7 +148,7 @@ func appendHead(dst []byte, size int, kind http2.FrameType, flags http2.Flags, i
 	return binary.BigEndian.AppendUint32(dst, id)
 }
 
-// appendHeaders appends a header block in as many frames as it takes.
+// appendHeaders appends a header block in one or more frames.
 func appendHeaders(dst []byte, id uint32, block []byte, end bool) []byte {
 	kind, flags := http2.FrameHeaders, http2.Flags(0)
 	if end {

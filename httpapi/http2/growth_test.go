@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// scripted is a connection whose client sends fixed bytes and reads every answer.
+// scripted is a connection whose client sends fixed bytes and reads every response.
 type scripted struct {
 	net.Conn
 	in *bytes.Reader

@@ -27,7 +27,7 @@ type request struct {
 	pseudo [lastPseudo]span
 
 	malformed      bool  // the block is not a request, so the stream is reset
-	large          bool  // the answer is 431
+	large          bool  // the response is 431
 	length         int64 // of the body; -1 if it is not announced
 	expects        bool  // the client waits for 100 Continue
 	badExpectation bool  // the Expect header is unknown
@@ -171,23 +171,23 @@ func (r *request) check(bodied bool) {
 		case "content-length":
 			r.setLength(value)
 		case "authorization":
-			r.facts.Single(&once[0], "Authorization")
+			r.facts.RejectRepeated(&once[0], "Authorization")
 		case "content-type":
-			r.facts.Single(&once[1], "Content-Type")
+			r.facts.RejectRepeated(&once[1], "Content-Type")
 		case "host":
-			r.facts.Single(&once[2], "Host")
+			r.facts.RejectRepeated(&once[2], "Host")
 		case "expect":
 			r.expects = bytes.EqualFold(value, []byte("100-continue"))
 			r.badExpectation = !r.expects && len(value) > 0
 		case "sec-websocket-protocol":
-			r.facts.Foreign = true
+			r.facts.OtherCredentials = true
 		default:
 			r.facts.Impersonates = r.facts.Impersonates || bytes.HasPrefix(name, []byte("impersonate-"))
-			r.facts.Foreign = r.facts.Foreign || bytes.HasPrefix(name, []byte("x-remote-"))
+			r.facts.OtherCredentials = r.facts.OtherCredentials || bytes.HasPrefix(name, []byte("x-remote-"))
 		}
 	}
 	if host := r.Host(); !httpguts.ValidHostHeader(string(host)) {
-		r.facts.Refuse("malformed Host header")
+		r.facts.Reject("malformed Host header")
 	}
 	if !bodied {
 		r.length = 0
@@ -198,7 +198,7 @@ func (r *request) check(bodied bool) {
 func (r *request) setLength(value []byte) {
 	n, err := strconv.ParseUint(string(value), 10, 63)
 	if err != nil || r.length >= 0 && r.length != int64(n) {
-		r.facts.Refuse("malformed Content-Length header")
+		r.facts.Reject("malformed Content-Length header")
 		return
 	}
 	r.length = int64(n)

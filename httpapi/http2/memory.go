@@ -8,21 +8,19 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// memoryUsage counts the bytes that one connection keeps in memory for its client. It counts headers from their
-// reading to the end of their exchanges, and bodies from their arrival until they are read or discarded. It counts
-// answers while they wait for the client. Conn.mu guards it.
+// memoryUsage counts the bytes that one connection keeps in memory for its client: headers until their exchanges end,
+// bodies until they are read or discarded, and responses while they wait for the client. Conn.mu guards it.
 //
-// Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
-// twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that
-// window is in one of three states: the client may send it (room), a stream keeps it (held), or it
-// was freed but no WINDOW_UPDATE was sent for it (unreturned). Answers are bounded only by the pool of the
-// server.
+// Each kind has a limit. Headers take at most maxHeaders, and the header that is being read twice MaxHeaderBytes. The
+// window of the connection limits bodies. Each byte of that window is in one of three states: the client may send it
+// (room), a stream has it (held), or it was freed but no WINDOW_UPDATE was sent for it (unreturned). Only the pool of
+// the server limits responses.
 //
 // Invariant: room + held + unreturned == capacity, and headers <= maxHeaders.
 //
-// The capacity is the sum of the windows of all streams that may be open, of what is granted to
-// large bodies beyond that, and of what may be unreturned. So a client can always send as much as the
-// window of any stream allows, and streams never wait for each other.
+// The capacity is the sum of the windows of all streams that may be open, of the grants to large bodies, and of the
+// maximum of unreturned. So a client can always send as much as the window of any stream allows, and streams never wait
+// for each other.
 type memoryUsage struct {
 	capacity      int64
 	room          int64
@@ -34,26 +32,26 @@ type memoryUsage struct {
 	maxHeaders int64
 	gathered   int64 // size of the header that is still arriving
 
-	// Bodies larger than the window of a stream are granted the rest when ReadBody asks for it,
-	// in the order in which they asked.
-	large   int64     // what can be granted
+	// A body larger than the window of its stream is granted the rest when ReadBody requests it, in the order of
+	// requests.
+	large   int64     // bytes that can be granted
 	waiting []*stream // streams that wait for their grant
 
-	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held that no ReadBody
-	// has requested, and of the answers that wait for the client.
+	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held that no ReadBody has
+	// requested, and of the responses that wait for the client.
 	pooled int64
 	share  int64 // of the server's pool
 }
 
 const (
-	// largeBodies is how many bodies of the largest size a connection may send at a time. Bodies
-	// that fit into the windows of their streams do not count.
+	// largeBodies is how many bodies of the maximum size a connection may send at a time. Bodies that fit into the
+	// windows of their streams do not count.
 	largeBodies = 8
-	// largeHeaders is how many headers of the largest size a connection may have sent that are
-	// not answered. Those of usual requests are a thousand times smaller.
+	// largeHeaders is how many pending headers of the maximum size a connection may have. Usual headers are a thousand
+	// times smaller.
 	largeHeaders = 4
-	// headerCopies is how many times its size a header takes in the pool: the exchange makes
-	// strings of it, and an error may quote it.
+	// headerCopies is the memory of a header in the pool, as a multiple of its size: the exchange copies parts of it,
+	// and an error may quote it.
 	headerCopies = 4
 )
 
@@ -71,8 +69,8 @@ func newMemoryUsage(config *Config) memoryUsage {
 // pkg/server/secure_serving.go).
 const defaultWindow = 256 << 10
 
-// streamWindow is how much of a body a client may send before a handler asks for it. With very
-// many streams it is smaller, because the window of a connection is bounded.
+// streamWindow is how much of a body a client may send before a handler asks for it. It is smaller if MaxStreams is
+// very large, because the window of a connection is limited.
 func streamWindow(config *Config) int64 {
 	return min(defaultWindow, (maxWindow-largeBodies*config.MaxBodyBytes)/int64(config.MaxStreams+1))
 }
@@ -114,17 +112,16 @@ func (m *memoryUsage) freeHeader(n int64) {
 	m.pooled -= headerCopies * n
 }
 
-// waitCost is the memory of a stream whose answer waits for the client: its goroutine, the exchange, and
-// the request.
+// waitCost is the memory of a stream whose response waits for the client: its goroutine, the exchange, and the request.
 const waitCost = 24 << 10
 
-// chargeLocked counts the answer while it waits for the client. The writer of the answer calls
-// it, and refundLocked after that.
+// chargeLocked counts the response while it waits for the client. The writer of the response calls it, and refundLocked
+// after that.
 func (st *stream) chargeLocked() {
 	st.charged = waitCost + st.owned
 	st.c.memory.pooled += st.charged
 	if invariants.Enabled {
-		st.c.memoryHolders[st] = struct{}{} // checkLocked may have removed a stream that is over
+		st.c.memoryHolders[st] = struct{}{} // checkLocked may have removed a stream that has ended
 	}
 }
 
@@ -133,7 +130,7 @@ func (st *stream) refundLocked() {
 	st.charged = 0
 }
 
-// grant grants memory to the waiting streams in their order, until one needs more than there is.
+// grant grants memory to the waiting streams in their order, until one needs more than is left.
 func (m *memoryUsage) grant() {
 	for len(m.waiting) > 0 {
 		st := m.waiting[0]
@@ -165,7 +162,7 @@ func (c *Conn) unlock() {
 	}
 }
 
-// checkLocked asserts, in builds with invariants, that c.memory agrees with the streams.
+// checkLocked asserts, in builds tagged invariants, that c.memory agrees with the streams.
 func (c *Conn) checkLocked() {
 	if !invariants.Enabled {
 		return
@@ -183,7 +180,7 @@ func (c *Conn) checkLocked() {
 				pooled += int64(len(b.data))
 			}
 		}
-		if b := st.body; (st.sent || st.over != nil) && st.header+st.charged == 0 && (b == nil || len(b.data) == 0 && b.granted == 0) {
+		if b := st.body; (st.sent || st.endReason != nil) && st.header+st.charged == 0 && (b == nil || len(b.data) == 0 && b.granted == 0) {
 			delete(c.memoryHolders, st)
 		}
 	}
@@ -194,9 +191,9 @@ func (c *Conn) checkLocked() {
 	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
 }
 
-// memoryPool is the memory that the connections of a server share for pooled bytes: request bodies that no handler
-// has read yet, and answers that wait for their clients. A connection takes its share in steps, beyond a free part.
-// When the pool is empty, the connection with the largest share ends.
+// memoryPool is the memory that the connections of a server share for pooled bytes: request bodies that no handler has
+// read yet, and responses that wait for their clients. A connection takes its share in steps, beyond poolFree. When the
+// pool is empty, the connection with the largest share ends.
 type memoryPool struct {
 	mu     sync.Mutex
 	left   int64           // guarded by mu

@@ -33,18 +33,18 @@ type modelStream struct {
 	released bool          // release is closed
 	release  chan struct{} // closed: the handler answers
 
-	padding int    // of the answer
-	answer  string // is complete when the head of the answer has come
+	padding int    // of the response
+	answer  string // is complete when the head of the response has come
 	credit  int64  // bytes that the server may send
-	got     int64  // of the answer
-	begun   bool   // the head of the answer has come
+	got     int64  // of the response
+	begun   bool   // the head of the response has come
 	over    bool   // its end has come, or a reset
 }
 
-// answered reports whether the handler has answered.
+// answered reports whether the handler has responded.
 func (s *modelStream) answered() bool { return s.begun || s.released && s.reset }
 
-// awaitsEnd reports whether the client waits for the end of an answer.
+// awaitsEnd reports whether the client waits for the end of a response.
 func (s *modelStream) awaitsEnd() bool { return s.begun && !s.over && !s.reset }
 
 // held returns the number of bytes of the stream's body that the connection keeps.
@@ -189,7 +189,7 @@ func (m *model) hear() {
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeRefusedStream:
 			of.refused = true
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeInternal && of.awaitsEnd() && of.path != "/take":
-			of.over = true // the client has not read the answer for WriteTimeout
+			of.over = true // the client has not read the response for WriteTimeout
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeCancel && of.awaitsEnd() && of.path == "/take":
 			of.over = true
 		case h.kind == http2.FrameRSTStream && h.code != http2.ErrCodeNo && h.code != http2.ErrCodeStreamClosed:
@@ -279,7 +279,7 @@ func (m *model) step() {
 	}
 }
 
-// end lets the handler of s answer.
+// end lets the handler of s respond.
 func (m *model) end(s *modelStream) {
 	if s.path != "/read" && s.path != "/hold" || s.refused || s.released || s.path == "/read" && !s.ended && !s.reset {
 		return
@@ -308,7 +308,7 @@ func (m *model) resize(initial int64) {
 	m.p.must(m.p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(initial)}))
 }
 
-// finish sends all bodies that are read to their ends, and has all streams answered.
+// finish sends all bodies that are read to their ends, and has all streams responded.
 func (m *model) finish() {
 	for progress := true; progress; {
 		progress = false
@@ -337,7 +337,7 @@ func (m *model) finish() {
 	}
 	for _, s := range m.streams {
 		if s.begun && !s.over && !s.reset {
-			m.t.Errorf("stream %d: %d bytes of the answer came", s.id, s.got)
+			m.t.Errorf("stream %d: %d bytes of the response came", s.id, s.got)
 		}
 		if s.path == "/read" && !s.ended && !s.reset && !s.refused {
 			m.t.Errorf("the client may send no more than %d of %d bytes on stream %d", s.sent, s.length, s.id)
@@ -364,7 +364,7 @@ func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := &model{t: t, r: rand.New(rand.NewPCG(seed, 0)), next: 1}
-				window := []uint32{0, 5, 1 << 20}[seed%3] // for answers
+				window := []uint32{0, 5, 1 << 20}[seed%3] // for responses
 				m.p = newPeer(t, Config{MaxStreams: 30}, m.handler, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
 				m.window, m.credit, m.initial = initialWindow, initialWindow, int64(window)
 				defer m.release()
@@ -440,7 +440,7 @@ func TestLargestHolderEnds(t *testing.T) {
 }
 
 // TestUnreadBodiesAreNotKept checks that a body that the handler has abandoned, or refused without reading, takes no
-// memory while the answer waits for a slow client.
+// memory while the response waits for a slow client.
 func TestUnreadBodiesAreNotKept(t *testing.T) {
 	for path, frames := range map[string]int{"/read": 100, "/late": 10, "/refuse": 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -496,7 +496,7 @@ func TestAnswersThatWaitAreCounted(t *testing.T) {
 	const large = 300_000
 	for name, answer := range map[string]func(x *exchange.Exchange){
 		"bytes":  func(x *exchange.Exchange) { x.Bytes = make([]byte, large) },
-		"a body": func(x *exchange.Exchange) { x.Bytes, x.Body, x.Size, x.Holds = nil, pattern(large), large, large },
+		"a body": func(x *exchange.Exchange) { x.Bytes, x.Body, x.Size, x.HeldBytes = nil, pattern(large), large, large },
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { answersFillPool(t, answer) }) })
 	}
@@ -562,6 +562,6 @@ func TestAnswersThatWaitForTheirTurnAreCounted(t *testing.T) {
 	client.Close()
 	<-served
 	if headers, answers := counted(); headers != 0 || answers != 0 {
-		t.Errorf("%d bytes of headers and %d of answers are counted at the end", headers, answers)
+		t.Errorf("%d bytes of headers and %d of responses are counted at the end", headers, answers)
 	}
 }

@@ -189,7 +189,7 @@ func (p *peer) encode(fields ...string) []byte {
 	return bytes.Clone(p.block.Bytes())
 }
 
-// ask sends a header. That the server has hung up shows where an answer is awaited, too.
+// ask sends a header. That the server has hung up shows where a response is awaited, too.
 func (p *peer) ask(id uint32, end bool, fields ...string) error {
 	block, most := p.encode(fields...), initialFrame
 	first := block[:min(len(block), most)]

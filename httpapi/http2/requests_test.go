@@ -31,7 +31,7 @@ func describing(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	for name, value := range c.Lines() {
 		said += fmt.Sprintf("|%s: %s", name, value)
 	}
-	if facts.Impersonates || facts.Foreign {
+	if facts.Impersonates || facts.OtherCredentials {
 		said += fmt.Sprintf("|%+v", facts)
 	}
 	x.Send(http.StatusOK, "text/plain", []byte(said))
@@ -51,8 +51,8 @@ func TestRequests(t *testing.T) {
 	}{
 		"a header":             {get("accept", "x", "accept", "y"), "200", "GET /a?b h 0|accept: x|accept: y", 0},
 		"host alone":           {[]string{":method", "GET", ":scheme", "https", ":path", "/", "host", "g"}, "200", "GET / g 0|host: g", 0},
-		"acts as another":      {get("impersonate-user", "u"), "200", "GET /a?b h 0|impersonate-user: u|{Code:0 Refusal: Impersonates:true Foreign:false}", 0},
-		"names another":        {get("x-remote-user", "u"), "200", "GET /a?b h 0|x-remote-user: u|{Code:0 Refusal: Impersonates:false Foreign:true}", 0},
+		"acts as another":      {get("impersonate-user", "u"), "200", "GET /a?b h 0|impersonate-user: u|{Code:0 Refusal: Impersonates:true OtherCredentials:false}", 0},
+		"names another":        {get("x-remote-user", "u"), "200", "GET /a?b h 0|x-remote-user: u|{Code:0 Refusal: Impersonates:false OtherCredentials:true}", 0},
 		"trailers are welcome": {get("te", "trailers"), "200", "GET /a?b h 0|te: trailers", 0},
 		"asterisk":             {[]string{":method", "OPTIONS", ":scheme", "https", ":authority", "h", ":path", "*"}, "200", "", 0},
 		"CONNECT":              {[]string{":method", "CONNECT", ":authority", "g:1"}, "200", "CONNECT g:1 g:1 0", 0},
@@ -226,7 +226,7 @@ func TestClientsThatLeave(t *testing.T) {
 					x := new(exchange.Exchange)
 					x.Init(c, received, t.Context())
 					x.PrepareBy = received.Add(time.Hour)
-					ctx, cancel := x.Prepared()
+					ctx, cancel := x.PrepareContext()
 					defer cancel()
 					began <- struct{}{}
 					if string(c.Method()) == "POST" {

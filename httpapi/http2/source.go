@@ -69,8 +69,8 @@ func (r *connReader) Read(p []byte) (int, error) {
 	}
 }
 
-// afterReadError returns the error with which reading ends after err. It returns nil, and sets a later
-// deadline, if the client now has more time.
+// afterReadError returns the error that ends reading after err. If the deadline was extended meanwhile, it sets the new
+// one and returns nil.
 func (f *frameReader) afterReadError(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
@@ -100,14 +100,14 @@ func (f *frameReader) deadline() time.Time {
 	return until
 }
 
-// noteIdleLocked makes the reader check its deadline, if the connection has no more work.
-func (c *Conn) noteIdleLocked() {
+// markIdleLocked makes the reader check its deadline, if the connection has no more work.
+func (c *Conn) markIdleLocked() {
 	if c.busyLocked() {
 		return
 	}
 	c.idleSince = time.Now()
 	if c.goingAway != goAwayNone {
-		_ = c.conn.SetReadDeadline(c.idleSince.Add(goAwayWait)) // closed: the reader sees that
+		_ = c.conn.SetReadDeadline(c.idleSince.Add(goAwayWait)) // if conn is closed, the read fails
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// stream is one request and its answer. For a handler of a streamed or hijacked response, it is the
-// net.Conn of the bodies.
+// stream is one request and its response. For a handler of a streamed or hijacked response, it is the net.Conn of the
+// bodies.
 type stream struct {
 	c    *Conn
 	id   uint32
@@ -26,20 +26,20 @@ type stream struct {
 	// These belong to the goroutine that writes the response.
 	until   time.Time      // when writes end; zero: each of them has Config.WriteTimeout
 	waiter  *socket.Waiter // of the current Send; may be nil
-	waited  time.Duration  // that writes have waited, since TakeWaited was called
-	gather  bool           // written bytes may be kept until the next write or Conn.Flush
-	written int64          // bytes of the answer that were written, without the heads of frames
-	owned   int64          // bytes that the answer keeps in memory while it waits for the client
+	waited  time.Duration  // how long writes have waited since TakeWaited was called
+	gather  bool           // written bytes may be buffered until the next write or Conn.Flush
+	written int64          // bytes of the response that were written, without the heads of frames
+	owned   int64          // bytes that the response keeps in memory while it waits for the client
 
-	header    int64         // guarded by c.mu: bytes that the memory accounting counts for the header
-	charged   int64         // guarded by c.mu: bytes that the memory accounting counts for the answer
-	window    int64         // guarded by c.mu: bytes that may be sent
-	over      error         // guarded by c.mu: why nothing can be sent any more
-	sent      bool          // guarded by c.mu: the response is whole
-	waits     bool          // guarded by c.mu: a write waits for a window
-	answering bool          // guarded by c.mu: c.answering counts the stream
-	wake      chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
-	callbacks []func()      // guarded by c.mu: are called when the client leaves
+	header     int64         // guarded by c.mu: bytes that memoryUsage counts for the header
+	charged    int64         // guarded by c.mu: bytes that memoryUsage counts for the response
+	window     int64         // guarded by c.mu: bytes that may be sent
+	endReason  error         // guarded by c.mu: why the stream has ended
+	sent       bool          // guarded by c.mu: the response is whole
+	waits      bool          // guarded by c.mu: a write waits for a window
+	responding bool          // guarded by c.mu: c.answering counts the stream
+	wake       chan struct{} // guarded by c.mu: signals that the window has grown; nil before the first wait
+	callbacks  []func()      // guarded by c.mu: called when the client leaves
 }
 
 var (
@@ -57,7 +57,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	if rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
 		c.GoAway()
 	}
-	st := &stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), answering: true}
+	st := &stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), responding: true}
 	if !whole {
 		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxUnreturned}
 	}
@@ -66,9 +66,9 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	defer c.unlock()
 	most := c.s.config.MaxStreams
 	switch {
-	case c.over != nil:
-		return c.over
-	case len(c.streams) >= most, c.answering >= most, c.serving >= 2*most, !c.memory.addHeader(st.header):
+	case c.endReason != nil:
+		return c.endReason
+	case len(c.streams) >= most, c.responding >= most, c.serving >= 2*most, !c.memory.addHeader(st.header):
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
@@ -78,7 +78,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 		c.memoryHolders[st] = struct{}{}
 	}
 	c.serving++
-	c.answering++
+	c.responding++
 	c.running.Go(func() { c.serve(r) })
 	return nil
 }
@@ -90,8 +90,8 @@ func (c *Conn) serve(r *request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.serving--
-		st.endAnswerLocked()
-		c.noteIdleLocked()
+		st.endResponseLocked()
+		c.markIdleLocked()
 	}()
 	r.serve()
 }
@@ -109,22 +109,22 @@ func (r *request) serve() {
 			if x != nil {
 				x.Close()
 			}
-			st.answered()
+			st.exchangeEnded()
 			st.runCallbacks()
 		}
 	}()
-	x = r.answer(time.Now())
+	x = r.handle(time.Now())
 	if take := x.Hijack; take != nil {
 		x.Charge(st.written, st.TakeWaited())
 		x.Close()
-		st.answered()
+		st.exchangeEnded()
 		t := r.hijacked()
 		r.release()
 		take(t)
 		return
 	}
-	// The request must not stay in memory until a slow client has read the answer. The memory
-	// accounting still counts the header: the exchange has copies of it.
+	// The request must not stay in memory until a slow client has read the response. memoryUsage still counts the
+	// header, because the exchange has copies of it.
 	bodiless := string(r.Method()) == http.MethodHead
 	st.discard()
 	r.dropHeader()
@@ -135,7 +135,7 @@ func (r *request) serve() {
 		x.Charge(st.written, st.TakeWaited())
 	}
 	x.Close()
-	st.answered()
+	st.exchangeEnded()
 	if !x.Streamed {
 		st.runCallbacks()
 	}
@@ -149,8 +149,8 @@ func (st *stream) discard() {
 	st.discardLocked(errEnded, true)
 }
 
-// answered records that the exchange has ended, and frees the memory of its header.
-func (st *stream) answered() {
+// exchangeEnded frees the memory of the header.
+func (st *stream) exchangeEnded() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
 	st.c.memory.freeHeader(st.header)
@@ -172,8 +172,8 @@ func (st *stream) runCallbacks() {
 func (st *stream) clientLeft(why error) {
 	c := st.c
 	c.mu.Lock()
-	if st.over == nil {
-		st.over = why
+	if st.endReason == nil {
+		st.endReason = why
 	}
 	c.dropLocked(st)
 	st.wakeLocked()
@@ -182,11 +182,11 @@ func (st *stream) clientLeft(why error) {
 	st.runCallbacks()
 }
 
-// dropLocked removes a stream that is over.
+// dropLocked removes a stream that has ended.
 func (c *Conn) dropLocked(st *stream) {
 	if c.streams[st.id] == st {
 		delete(c.streams, st.id)
-		c.noteIdleLocked()
+		c.markIdleLocked()
 	}
 }
 
@@ -194,9 +194,9 @@ func (c *Conn) dropLocked(st *stream) {
 func (st *stream) abort(code http2.ErrCode) {
 	c := st.c
 	c.mu.Lock()
-	ended := st.sent || st.over != nil
+	ended := st.sent || st.endReason != nil
 	if !ended {
-		st.over = errEnded
+		st.endReason = errEnded
 		_ = c.framer.WriteRSTStream(st.id, code)
 		c.dropLocked(st)
 	}
@@ -206,14 +206,14 @@ func (st *stream) abort(code http2.ErrCode) {
 	c.flushControl()
 }
 
-// resetStream ends a stream that the client has broken.
+// resetStream resets a stream on which the client has violated the protocol.
 func (c *Conn) resetStream(id uint32, code http2.ErrCode) {
 	why := http2.StreamError{StreamID: id, Code: code}
 	c.mu.Lock()
 	st := c.streams[id]
 	_ = c.framer.WriteRSTStream(id, code)
-	if st != nil && st.over == nil {
-		st.over = why // in this critical section: no frame may follow the reset
+	if st != nil && st.endReason == nil {
+		st.endReason = why // in this critical section: no frame may follow the reset
 	}
 	c.mu.Unlock()
 	if st != nil {
@@ -230,15 +230,15 @@ func (st *stream) endedLocked() {
 		_ = c.framer.WriteRSTStream(st.id, http2.ErrCodeNo)
 	}
 	c.dropLocked(st)
-	st.endAnswerLocked() // the client may open another stream
+	st.endResponseLocked() // the client may open another stream
 	st.wakeLocked()
 }
 
-// endAnswerLocked records that the goroutine of the stream has ended the answer, or has ended itself.
-func (st *stream) endAnswerLocked() {
-	if st.answering {
-		st.answering = false
-		st.c.answering--
+// endResponseLocked records that the goroutine of the stream has ended, or has ended the response.
+func (st *stream) endResponseLocked() {
+	if st.responding {
+		st.responding = false
+		st.c.responding--
 	}
 }
 
@@ -246,7 +246,7 @@ func (st *stream) endAnswerLocked() {
 // once.
 func (st *stream) OnEnd(f func()) {
 	st.c.mu.Lock()
-	left := st.over != nil
+	left := st.endReason != nil
 	if !left {
 		st.callbacks = append(st.callbacks, f)
 	}

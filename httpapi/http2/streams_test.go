@@ -132,7 +132,7 @@ func TestStolenStreams(t *testing.T) {
 		if more := runtime.NumGoroutine() - before; more > many/10 { // a few may be the runtime's own
 			t.Errorf("%d more goroutines for %d streams", more, many)
 		}
-		if p.server.Retire() || p.server.Answers() {
+		if p.server.Retire() || p.server.HasPending() {
 			t.Error("the connection is taken for one without streams, or with requests")
 		}
 		all := make(map[uint32]exchange.BodyStream)
@@ -306,7 +306,7 @@ func TestAnsweredStreamsDoNotCount(t *testing.T) {
 	})
 }
 
-// TestGoAway checks that a client that must leave receives GOAWAY and the answers to its earlier requests, and that
+// TestGoAway checks that a client that must leave receives GOAWAY and the responses to its earlier requests, and that
 // the connection then ends.
 func TestGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -341,7 +341,7 @@ func TestGoAway(t *testing.T) {
 	})
 }
 
-// TestGoAwayByChance checks that a request causes GOAWAY by GoAwayChance, by Leaving, and by an answer that ends the
+// TestGoAwayByChance checks that a request causes GOAWAY by GoAwayChance, by Leaving, and by a response that ends the
 // connection.
 func TestGoAwayByChance(t *testing.T) {
 	for _, config := range []Config{{GoAwayChance: 1}, {Leaving: func(time.Time) bool { return true }}, {}} {
@@ -462,7 +462,7 @@ func TestClientsThatConfirmEachFrame(t *testing.T) {
 	})
 }
 
-// TestWindowOfTheConnectionIsShared has many answers wait for the window of the connection. They must use the whole
+// TestWindowOfTheConnectionIsShared has many responses wait for the window of the connection. They must use the whole
 // window, even byte by byte, and all must end once the window allows it.
 func TestWindowOfTheConnectionIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// taking answers with responses that take writes once the exchange is over.
+// taking responds with responses that take writes once the exchange is over.
 func taking(take func(exchange.Hijacked)) handler {
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)

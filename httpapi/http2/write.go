@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// lockWrites locks writeMu, and returns how long it waited. While it waits, waiter is notified, and
-// the answer of st counts towards the connection's memory unless st is nil.
+// lockWrites locks writeMu, and returns how long it waited. While it waits, waiter is notified, and the response of st
+// counts towards the connection's memory unless st is nil.
 func (c *Conn) lockWrites(waiter *socket.Waiter, st *stream) (spent time.Duration) {
 	if !c.writeMu.TryLock() {
 		if st != nil {
@@ -51,7 +51,7 @@ func (c *Conn) unlockWrites() {
 				break
 			}
 			if c.tcp != nil {
-				c.tcp.TakeWaited() // for bytes that no stream has requested
+				c.tcp.TakeWaited() // for bytes of no stream
 			}
 		}
 		c.waiter = nil
@@ -63,7 +63,7 @@ func (c *Conn) unlockWrites() {
 	}
 }
 
-// maxControl limits the queued control frames: a client that causes more of them does not read.
+// maxControl limits the queued control frames. A client that causes more of them does not read.
 const maxControl = 64 << 10
 
 // controlWriter queues the control frames that Conn.framer writes.
@@ -89,7 +89,7 @@ func (c *Conn) flushControl() {
 		return // the goroutine that holds writeMu writes them
 	}
 	c.mu.Lock()
-	over := c.over != nil
+	over := c.endReason != nil
 	if !over {
 		c.running.Go(c.unlockWrites)
 	}
@@ -188,11 +188,11 @@ func (st *stream) send(head, p []byte, end bool) error {
 	defer c.unlockWrites()
 	c.mu.Lock()
 	st.refundLocked()
-	err := st.over
+	err := st.endReason
 	switch {
 	case err != nil:
-	case c.over != nil:
-		err = c.over
+	case c.endReason != nil:
+		err = c.endReason
 	case st.sent:
 		err = errEnded
 	}
@@ -225,7 +225,7 @@ func (st *stream) send(head, p []byte, end bool) error {
 	if end {
 		c.mu.Lock()
 		c.ending--
-		c.noteIdleLocked()
+		c.markIdleLocked()
 		c.mu.Unlock()
 	}
 	return err
@@ -267,16 +267,16 @@ func (st *stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	defer c.unlock()
 	for waited := false; ; waited = true {
 		n := min(int64(want), st.window, c.window)
-		if st.over == nil && n > 0 {
+		if st.endReason == nil && n > 0 {
 			st.window -= n
 			c.window -= n
 		}
 		if waited {
-			c.wakeLocked() // a woken writer passes the rest of the window on
+			c.wakeLocked() // let another writer use the rest of the window
 		}
 		switch {
-		case st.over != nil:
-			return 0, st.over
+		case st.endReason != nil:
+			return 0, st.endReason
 		case n > 0:
 			return int(n), nil
 		}
@@ -292,7 +292,7 @@ func (st *stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		}
 		st.chargeLocked()
 		c.unlock()
-		c.Flush(st.waiter) // the others' bytes must not wait for this stream's client
+		c.Flush(st.waiter) // bytes of other streams must not wait for this stream
 		err := st.await(until)
 		c.mu.Lock()
 		st.refundLocked()

@@ -27,15 +27,15 @@ import (
 var (
 	// ErrUnauthenticated: no credentials of the client were accepted.
 	ErrUnauthenticated = errors.New("identity: no credential was accepted")
-	// ErrTimeout: the request's deadline passed before the authenticator answered.
+	// ErrTimeout: the request's deadline passed before the authenticator responded.
 	ErrTimeout = errors.New("identity: the authenticator did not answer in time")
 )
 
 // Authentication authenticates requests.
 type Authentication struct {
-	// Authenticator authenticates requests; nil makes every client the super-user. Its answer is
-	// reused on the same connection for [CacheTTL], or until Generation changes; with
-	// AnonymousByPath not for anonymous clients. Audiences are the accepted audiences of tokens.
+	// Authenticator authenticates requests; nil makes every client the super-user. Its response is reused on the same
+	// connection for [CacheTTL], or until Generation changes; with AnonymousByPath not for anonymous clients. Audiences
+	// are the accepted audiences of tokens.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	AnonymousByPath bool
@@ -70,17 +70,17 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 		return err
 	}
 	x.User = resp.User
-	if len(warner.warned) == 0 && !foreign { // the client is to get the warnings with each answer
+	if len(warner.warned) == 0 && !foreign { // the client is to get the warnings with each response
 		a.store(&x.Exchange, resp, generation)
 	}
 	x.HideCredential()
 	return nil
 }
 
-// ask asks the authenticator, and records and counts its answer.
+// ask asks the authenticator, and records and counts its response.
 func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Response, error) {
 	asked := time.Now()
-	bound, cancel := x.Prepared()
+	bound, cancel := x.PrepareContext()
 	defer cancel()
 	ctx := warning.WithWarningRecorder(x.Audit.Context(bound), warner)
 	if len(a.Audiences) > 0 {
@@ -134,8 +134,8 @@ func (w *warner) AddWarning(agent, text string) {
 // of the authenticators last for that much less than upstream's.
 const CacheTTL = time.Second
 
-// credentials are those by which a connection was last authenticated, and the answer. They keep a digest of
-// the secret, under a key of this process. They are immutable.
+// credentials are those by which a connection was last authenticated, and the response. They keep a digest of the
+// secret, under a key of this process. They are immutable.
 type credentials struct {
 	by       *Authentication // a connection may have requests for several clusters
 	digest   [sha256.Size]byte

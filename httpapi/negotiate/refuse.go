@@ -84,7 +84,7 @@ func Routed(install func(*restful.Container)) http.Handler {
 	return http.HandlerFunc(c.Dispatch) // its ServeHTTP redirects from paths that are not clean
 }
 
-// refuse answers with the Status that upstream sends for an error of its router.
+// refuse responds with the Status that upstream sends for an error of its router.
 func refuse(w http.ResponseWriter, req *http.Request, code int, message string) {
 	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
 	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{}, w, req)

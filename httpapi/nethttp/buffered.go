@@ -18,14 +18,14 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// MaxBuffered is the size up to which an answer of a net/http handler is buffered and sent with its
-// length. A longer answer is sent in chunks.
+// MaxBuffered is the size up to which a response of a net/http handler is buffered and sent with its length. A longer
+// answer is sent in chunks.
 const MaxBuffered = 4 << 20
 
-// maxFlushed is MaxBuffered for an answer that may be flushed: it comes from another server.
+// maxFlushed is MaxBuffered for a response that may be flushed: it comes from another server.
 const maxFlushed = 64 << 10
 
-// buffered records an answer. An answer of more than MaxBuffered or maxFlushed bytes goes through a pipe, from which
+// buffered records a response. A response of more than MaxBuffered or maxFlushed bytes goes through a pipe, from which
 // the connection reads.
 type buffered struct {
 	flushes    bool                  // Flush sends the buffered bytes
@@ -33,13 +33,13 @@ type buffered struct {
 	account    *costs.Account        // is charged for the handler's work; nil if it waits for another server
 	asked      *body                 // of the request; nil if it has none
 	waited     atomic.Int64          // nanoseconds in which the handler waited for the client to read
-	seat       exchange.Seat         // is released when the handler ends, unless its answer is then sent as a whole
+	seat       exchange.Seat         // is released when the handler ends, unless its response is then sent as a whole
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
 	overflowed chan struct{} // closed when pipe must be read
 
 	mu        sync.Mutex
-	abandoned bool // guarded by mu: the answer will not be sent
+	abandoned bool // guarded by mu: the response will not be sent
 	Recorder       // guarded by mu until done or overflowed
 	out       *io.PipeWriter
 	pipe      *pipeBody
@@ -47,14 +47,14 @@ type buffered struct {
 	crashed   bool // the handler panicked
 }
 
-// pipeBody is the reading end of an answer that did not fit.
+// pipeBody is the reading end of a response that did not fit.
 type pipeBody struct {
 	io.Reader
 	end    *io.PipeReader
 	cancel context.CancelFunc
 }
 
-// Close cancels the handler: its answer is no longer read.
+// Close cancels the handler: its response is no longer read.
 func (b *pipeBody) Close() error {
 	b.cancel()
 	return b.end.Close()
@@ -110,7 +110,7 @@ func (b *buffered) outcome() string {
 	return metrics.PostTimeoutHandlerOK
 }
 
-// record records the answer, whether it is sent or not.
+// record records the response, whether it is sent or not.
 func (b *buffered) record() {
 	if b.audit == nil {
 		return
@@ -119,7 +119,7 @@ func (b *buffered) record() {
 	status := b.status
 	b.mu.Unlock()
 	if status != 0 {
-		b.audit.Answer(status)
+		b.audit.RecordStatus(status)
 	}
 	b.audit.End()
 }
@@ -252,10 +252,10 @@ func (r *Recorder) SendTo(x *exchange.Response) {
 	x.Send(r.status, "", r.body.Bytes())
 }
 
-// headBody is the body of an answer to HEAD whose length the handler has set.
+// headBody is the body of a response to HEAD whose length the handler has set.
 type headBody struct{}
 
-// WriteTo writes nothing: an answer that is not to HEAD is cut.
+// WriteTo writes nothing: a response that is not to HEAD is cut.
 func (headBody) WriteTo(io.Writer) (int64, error) { return 0, nil }
 
 // Close implements io.Closer.

@@ -6,11 +6,10 @@
 //
 // # Buffered and streaming handlers
 //
-// Most handlers run on their own goroutines, with copies of everything that they may keep. Such a
-// handler may outlive its request's deadline and even the connection. Its answer is buffered until it
-// is complete, and is then sent with its length. An answer larger than [MaxBuffered], or one of another
-// server larger than 64 KiB, is sent as it is written. If it ends early, or the handler panics, the
-// client can see that.
+// Most handlers run on their own goroutines, with copies of everything that they may keep. Such a handler may outlive
+// its request's deadline and even the connection. Its response is buffered until it is complete, and is then sent with
+// its length. A response larger than [MaxBuffered], or one of another server larger than 64 KiB, is sent as it is
+// written. If it ends early, or the handler panics, the client can see that.
 //
 // A handler of a long-running request, or one that proxies bodies too large to buffer, takes over the
 // connection. Package streams passes it the connection when the exchange has ended, and closes the
@@ -20,6 +19,6 @@
 //
 // # Goroutines and locks
 //
-// Each buffered handler has a goroutine; [Handlers.Wait] waits for them. Streaming handlers run on
-// goroutines of package streams. The lock of a buffered answer is a leaf.
+// Each buffered handler has a goroutine; [Handlers.Wait] waits for them. Streaming handlers run on goroutines of
+// package streams. The lock of a buffered response is a leaf.
 package nethttp

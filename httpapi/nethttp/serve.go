@@ -53,8 +53,7 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	}
 }
 
-// wait reads the body if the handler wants it and waits until it has answered. It
-// reports whether that was in time.
+// wait reads the body if the handler wants it and waits until it has responded. It reports whether that was in time.
 func (x *Call) wait(ctx context.Context, w *buffered) bool {
 	var wanted <-chan struct{} // closed when the handler asks for the body; nil if there is none
 	began := time.Now()
@@ -86,19 +85,19 @@ func (x *Call) TimeOut() {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// answer sends the response of the handler, which has ended or overflowed. If it ended after the deadline without an
-// answer or with a server error, the request timed out: upstream's timeout filter is faster than the error that the
+// answer sends the response of the handler, which has ended or overflowed. If it ended after the deadline without a
+// response or with a server error, the request timed out: upstream's timeout filter is faster than the error that the
 // deadline causes in a handler.
 func (x *Call) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
 		x.CopyHeader(w.sent)
 		x.SendReader(w.status, w.pipe)
-		x.Holds = w.body.Cap()
+		x.HeldBytes = w.body.Cap()
 		return
 	default:
 		<-w.done
-		x.Seat = w.seat // a large answer keeps it until it is sent
+		x.Seat = w.seat // a large response keeps it until it is sent
 	}
 	switch {
 	case w.panicked != nil:
@@ -142,8 +141,8 @@ func (x *Call) serveStream(h http.Handler, deadline time.Time) {
 	x.Hijack = func(t exchange.Hijacked) { to.Serve(lasting, t, handed) }
 }
 
-// abortable sets http.ServerContextKey, as an http.Server does. net/http's proxy then panics when
-// an answer ends too early, so that the client can see that.
+// abortable sets http.ServerContextKey, as an http.Server does. net/http's proxy then panics when a response ends too
+// early, so that the client can see that.
 func abortable(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))

@@ -38,7 +38,7 @@ func TestLengthsOfAnswersToHead(t *testing.T) {
 	resp := s.ask(t, req)
 	defer resp.Body.Close()
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
-		t.Error("the answer to a GET is whole without its body")
+		t.Error("the response to a GET is whole without its body")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestAnswersOfHandlers(t *testing.T) {
 }
 
 // TestBodilessAnswersHaveNoBody checks that what a handler writes behind a status without a body is not sent, where the
-// client would take it for the next answer.
+// client would take it for the next response.
 func TestBodilessAnswersHaveNoBody(t *testing.T) {
 	by := make(map[string]http.HandlerFunc)
 	for path, code := range map[string]int{"/204": http.StatusNoContent, "/304": http.StatusNotModified} {
@@ -137,7 +137,7 @@ func TestForwardedRequestsKeepTheirAuditID(t *testing.T) {
 		defer cancel()
 		sent <- strings.Join(onward.Header["Audit-Id"], "|")
 	}})
-	for _, method := range []string{http.MethodGet, http.MethodHead} { // with an answer that is buffered, and that is not
+	for _, method := range []string{http.MethodGet, http.MethodHead} { // with a response that is buffered, and that is not
 		req, _ := http.NewRequest(method, "https://"+s.addr+"/forwarded/x", nil)
 		req.Header.Set("Audit-Id", "of the client")
 		s.ask(t, req).Body.Close()
@@ -203,7 +203,7 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 }
 
 // TestErrorsAtTheDeadlineAreTimeouts checks that a handler that fails when its deadline has passed is answered for as
-// one that has not ended, and that other answers stay.
+// one that has not ended, and that other responses stay.
 func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()

@@ -97,7 +97,7 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 	return s
 }
 
-// ask sends a request and returns the answer, whose body the test closes.
+// ask sends a request and returns the response, whose body the test closes.
 func (s *server) ask(t *testing.T, req *http.Request) *http.Response {
 	t.Helper()
 	tr := &http.Transport{TLSClientConfig: s.client, DisableCompression: true}
@@ -114,7 +114,7 @@ func (s *server) dial(t *testing.T) *tls.Conn {
 	return proctest.DialTLS(t, s.addr, s.client)
 }
 
-// read reads one answer to its end.
+// read reads one response to its end.
 func read(t *testing.T, in *bufio.Reader) *http.Response {
 	t.Helper()
 	resp, err := http.ReadResponse(in, nil)

@@ -77,7 +77,7 @@ func TestStreamsAreFramed(t *testing.T) {
 	}
 }
 
-// TestTruncatedProxyAnswersDoNotLookWhole checks that an answer that a proxy could not copy to its end is seen as
+// TestTruncatedProxyAnswersDoNotLookWhole checks that a response that a proxy could not copy to its end is seen as
 // truncated.
 func TestTruncatedProxyAnswersDoNotLookWhole(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -109,7 +109,7 @@ func dialed(t *testing.T, s *httptest.Server) net.Conn {
 	return c
 }
 
-// answered sends a request and returns all answers to it, and how they are framed.
+// answered sends a request and returns all responses to it, and how they are framed.
 func answered(t *testing.T, c net.Conn, line string) string {
 	t.Helper()
 	defer c.Close()

@@ -44,8 +44,8 @@ type dialect struct {
 	pack func(write func(w io.Writer) error) (*packed, error)
 }
 
-// types returns the media types of documents in the order in which upstream tries them, each with the
-// type of the answer.
+// types returns the media types of documents in the order in which upstream tries them, each with the type of the
+// response.
 func (d dialect) types() [3][2]string {
 	name := "com.github.proto-openapi.spec." + d.version
 	protobuf, deprecated := name+".v1.0+protobuf", name+"@v1.0+protobuf"
@@ -187,7 +187,7 @@ func (d *document) acceptable(clauses []goautoneg.Accept) (p *packed, subType st
 	return nil, "", false, nil
 }
 
-// send answers with p, as kube-openapi pkg/handler and pkg/handler3 do.
+// send responds with p, as kube-openapi pkg/handler and pkg/handler3 do.
 func (p *packed) send(w http.ResponseWriter, r *http.Request, subType string) {
 	w.Header().Set("Content-Type", "application/"+subType)
 	w.Header().Set("Etag", strconv.Quote(p.tag))
@@ -199,7 +199,7 @@ func (p *packed) send(w http.ResponseWriter, r *http.Request, subType string) {
 	serveContent(w, r, p.made, io.NewSectionReader(&unpacking{packed: p}, 0, p.size))
 }
 
-// unpacking reads a document. The first read unpacks it, so an answer without a body does not.
+// unpacking reads a document. The first read unpacks it, so a response without a body does not.
 type unpacking struct {
 	packed *packed
 	whole  *[]byte // nil before the first read
@@ -224,7 +224,7 @@ func compresses(w http.ResponseWriter) bool {
 	return false
 }
 
-// plain reports whether the answer to r is the whole document, or 304.
+// plain reports whether the response to r is the whole document, or 304.
 func plain(r *http.Request) bool {
 	for _, name := range []string{"Range", "If-Match", "If-Unmodified-Since"} {
 		if r.Header.Get(name) != "" {

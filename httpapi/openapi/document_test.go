@@ -208,7 +208,7 @@ func TestBuiltInKindsAreEncodedAsDecoded(t *testing.T) {
 
 func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
 
-// TestDocumentsAnswerAsUpstream compares the answers for a document with the answers of kube-openapi's handlers.
+// TestDocumentsAnswerAsUpstream compares the responses for a document with the responses of kube-openapi's handlers.
 func TestDocumentsAnswerAsUpstream(t *testing.T) {
 	definition := definitionOf(t, "example.com", "v1", "Widget", plainSchema)
 	v2, err := swaggerOf(definition)
@@ -302,7 +302,7 @@ func answerOf(h http.Handler, method, path string, header http.Header) *httptest
 	return w
 }
 
-// summary is an answer without its times.
+// summary is a response without its times.
 func summary(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
 	body := w.Body.Bytes()

@@ -75,8 +75,8 @@ func (o *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	// Dates have whole seconds, and the index may change within one. So the answer has a date, but
-	// requests with a date always get the index.
+	// Dates have whole seconds, and the index may change within one. So the response has a date, but requests with a
+	// date always get the index.
 	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 	serveContent(w, r, time.Time{}, bytes.NewReader(index))
 }

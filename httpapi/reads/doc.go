@@ -1,32 +1,29 @@
-// Package reads answers GET and LIST of stored resources from encoded bytes.
+// Package reads serves GET and LIST of stored resources from encoded bytes.
 //
 // A [Read] negotiates the media type and validates the options in upstream's order. It gets the objects at the
-// requested revision from the registry, and answers with their shared bytes between a header and a
-// footer. Upstream's handlers serve the requests that a Read does not answer.
+// requested revision from the registry, and sends their shared bytes between a header and a footer. Upstream's handlers
+// serve all other reads.
 //
 // # Guarantees
 //
-// An answer decodes no object whose encoding in the same media type and version is still kept.
-// Tables are the exception: those of single objects, and the few rows that cannot be kept, are
-// printed. A list allocates nothing for each item.
+// A read decodes no object whose encoding in the same media type and version is cached. Tables are the exception: those
+// of single objects, and the few rows that cannot be cached, are printed. A list allocates nothing for each item.
 //
 // # Bytes
 //
-// A list that is being sent holds one chunk of output, and references to its objects, which its snapshot
-// shares with all other lists. Encoded items belong to the cache: the list requests them as it sends them,
-// or encodes them into its chunk. So slow clients cost no more memory. A large JSON list is never in memory
-// as a whole if it is indented, or if some of its items are not kept. It then has no Content-Length. These are
-// in memory as a whole:
+// A list that is being sent holds one chunk of output and references to its objects. Encoded items belong to the cache:
+// the list requests them as it sends them, or encodes them into its chunk. So slow clients cost no more memory. A large
+// JSON list is never in memory as a whole if it is indented, or if some of its items are not cached. It then has no
+// Content-Length. These are in memory as a whole:
 //
 //   - YAML;
 //   - smaller lists that are indented;
 //   - compressed lists that are not stitched;
 //   - items that a webhook converts.
 //
-// A compressed list of a whole resource or namespace is one gzip member. A [Stitcher] compresses its
-// pieces once and keeps them, within a limit, while their objects stay the same. A piece keeps
-// no object in memory and contains nothing that depends on the user. Requests that need the same piece
-// wait for the one that makes it.
+// A compressed list of a whole resource or namespace is one gzip member. A [Stitcher] compresses its pieces once and
+// caches them, within a limit, until their objects change. A piece keeps no object in memory and contains nothing that
+// depends on the user. Requests that need the same piece wait for the one that makes it.
 //
 // # Locks and goroutines
 //

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// list answers a LIST: apiserver pkg/endpoints/handlers/get.go, ListResource.
+// list serves a LIST: apiserver pkg/endpoints/handlers/get.go, ListResource.
 func (x *Read) list(i *Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
@@ -57,14 +57,14 @@ func ListScope(scope storage.Scope) string {
 	}
 }
 
-// sendListing responds with the objects that o selects and returns the size of the body before compression. If that
-// is UnknownSize, the body calls sent with the size at its end. If there is an error, nothing was sent.
+// sendListing sends the objects that o selects and returns the size of the body before compression. If that is
+// UnknownSize, the body calls sent with the size at its end. After an error nothing was sent.
 func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	shard, err := storage.ParseShard(o.ShardSelector)
 	if err != nil {
 		return 0, err
 	}
-	past := x.pastOf(i, o)
+	past := x.listFaultRevision(i, o)
 	x.EnterCache("cacher.GetList")
 	room := lists.Get().(*listBody)
 	room.sent = sent
@@ -96,9 +96,9 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	return size, x.ReadError(i, err)
 }
 
-// Past returns the revision at which a fault answers a read that accepts any revision from resourceVersion
-// on; 0 if none does.
-func (x *Read) Past(i *Resource, resourceVersion string) int64 {
+// FaultRevision returns the old revision at which a fault makes a read that accepts any revision from resourceVersion
+// on be served; 0 without such a fault.
+func (x *Read) FaultRevision(i *Resource, resourceVersion string) int64 {
 	if x.Faults == nil || resourceVersion == "" || !i.View.Resource.MayBeStale() {
 		return 0
 	}
@@ -108,13 +108,14 @@ func (x *Read) Past(i *Resource, resourceVersion string) int64 {
 	return x.Faults.Past(i.View.Resource.Cache, resourceVersion)
 }
 
-// pastOf is Past for a list. It returns 0 for a list that does not accept every revision from o.ResourceVersion on.
-func (x *Read) pastOf(i *Resource, o *internalversion.ListOptions) int64 {
+// listFaultRevision is FaultRevision for a list. It returns 0 for a list that does not accept every revision from
+// o.ResourceVersion on.
+func (x *Read) listFaultRevision(i *Resource, o *internalversion.ListOptions) int64 {
 	atLeast := o.ResourceVersion == "0" || o.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan || o.ResourceVersionMatch == "" && o.Limit == 0
 	if !atLeast || o.Continue != "" {
 		return 0
 	}
-	return x.Past(i, o.ResourceVersion)
+	return x.FaultRevision(i, o.ResourceVersion)
 }
 
 // EnterCache begins the span of a list or watch in the cache, if x is traced.
@@ -124,7 +125,7 @@ func (x *Read) EnterCache(name string) {
 	}
 }
 
-// sendList answers with a listing. taken says that the response owns room from now on.
+// sendList sends a listing. taken says that the response has taken ownership of room.
 func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.IsTable() {
 		options, err := f.TableOptions(x.Query)
@@ -155,12 +156,12 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	}
 	size = room.size
 	if taken = x.sendWhole(f, size, room); taken && room.converts {
-		x.Holds = room.own
+		x.HeldBytes = room.own
 	}
 	return size, taken, nil
 }
 
-// sendRows is sendList for a table of kept rows. A large table is streamed if some metadata are not kept.
+// sendRows is sendList for a table of cached rows. A large table is streamed if some metadata are not cached.
 func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (size int, taken bool, err error) {
 	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Cached() {
 		size = exchange.UnknownSize
@@ -171,14 +172,14 @@ func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (s
 	return size, x.sendWhole(f, size, &tableBody{rows, room}), nil
 }
 
-// sendWhole answers with the size bytes that body writes, rewritten or compressed if f or the client asks
-// for that. A body of unknown size, or a large one that is indented, is sent as it is made. sendWhole
-// reports whether the response owns body from now on.
+// sendWhole sends the size bytes that body writes, converted or compressed if f or the client asks for that. A body of
+// unknown size, or a large one that is indented, is streamed. sendWhole reports whether the response has taken
+// ownership of body.
 func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
 	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.Rewritten() && f.MediaType != runtime.ContentTypeYAML
 	switch {
 	case piecemeal:
-		x.sendPiecemeal(f, body)
+		x.sendStreamed(f, body)
 		return true
 	case f.Rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
@@ -196,8 +197,8 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 	return true
 }
 
-// sendPiecemeal answers with a large list, which body writes while it is sent.
-func (x *Read) sendPiecemeal(f negotiate.Format, body exchange.Body) {
+// sendStreamed sends a large list, which body writes while it is sent.
+func (x *Read) sendStreamed(f negotiate.Format, body exchange.Body) {
 	if f.Rewritten() {
 		body = prettyBody{body}
 	}
@@ -231,8 +232,8 @@ func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 
 func (b *tableBody) Close() error { return b.room.Close() }
 
-// stitches reports whether the compressed pieces of a listing are worth keeping. The listing must cover a whole
-// resource or namespace, in a form that is cached.
+// stitches reports whether the compressed pieces of a listing are worth caching. The listing must cover a whole
+// resource or namespace, in an encoding that is cached.
 func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, listing storage.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
@@ -240,8 +241,8 @@ func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, list
 	return whole && list && !f.Rewritten() && exchange.AcceptsGzip(x.Peek("Accept-Encoding"))
 }
 
-// sendStitched answers with a listing that is stitched from compressed pieces, and
-// returns its size before compression; 0 if it is too small to be compressed.
+// sendStitched sends a listing that is stitched from compressed pieces, and returns its size before compression; 0 if
+// it is too small to be compressed.
 func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Listing) (int, error) {
 	body, err := x.Stitcher.stitch(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, listing.Objects)
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
@@ -266,19 +267,19 @@ type listBody struct {
 	objects []*cache.Object
 	source  encoding.ItemSource
 	sum     int    // of the items' sizes
-	own     int    // bytes of converted items that the cache does not keep
+	own     int    // bytes of converted items that are not cached
 	size    int    // of the body, or UnknownSize
 	room    []byte // for one item that is unpacked
 
-	// write writes the items. fill sets it to writeKept or writeMade.
+	// write writes the items. fill sets it to writeItems or encodeItems.
 	write func(*listBody, *exchange.ChunkWriter) error
 
-	// converts says that a webhook may have to make an item. It may fail, or answer otherwise the next time, so
+	// converts says that a webhook may have to make an item. It may fail, or return something else the next time, so
 	// fill makes all items.
 	converts bool
 	items    [][]byte // of all objects; nil without converts
 
-	sent func(size int) // is called with the size at the end, if it was not known before
+	sent func(size int) // called with the size at the end, if it was unknown before
 }
 
 var lists = sync.Pool{New: func() any { return new(listBody) }}
@@ -287,23 +288,23 @@ const (
 	// keepObjects and keepRoom bound the buffers of a listBody in the pool.
 	keepObjects = 1 << 15
 	keepRoom    = 1 << 20
-	// streamFrom is the size of canonical encodings from which a list is sent while it is encoded. A
-	// list of that size is certainly compressed.
+	// streamFrom is the minimum size of canonical encodings of a list that is sent while it is encoded. A list of that
+	// size is large enough to be compressed.
 	streamFrom = 4 * exchange.CompressFrom
 )
 
-// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept or converts is
-// set: otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
+// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are cached or converts
+// is set, so that items are not encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.source, b.sum, b.own = encoder, meta, encoder.Source(b.objects), 0, 0
-	if stream && !b.converts && encoder.MediaType == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
-		b.write, b.size = (*listBody).writeMade, exchange.UnknownSize
+	if stream && !b.converts && encoder.MediaType == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.allCached() {
+		b.write, b.size = (*listBody).encodeItems, exchange.UnknownSize
 		return b.readable()
 	}
-	b.write = (*listBody).writeKept
+	b.write = (*listBody).writeItems
 	for _, o := range b.objects {
 		if size, ok := encoder.PackedSize(o); ok && !b.converts {
-			b.write = (*listBody).writeMade
+			b.write = (*listBody).encodeItems
 			b.sum += size
 			continue
 		}
@@ -326,8 +327,8 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 	return nil
 }
 
-// kept reports whether all items are kept, so that none must be encoded.
-func (b *listBody) kept() bool {
+// allCached reports whether all items are cached.
+func (b *listBody) allCached() bool {
 	for _, o := range b.objects {
 		if _, ok := b.encoder.PackedSize(o); ok {
 			continue
@@ -339,7 +340,7 @@ func (b *listBody) kept() bool {
 	return true
 }
 
-// readable returns the error of the first object that cannot be read, if there is one.
+// readable returns the error of the first unreadable object, nil if there is none.
 func (b *listBody) readable() error {
 	for _, o := range b.objects {
 		if o.Err() != nil {
@@ -361,9 +362,9 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-// writeKept writes the items that fill made for converts. It gets others from the cache again, instead of keeping them:
-// otherwise clients that read slowly would keep items in memory that the cache has dropped.
-func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
+// writeItems writes the items that fill made for converts. It gets others from the cache again, so that slow clients do
+// not keep items in memory that the cache has dropped.
+func (b *listBody) writeItems(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
 		var item []byte
 		var err error
@@ -378,8 +379,8 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// writeMade writes items that are kept, and encodes or unpacks the others into the chunk that is sent.
-func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
+// encodeItems writes cached items, and encodes or unpacks the others into the chunk that is sent.
+func (b *listBody) encodeItems(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
 		if _, ok := b.encoder.PackedSize(o); ok {
@@ -405,14 +406,14 @@ func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// add counts an item that was written, unless that was done before.
+// add counts a written item, unless fill has counted it.
 func (b *listBody) add(size int) {
 	if b.size == exchange.UnknownSize {
 		b.sum += size
 	}
 }
 
-// Close reports the size of the body if that is due, and returns b to the pool.
+// Close calls sent if the size was unknown, and returns b to the pool.
 func (b *listBody) Close() error {
 	if b.size == exchange.UnknownSize {
 		b.sent(b.sum)

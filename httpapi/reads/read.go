@@ -69,7 +69,7 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	return f, true
 }
 
-// ObserveRefused counts a read whose media type is rejected, unless upstream's router would reject it.
+// ObserveRefused counts a read whose media type is rejected, unless upstream's router rejects it without counting.
 func (x *Read) ObserveRefused(i *Resource) {
 	if i.bare {
 		x.Observe(i, len(x.Bytes))
@@ -130,7 +130,7 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 	return scope
 }
 
-// sendTable answers with a Table.
+// sendTable sends a Table.
 func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
 	plain := negotiate.Format{MediaType: f.MediaType}
 	if f.Rewritten() {
@@ -225,7 +225,7 @@ func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, life apimet
 	return Resource{Endpoint: e, Scope: scope, View: e.View, Life: life, warnings: warnings, Monitors: monitors}
 }
 
-// Serve answers x, a GET or LIST of i, which has a view, and reports whether it did.
+// Serve serves x, a GET or LIST of i, which has a view. It returns false if upstream's handlers must serve x.
 func (x *Read) Serve(i *Resource) bool {
 	switch x.Verb {
 	case "get":
@@ -238,8 +238,8 @@ func (x *Read) Serve(i *Resource) bool {
 	return true
 }
 
-// get answers a GET of one object: apiserver pkg/endpoints/handlers/get.go,
-// GetResource, and pkg/registry/generic/registry/store.go, Get.
+// get serves a GET of one object: apiserver pkg/endpoints/handlers/get.go, GetResource, and
+// pkg/registry/generic/registry/store.go, Get.
 func (x *Read) get(i *Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
@@ -283,17 +283,17 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		}
 		defer x.Leave()
 	}
-	if past := x.Past(i, version); past > 0 {
+	if past := x.FaultRevision(i, version); past > 0 {
 		switch o, err := i.View.Resource.GetPast(scope, past); {
 		case err == nil:
 			return o, nil
 		case apistorage.IsNotFound(err):
 			return nil, storeerrors.InterpretGetError(err, x.groupResource(), x.Name)
-		} // otherwise the log has just lost the revision, or the object is corrupt
+		} // otherwise the log has just dropped the revision, or the object is corrupt
 	}
 	if version != "0" {
 		began := time.Now()
-		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once
+		defer func() { x.Waited += time.Since(began) }() // for the cache; all other steps are fast
 	}
 	o, err := i.View.Resource.Get(x.Audit.Context(x.Base()), scope, version)
 	if version != "" && (err == nil || apistorage.IsNotFound(err)) {
@@ -327,7 +327,7 @@ func (x *Read) ReadError(i *Resource, err error) error {
 	return err
 }
 
-// VersionOf returns the version of the objects in an answer.
+// VersionOf returns the version of the objects in a response.
 func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 	if f.Convert != nil {
 		return f.Convert.GroupVersion()
@@ -335,9 +335,9 @@ func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 	return schema.GroupVersion{Group: x.Group, Version: x.Version}
 }
 
-// sendObject answers with o.
+// sendObject sends o.
 func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
-	x.Answering(f.MediaType, x.VersionOf(f))
+	x.BeginSerializing(f.MediaType, x.VersionOf(f))
 	ctx := x.Base()
 	if f.IsTable() {
 		options, err := f.TableOptions(x.Query)
@@ -366,6 +366,6 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 	return nil
 }
 
-// errNoList is upstream's error for a client that wants one object without a Go type as a list
-// (apimachinery pkg/apis/meta/v1/unstructured/unstructured.go).
+// errNoList is upstream's error for a client that requests one object without a Go type as a list (apimachinery
+// pkg/apis/meta/v1/unstructured/unstructured.go).
 var errNoList = errors.New("content is not a list")

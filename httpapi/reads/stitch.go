@@ -22,17 +22,16 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Stitcher compresses lists piece by piece and keeps the pieces, so a later list costs only the compression of
-// changed pieces.
+// Stitcher compresses lists piece by piece and caches the pieces, so a later list compresses only changed pieces.
 //
 // A list is cut into runs of items. The hash of an object's key decides whether a run may begin with
 // that object, and runs have a minimum length. So a changed object affects only its run, and a created or
 // deleted object little more. Each run is compressed separately and flushed, so that it ends at a byte boundary
 // and does not refer to earlier bytes. Runs with uncompressed blocks between them form one stream.
 //
-// Pieces are found by the identity of their objects, but do not keep the objects in memory. The least
-// recently used pieces are evicted. One list fills at most half of the limit; the rest of the list is compressed
-// each time, so that it does not evict its own pieces.
+// Pieces are found by the identity of their objects, but do not keep the objects in memory. The least recently used
+// pieces are evicted. One list fills at most half of the limit, so that it does not evict its own pieces; the rest of
+// the list is compressed each time.
 //
 // If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
@@ -48,8 +47,8 @@ type Stitcher struct {
 	order list.List
 }
 
-// pieceKey identifies a piece by its first object. A run that the end of a list cut short
-// has its own key, because a namespace may end where the whole resource continues.
+// pieceKey identifies a piece by its first object. The last run of a list has its own key, because a namespace may end
+// where the whole resource continues.
 type pieceKey struct {
 	encoder weak.Pointer[encoding.Encoder]
 	first   weak.Pointer[cache.Object]
@@ -64,7 +63,7 @@ type keptPiece struct {
 // piece is a run of items, compressed. It is immutable.
 type piece struct {
 	objects []weak.Pointer[cache.Object]
-	runs    int             // objects in a run on average when it was cut
+	runs    int             // average objects in a run when it was cut
 	data    []byte          // deflate blocks, none of them the last
 	seal    invariants.Seal // of data
 	raw     int             // uncompressed bytes of data
@@ -80,17 +79,17 @@ func (p *piece) shared() []byte {
 }
 
 const (
-	// runBytes is about the size of a run before compression: large enough that its start costs
-	// little, and small enough to compress it again after one change.
+	// runBytes is the approximate size of a run before compression. A larger run costs more to compress again after a
+	// change, and many small ones compress less.
 	runBytes = 128 << 10
-	// No run is shorter than an average one divided by shortRun. A run that no object's hash
-	// has ended is cut when it is longRun times as long as an average one.
+	// A run has at least the average number of objects divided by shortRun. If no object's hash ends it, it is cut at
+	// longRun times the average.
 	shortRun = 2
 	longRun  = 3
-	// stitchFrom is the size of canonical encodings from which lists are stitched.
+	// stitchFrom is the minimum size of canonical encodings of stitched lists.
 	stitchFrom = 2 * exchange.CompressFrom
-	// pieceOverhead is the memory of a kept piece besides its bytes. weakOverhead is the memory of each of its
-	// objects: a weak pointer and the runtime's data for it.
+	// pieceOverhead is the memory of a cached piece besides its bytes. weakOverhead is the memory of each of its weak
+	// pointers to objects.
 	pieceOverhead = 300
 	weakOverhead  = 48
 )
@@ -118,7 +117,7 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
 	from := pieceSource{encoder, encoder.Source(objects)}
 	if encoder.Planned() {
-		from.source = encoder.Uncached() // a piece is kept instead
+		from.source = encoder.Uncached() // the piece is cached instead
 	}
 	l := &stitchedList{separator: separator(encoder)}
 	owner, sum, cost := weak.Make(encoder), 0, int64(0)

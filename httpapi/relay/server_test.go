@@ -200,7 +200,7 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 	if x.PrepareBy = received.Add(cmp.Or(asked, time.Minute)); !x.LongRunning() {
 		x.Deadline = x.PrepareBy
 	}
-	if c.identity.Authenticate(x, facts.Foreign) != nil {
+	if c.identity.Authenticate(x, facts.OtherCredentials) != nil {
 		x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 		return &x.Exchange
 	}

@@ -6,12 +6,11 @@
 // [DataPath], for users who may get that path: a [Snapshot] in JSON, or with ?watch=1 a stream of them,
 // one per line.
 //
-// Tokens are never in a URL, and there are no cookies. Requests from other sites, to which a browser may
-// add a client certificate, cannot read the answers or change anything. The page refuses to be framed,
-// runs only its own script, and never inserts text as HTML.
+// Tokens are never in a URL, and there are no cookies. Requests from other sites, to which a browser may add a client
+// certificate, cannot read the responses or change anything. The page refuses to be framed, runs only its own script,
+// and never inserts text as HTML.
 //
-// A Snapshot is gathered at most once a second. [Failures] keeps the latest answers with a code of 500
-// or above.
+// A Snapshot is gathered at most once a second. [Failures] keeps the latest responses with a code of 500 or above.
 //
 // # Locks
 //

@@ -89,7 +89,7 @@ func (p *Page) Install(to common.PathHandler) {
 	to.Handle(DataPath, http.HandlerFunc(p.serveData))
 }
 
-// serveData answers with a Snapshot, or a stream of them.
+// serveData responds with a Snapshot, or a stream of them.
 func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 	p.secure(w.Header())
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
@@ -151,7 +151,7 @@ const (
 	maxText     = 300
 )
 
-// Failure is an answer with a code of 500 or above.
+// Failure is a response with a code of 500 or above.
 type Failure struct {
 	Time      time.Time `json:"time"`
 	Code      int       `json:"code"`

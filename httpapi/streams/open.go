@@ -52,11 +52,11 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
-		x.Audit.Answer(x.StatusCode()) // before Observe annotates deprecated versions, as in upstream
+		x.Audit.RecordStatus(x.StatusCode()) // before Observe annotates deprecated versions, as in upstream
 		x.Observe(i, len(x.Bytes))
 		return
 	}
-	x.Audit.Answer(http.StatusOK)
+	x.Audit.RecordStatus(http.StatusOK)
 	ws.observer.audit, ws.seat = x.TakeAudit(), x.TakeSeat()
 	ws.account.Store(x.Account)
 	ws.faults = x.Faults.Watch(ws.wake)
@@ -115,7 +115,7 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	defer func() { x.Waited += time.Since(began) }() // opening takes time only if the cache must catch up
 	past := int64(0)
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		past = x.Past(i, o.ResourceVersion)
+		past = x.FaultRevision(i, o.ResourceVersion)
 	}
 	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
 		Past: past, Scope: scope, ResourceVersion: o.ResourceVersion, SendInitialEvents: o.SendInitialEvents,

@@ -85,7 +85,7 @@ func (w *streamWriter) WriteHeader(status int) {
 	}
 	status = exchange.StatusCode(status)
 	w.status, w.sent = status, w.header.Clone()
-	w.audit.Answer(status)
+	w.audit.RecordStatus(status)
 	if status == http.StatusSwitchingProtocols && w.to.Begin == nil {
 		w.started, w.bodyless = true, true
 		_ = w.writeHead() // an error stays with out and shows at the next flush
@@ -246,7 +246,7 @@ func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if h.late != nil && !h.late.Stop() {
 		return nil, nil, context.DeadlineExceeded
 	}
-	h.audit.Answer(http.StatusSwitchingProtocols)
+	h.audit.RecordStatus(http.StatusSwitchingProtocols)
 	h.taken = true
 	h.st.own()
 	if err := h.st.SetDeadline(time.Time{}); err != nil {

@@ -93,8 +93,8 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	}
 }
 
-// isTooLarge reports whether err is etcd's refusal of a large object (apiserver
-// pkg/endpoints/handlers/rest.go, isTooLargeError).
+// isTooLarge reports whether etcd has rejected an object because of its size (apiserver pkg/endpoints/handlers/rest.go,
+// isTooLargeError).
 func isTooLarge(err error) bool {
 	if err == nil {
 		return false
@@ -159,7 +159,7 @@ func (m managedFields) get() any {
 	return m.object.GetManagedFields()
 }
 
-// copied returns the managedFields in a list of their own.
+// copied returns a copy of the list of managedFields.
 func (m managedFields) copied() any {
 	switch list := m.get().(type) {
 	case []any:

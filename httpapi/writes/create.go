@@ -42,7 +42,7 @@ func (w *Write) create() (result, error) {
 	}
 	name, namespace := w.Name, w.Namespace
 	if name == "" {
-		_, name, _ = scope.Namer.ObjectName(obj) // the storage generates or refuses an empty name
+		_, name, _ = scope.Namer.ObjectName(obj) // the storage generates or rejects an empty name
 	}
 	if namespace == "" && scope.Resource == (schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}) {
 		namespace = name // as in upstream, a Namespace is in the namespace of its name

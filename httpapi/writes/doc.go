@@ -9,7 +9,7 @@
 //	step                function                          holds afterwards
 //	route               Write.routed                      upstream's router would accept the headers
 //	begin               Write.begin                       ctx has user, audit and warnings, and ends at the deadline
-//	negotiate           Write.negotiate                   the format of the answer is known
+//	negotiate           Write.negotiate                   the format of the response is known
 //	read                Write.readBody                    the body is in memory, within its limits
 //	options             Write.decodeOptions               the query parameters are valid
 //	decode              Write.decode                      a defaulted object of the internal version, owned by the write
@@ -22,7 +22,7 @@
 //	validate            rest.BeforeCreate, BeforeUpdate   the object is valid; validating admission has run
 //	store               internal/registry/storage         the object is committed, and the cache has its bytes
 //	finish              Write.finish                      a failed Status or a missed deadline is an error
-//	answer              Write.answer, Write.refuse        the response is complete, from the stored bytes where possible
+//	respond             Write.respond, Write.refuse       the response is complete, from the stored bytes if possible
 //	count               Write.observe                     the request is in the metrics
 //
 // Custom resources have no internal version: the version of the request takes its place.
@@ -37,12 +37,11 @@
 //
 // # Deadlines and disconnects
 //
-// ctx ends at the deadline of the request, when the client disconnects, or, except for
-// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is detected within
-// a second. A write canceled before the store step has
-// changed nothing. During that step the outcome is unknown, as in upstream; the client gets a 504. An
-// admission plugin that ignores ctx, such as the quota plugin, delays the 504 until it returns. Upstream
-// answers at the deadline and leaves the plugin running.
+// ctx ends at the deadline of the request, when the client disconnects, or, except for deletecollection, 34 s after the
+// write begins. Over HTTP/1.1 a disconnect is detected within a second. A write canceled before the store step has
+// changed nothing. During that step the outcome is unknown, as in upstream; the client gets a 504. An admission plugin
+// that ignores ctx, such as the quota plugin, delays the 504 until it returns. Upstream responds at the deadline and
+// leaves the plugin running.
 //
 // # Guarantees
 //
@@ -52,8 +51,8 @@
 //
 // # Memory, locks and goroutines
 //
-// The package starts no goroutines. Its only lock guards the warnings, which plugins may add from their
-// own goroutines. An object belongs to the write from decode until the storage returns. The storage may
-// return the same object. The answer usually consists of the cache's bytes ([storage.Written]). If
-// upstream's encoder must write it, the stored bytes are decoded first.
+// The package starts no goroutines. Its only lock guards the warnings, which plugins may add from their own goroutines.
+// An object belongs to the write from decode until the storage returns. The storage may return the same object. The
+// response usually consists of the cache's bytes ([storage.Written]). If upstream's encoder must write it, the stored
+// bytes are decoded first.
 package writes

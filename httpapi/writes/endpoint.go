@@ -48,7 +48,7 @@ type Config struct {
 type Endpoint struct {
 	Config
 
-	view    *registry.View    // encodes the objects in answers; nil if there is none
+	view    *registry.View    // encodes the objects in responses; nil if there is none
 	creater rest.NamedCreater // nil if the storage does not create
 	named   bool              // the path names the created object
 	updater rest.Updater
@@ -58,7 +58,7 @@ type Endpoint struct {
 
 	chain    admission.Interface         // Admission with its audit annotations; nil if Admission is
 	mutating admission.MutationInterface // chain; nil if it does not mutate
-	produces []string                    // the media types of answers
+	produces []string                    // the media types of responses
 	consumes []string                    // the content types of patches
 	patches  patches.Target
 }

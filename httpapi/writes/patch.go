@@ -117,10 +117,9 @@ func (p *patched) apply(ctx context.Context, live runtime.Object, exists bool) (
 	return obj, w.manage(live, obj, p.options.FieldManager)
 }
 
-// applyPatch applies the patch to live. It hides the managedFields of live from a patch that does not
-// name them: they often are the larger part of the object. If the patch fails, applyPatch applies it
-// again to the whole object, which is part of upstream's error. Without managedFields in the result, the
-// field manager starts from those of live.
+// applyPatch applies the patch to live. It hides the managedFields of live, often the larger part of an object, from a
+// patch that does not name them. If the patch fails, applyPatch applies it again to the whole object, which is part of
+// upstream's error. If the result has no managedFields, the field manager starts from those of live.
 func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.Object, error) {
 	if !p.patch.IgnoresManagedFields() {
 		return p.patch.Apply(ctx, live)

@@ -99,7 +99,7 @@ func (w *Write) checkIdentity(obj runtime.Object) error {
 	return nil
 }
 
-// change is an update or a patch on its way to the storage. It implements rest.UpdatedObjectInfo.
+// change is the rest.UpdatedObjectInfo of an update or a patch.
 type change struct {
 	write   *Write
 	updater rest.Updater
@@ -160,7 +160,7 @@ func (c *change) replace(live, obj runtime.Object, exists bool) (runtime.Object,
 	return obj, c.write.manage(live, obj, c.options.FieldManager)
 }
 
-// result returns the answer for the stored object.
+// result returns the result for the stored object.
 func (c *change) result(stored runtime.Object) result {
 	if c.created {
 		return result{http.StatusCreated, stored}
@@ -168,8 +168,8 @@ func (c *change) result(stored runtime.Object) result {
 	return result{http.StatusOK, stored}
 }
 
-// store has the storage update the object; apply says that it may also create the object. If the new object is too
-// large for etcd, store retries once without managedFields. An apply does not: its managedFields are part of the request.
+// store makes the storage update the object, or, with apply, create it. If the new object is too large for etcd, store
+// retries once without managedFields. An apply does not retry: its managedFields are part of the request.
 func (c *change) store(apply bool) (runtime.Object, error) {
 	stored, err := c.storeOnce(apply)
 	if isTooLarge(err) && !apply {
@@ -233,7 +233,7 @@ func (c *change) mayCreate() error {
 }
 
 // ignoreDeletion removes the deletion timestamp and grace period from an object that is created, as a POST does.
-// Otherwise clients could create pods that no quota counts. Malformed values remain, and are refused later.
+// Otherwise clients could create pods that no quota counts. Malformed values remain, and are rejected later.
 func ignoreDeletion(obj runtime.Object) {
 	object, err := meta.Accessor(obj)
 	if err != nil {

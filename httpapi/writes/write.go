@@ -48,7 +48,7 @@ type Write struct {
 	stored   *storage.Written // the objects that the storage has returned; nil if they are not tracked
 }
 
-// result is the status code and the object of a successful answer.
+// result is the status code and the object of a successful response.
 type result struct {
 	code int
 	obj  runtime.Object
@@ -73,7 +73,7 @@ func (e *Endpoint) Serve(x *exchange.Exchange, attributes func() []attribute.Key
 		w.refuse(err)
 	} else {
 		w.warnings.close(&x.Response)
-		w.answer(done)
+		w.respond(done)
 	}
 	w.observe()
 }
@@ -157,18 +157,18 @@ func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
 	return obj, nil
 }
 
-// refuse answers with err.
+// refuse sends the response for err.
 func (w *Write) refuse(err error) {
 	if errors.Is(err, exchange.ErrTimeout) || w.ctx.Err() != nil && !time.Now().Before(w.Deadline) {
 		metrics.RecordRequestTermination(w.metricsRequest(), w.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
-		w.Fail(exchange.ErrTimeout) // without warnings: upstream's filter answers, not its handler
+		w.Fail(exchange.ErrTimeout) // without warnings, because upstream's filter sends this response
 		return
 	}
 	w.warnings.close(&w.Response)
 	w.fail(err)
 }
 
-// fail answers with the Status of err in the codecs of the resource.
+// fail sends the Status of err in the codecs of the resource.
 func (w *Write) fail(err error) {
 	w.FailIn(err, w.endpoint.Scope.Serializer, w.endpoint.Scope.Kind.GroupVersion())
 }
@@ -297,8 +297,8 @@ func (w *Write) input() (runtime.SerializerInfo, error) {
 	return negotiation.NegotiateInputSerializerForMediaType(string(w.Peek("Content-Type")), false, w.endpoint.Scope.Serializer)
 }
 
-// decode decodes the body to the internal version. Directive decides whether unknown and duplicate fields
-// are ignored, warned of or refused. Version is the API version of the body.
+// decode decodes the body to the internal version. directive decides whether unknown and duplicate fields are ignored,
+// warned of or rejected. version is the API version of the body.
 func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func() runtime.Object) (obj runtime.Object, version schema.GroupVersion, err error) {
 	scope := w.endpoint.Scope
 	serializer := info.Serializer

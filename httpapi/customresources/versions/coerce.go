@@ -192,7 +192,7 @@ func (d defaulter) Default(in runtime.Object) {
 	defaulting.Default(u.UnstructuredContent(), d.schemas[kind.Version])
 }
 
-// serializer decodes the bodies of requests and encodes answers.
+// serializer decodes the bodies of requests and encodes responses.
 type serializer struct {
 	media     []runtime.SerializerInfo
 	coercer   *coercer
@@ -229,8 +229,8 @@ func (s *serializer) DecoderToVersion(inner runtime.Decoder, gv runtime.GroupVer
 	return versioning.NewCodec(nil, decoder{inner, s.coercer, ok && text.IsStrict()}, runtime.UnsafeObjectConvertor(scheme), scheme, scheme, s.defaulter, nil, gv, "customResources")
 }
 
-// mediaTypes lists the media types. Custom resources have no protobuf encoding, but other answers do,
-// such as their metadata.
+// mediaTypes lists the media types. Custom resources have no protobuf encoding, but other responses do, such as their
+// metadata.
 func mediaTypes(t *types) []runtime.SerializerInfo {
 	streams := utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON)
 	text := func(o json.SerializerOptions) *json.Serializer {

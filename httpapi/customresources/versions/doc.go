@@ -10,8 +10,8 @@
 //   - upstream's converter between versions
 //   - a field manager whose types come from the OpenAPI models of the CRD
 //
-// It composes them from upstream's packages as apiextensions-apiserver
-// pkg/apiserver/customresource_handler.go does. A test compares the answers of both.
+// It composes them from upstream's packages as apiextensions-apiserver pkg/apiserver/customresource_handler.go does. A
+// test compares the responses of both.
 //
 // Upstream's schema validator does not see objects that package crdvalidate finds valid.
 //

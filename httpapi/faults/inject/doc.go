@@ -1,10 +1,9 @@
 // Package inject injects the faults of package faults into a server: it holds the rules, decides about each
 // request, and holds back the events of watches.
 //
-// The filter in package httpapi calls [Faults.Plan] for each authorized request. Without rules
-// this costs one atomic load. A [RequestFaults] says how the request is refused, how far a read lags, and
-// whether an answer is lost. Package streams passes the deliveries of a watch through a [Watch], unless
-// that is idle.
+// The filter in package httpapi calls [Faults.Plan] for each authorized request. Without rules this costs one atomic
+// load. A [RequestFaults] says how the request is refused, how far a read lags, and whether a response is lost. Package
+// streams passes the deliveries of a watch through a [Watch], unless that is idle.
 //
 // # Memory
 //

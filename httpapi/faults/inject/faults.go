@@ -248,7 +248,7 @@ func (p *RequestFaults) applyLocked(e effect) {
 // its client may retry.
 func (p *RequestFaults) Refusal() (status, retryAfter int) { return p.refuse, p.retryAfter }
 
-// Lost returns how the answer of a write is lost: "" or a value of faults.Rule.Lose. The caller does so.
+// Lost returns how the response of a write is lost: "" or a value of faults.Rule.Lose. The caller does so.
 func (p *RequestFaults) Lost(status int) string {
 	if p.lose == nil {
 		return ""

@@ -20,8 +20,8 @@ import (
 // resource names rules in errors.
 var resource = schema.GroupResource{Group: "larder", Resource: "faults"}
 
-// ServeHTTP answers at faults.Path and below, in JSON: with a faults.State or a Status. The caller has
-// authorized the request.
+// ServeHTTP responds at faults.Path and below, in JSON: with a faults.State or a Status. The caller has authorized the
+// request.
 func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	status := http.StatusOK
 	body, err := f.serve(req)

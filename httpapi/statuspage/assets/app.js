@@ -129,10 +129,10 @@ function tiles(s) {
   const all = [
     ["CPU", now((x) => x.cpu, percent), now((x) => x.charged, (v) => percent(v) + " for clients"), (x) => x.cpu],
     ["Requests/s", now((x) => x.requests, rate), count(s.total.requests) + " in all", (x) => x.requests],
-    ["Answers", now((x) => x.bytes, (v) => bytes(v) + "/s"), bytes(s.total.bytes) + " in all", (x) => x.bytes],
+    ["Responses", now((x) => x.bytes, (v) => bytes(v) + "/s"), bytes(s.total.bytes) + " in all", (x) => x.bytes],
     ["Watch events/s", now((x) => x.events, rate), count(s.streams) + " open streams", (x) => x.events],
     ["Memory", bytes(s.memory.mapped), s.memory.limit ? percent(s.memory.mapped / s.memory.limit) + " of the limit" : "no limit is set", (x) => x.memory],
-    ["Objects", count(objects), s.revision ? "revision " + s.revision + (behind ? `, ${behind} behind` : "") : "the store does not answer", null],
+    ["Objects", count(objects), s.revision ? "revision " + s.revision + (behind ? `, ${behind} behind` : "") : "the store does not respond", null],
   ];
   by("tiles").replaceChildren(...all.map(([title, value, more, get]) => {
     const inside = [element("div", { class: "value" }, value), element("div", { class: "more" }, more)];
@@ -300,18 +300,18 @@ async function* lines(body) {
 // follow reads one stream to its end, and reports whether there may be another.
 async function follow(signal) {
   const query = new URLSearchParams({ watch: "1", by: by("by").value, sort: by("sort").value, window: by("window").value });
-  const answer = await fetch(`${dataPath}?${query}`, { headers: token ? { Authorization: "Bearer " + token } : {}, signal, cache: "no-store", redirect: "error" });
-  if (answer.status === 401 || answer.status === 403) {
+  const response = await fetch(`${dataPath}?${query}`, { headers: token ? { Authorization: "Bearer " + token } : {}, signal, cache: "no-store", redirect: "error" });
+  if (response.status === 401 || response.status === 403) {
     const tried = token;
     token = "";
     sessionStorage.removeItem(tokenKey);
-    const text = await answer.json().catch(() => ({}));
+    const text = await response.json().catch(() => ({}));
     ask(tried ? text.message || "The server does not accept this token." : "");
     return false;
   }
-  if (!answer.ok) throw new Error(`The server answers ${answer.status}`);
+  if (!response.ok) throw new Error(`The server responds with ${response.status}`);
   if (token) sessionStorage.setItem(tokenKey, token);
-  for await (const s of lines(answer.body)) {
+  for await (const s of lines(response.body)) {
     show(s);
     state("live", "Live");
   }
@@ -329,7 +329,7 @@ async function run() {
     } catch (e) {
       if (mine.signal.aborted) return;
       console.error(e);
-      state("lost", "No answer, trying again");
+      state("lost", "No response, retrying");
       wait = Math.min(30, wait * 2);
     }
     await new Promise((over) => setTimeout(over, wait * 1000));

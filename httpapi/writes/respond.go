@@ -21,13 +21,13 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// format is the negotiated format of the answer.
+// format is the negotiated format of the response.
 type format struct {
 	negotiate.Format
 	serializer runtime.Serializer // nil if the media type has none
 }
 
-// negotiate sets the format of the answer.
+// negotiate sets the format of the response.
 func (w *Write) negotiate() error {
 	scope := w.endpoint.Scope
 	supported, accept := scope.Serializer.SupportedMediaTypes(), w.Peek("Accept")
@@ -49,16 +49,16 @@ func (w *Write) negotiate() error {
 	return nil
 }
 
-// answer sends the result of the write: apiserver pkg/endpoints/handlers/response.go.
-func (w *Write) answer(done result) {
+// respond sends the result of the write: apiserver pkg/endpoints/handlers/response.go.
+func (w *Write) respond(done result) {
 	scope, version := w.endpoint.Scope, w.endpoint.Scope.Kind.GroupVersion()
 	codecs := runtime.NegotiatedSerializer(scope.Serializer)
-	w.BeginAnswer()
+	w.BeginResponse()
 	if w.format.Convert != nil {
 		version, codecs = w.format.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
 	}
 	if w.stored != nil {
-		if w.answerStored(done, version) {
+		if w.respondStored(done, version) {
 			return
 		}
 		if err := w.stored.ReplaceWithStored(done.obj); err != nil {
@@ -80,7 +80,7 @@ func (w *Write) answer(done result) {
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
 		serializer = runtime.UseNondeterministicEncoding(serializer)
 	}
-	w.Answering(w.format.MediaType, version)
+	w.BeginSerializing(w.format.MediaType, version)
 	body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), obj)
 	if err != nil {
 		w.fail(err)
@@ -89,13 +89,13 @@ func (w *Write) answer(done result) {
 	w.SendCompressed(done.code, w.format.MediaType, body)
 }
 
-// answerStored answers from the stored bytes and reports whether it could. The storage must know the
-// bytes, and the read path must serve the negotiated format.
-func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
+// respondStored sends the stored bytes and reports whether it could. The storage must have recorded the bytes, and the
+// read path must serve the negotiated format.
+func (w *Write) respondStored(done result, version schema.GroupVersion) bool {
 	switch f := w.format; {
 	case f.MediaType != runtime.ContentTypeJSON && f.MediaType != runtime.ContentTypeYAML && f.MediaType != runtime.ContentTypeProtobuf,
 		f.Convert != nil && f.Convert.Kind != "PartialObjectMetadata",
-		w.Audit.RecordsAnswers():
+		w.Audit.RecordsResponses():
 		return false
 	}
 	view := w.endpoint.view
@@ -109,19 +109,19 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	encoder := view.Encoder(w.format.Encoding(), w.format.Projection())
 	item, err := encoder.Uncached().Item(w.ctx, o)
 	if err != nil {
-		return false // upstream's encoder says why
+		return false // upstream's encoder returns the error
 	}
 	if invariants.Enabled {
-		w.compareAnswer(done.obj, version, encoder.AppendObject(nil, item))
+		w.compareResponse(done.obj, version, encoder.AppendObject(nil, item))
 	}
-	w.Answering(w.format.MediaType, version)
+	w.BeginSerializing(w.format.MediaType, version)
 	w.SendObject(done.code, w.format.MediaType, w.format.Pretty, encoder, item)
 	return true
 }
 
-// compareAnswer panics unless body, before indentation or conversion to YAML, equals the output of upstream's encoder
+// compareResponse panics unless body, before indentation or conversion to YAML, equals the output of upstream's encoder
 // for obj.
-func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, body []byte) {
+func (w *Write) compareResponse(obj runtime.Object, version schema.GroupVersion, body []byte) {
 	codecs := runtime.NegotiatedSerializer(w.endpoint.Scope.Serializer)
 	if w.format.Convert != nil {
 		codecs = apihelpers.GetMetaInternalVersionCodecs()
@@ -143,7 +143,7 @@ func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, b
 	}
 }
 
-// transform converts obj to the Table or PartialObjectMetadata that the client asks for, if it does.
+// transform converts obj to a Table or PartialObjectMetadata if the client requests that.
 func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
 	options, err := w.format.TableOptions(w.Query)
 	if err != nil {
