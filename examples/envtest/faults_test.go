@@ -34,7 +34,7 @@ func inject(t *testing.T, r faults.Rule) faults.Client {
 	return server
 }
 
-// TestLostAnswer checks that the controller does its work although the answer to its first write of a ConfigMap is
+// TestLostAnswer checks that the controller does its work although the response to its first write of a ConfigMap is
 // lost.
 func TestLostAnswer(t *testing.T) {
 	clean(t)

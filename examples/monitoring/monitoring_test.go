@@ -77,7 +77,7 @@ func TestExpressionsFindSomething(t *testing.T) {
 			t.Run(filepath.Base(dashboard)+"/"+title, func(t *testing.T) {
 				for _, expression := range expressions {
 					if len(kept.query(t, expression, at)) == 0 {
-						t.Errorf("no answer to %s; what selects nothing: %q", expression, kept.unmatched(t, expression))
+						t.Errorf("no response to %s; what selects nothing: %q", expression, kept.unmatched(t, expression))
 					}
 				}
 			})

@@ -139,7 +139,7 @@ func clientOf(t *testing.T, kubeconfig string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// ask sends a request and returns its answer. kind is the body's subtype of application.
+// ask sends a request and returns its response. kind is the body's subtype of application.
 func (s *server) ask(t *testing.T, method, path, kind, body string) (int, []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -162,7 +162,7 @@ func (s *server) ask(t *testing.T, method, path, kind, body string) (int, []byte
 	return resp.StatusCode, answer
 }
 
-// expect sends a request and fails the test if the answer's code differs.
+// expect sends a request and fails the test if the response's code differs.
 func (s *server) expect(t *testing.T, code int, method, path, kind, body string) {
 	t.Helper()
 	if got, answer := s.ask(t, method, path, kind, body); got != code {
@@ -189,7 +189,7 @@ func (s *server) await(t *testing.T, path, text string) {
 	s.awaitAnswer(t, text, "GET", path, "")
 }
 
-// awaitAnswer sends a request until its answer contains a text.
+// awaitAnswer sends a request until its response contains a text.
 func (s *server) awaitAnswer(t *testing.T, text, method, path, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

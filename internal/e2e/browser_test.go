@@ -87,7 +87,7 @@ type page struct {
 	b    *browser
 	conn *websocket.Conn
 	next int
-	seen map[string][]string // by path, the protocols of answers
+	seen map[string][]string // by path, the protocols of responses
 
 	loaded map[string]bool // by the loader, documents that have been loaded
 }
@@ -241,9 +241,9 @@ func TestBrowserSpeaksHTTP2(t *testing.T) {
 	for name, url := range map[string]string{"own": p.url() + "/version", "elsewhere": elsewhere.URL + "/"} {
 		var header map[string]string
 		if name == "own" {
-			// Otherwise the browser's own request for an icon would share a connection with the script's first
-			// request. The icon's request is unauthenticated, so its connection ends after the answer, as in
-			// kube-apiserver, and the browser would give up the script's request.
+			// Otherwise the browser's own request for an icon would share a connection with the script's first request.
+			// The icon's request is unauthenticated, so its connection ends after the response, as in kube-apiserver,
+			// and the browser would give up the script's request.
 			header = map[string]string{"Authorization": "Bearer root-token"}
 		}
 		page := b.open(url, header)

@@ -105,7 +105,7 @@ func (p *process) awaitDrained(watched, created <-chan error, finish io.WriteClo
 }
 
 // TestDrainCutsOffNoRequest has readers that continue until they are refused. None may be cut off or receive a wrong
-// answer.
+// response.
 func TestDrainCutsOffNoRequest(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	config := p.config()

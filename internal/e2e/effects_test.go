@@ -263,7 +263,7 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// seated asks until there is a place for the request, and returns the answer.
+// seated asks until there is a place for the request, and returns the response.
 func (p *process) seated(token, method, path string, body func() io.Reader) string {
 	for {
 		resp, text := p.fetchAs(token, method, path, body())

@@ -239,7 +239,7 @@ func body(list, name, said string) string {
 	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, said)
 }
 
-// insist repeats a write until it has a final answer. If an answer was lost, the repeated write finds its work done.
+// insist repeats a write until it has a final response. If a response was lost, the repeated write finds its work done.
 // insist returns 0 if ctx ends first.
 func (h *handover) insist(ctx context.Context, method, path, body string, header http.Header) int {
 	tried := 0

@@ -168,8 +168,8 @@ func TestHealthWhileStarting(t *testing.T) {
 	}
 }
 
-// hanging starts a server, with args, whose Secrets cannot be read: the KMS plugin does
-// not answer. It answers requests when hanging returns.
+// hanging starts a server, with args, whose Secrets cannot be read: the KMS plugin does not respond. It answers
+// requests when hanging returns.
 func hanging(t *testing.T, args ...string) *process {
 	t.Helper()
 	dir := keysDir(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// spoken records the version of HTTP of each answer.
+// spoken records the version of HTTP of each response.
 type spoken struct {
 	http.RoundTripper
 
@@ -61,7 +61,7 @@ func TestServerPassesH2Spec(t *testing.T) {
 		return failures + err.Error()
 	}
 	failures := run()
-	// One test is a race: if the answer is sent before the second WINDOW_UPDATE arrives, there is no stream whose
+	// One test is a race: if the response is sent before the second WINDOW_UPDATE arrives, there is no stream whose
 	// window it could overflow.
 	if strings.Contains(failures, "above 2^31-1 on a stream") && strings.Contains(failures, " 144 passed") {
 		for tries := 0; tries < 100 && failures != ""; tries++ {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestHangingKeyServiceDelaysOnlyItsSecrets starts a server whose KMS plugin for Secrets hangs. The server must be
-// ready, serve everything else and apply access rules. Secrets must be served once the KMS plugin answers.
+// ready, serve everything else and apply access rules. Secrets must be served once the KMS plugin responds.
 func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
@@ -80,8 +80,8 @@ func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 }
 
 // TestHangingKeyServiceOfTheServersOwn starts a server whose KMS plugin for CRDs, APIServices, services and IP
-// addresses hangs. The server must be ready without them and keep trying. Once the KMS plugin answers, it must
-// create and serve everything.
+// addresses hangs. The server must be ready without them and keep trying. Once the KMS plugin responds, it must create
+// and serve everything.
 func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
 	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)

@@ -19,7 +19,7 @@ func TestSlowRolesDenyNoRequest(t *testing.T) {
 	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
-	keys.timeout = time.Hour // the roles can be read once the service answers, and not before
+	keys.timeout = time.Hour // the roles can be read once the service responds, and not before
 	encryptResources(t, file, "rolebindings.rbac.authorization.k8s.io", keys)
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=Node,RBAC", "--token-auth-file", tokens(t), "--encryption-provider-config", file)
 	meta := metav1.ObjectMeta{Name: "reader"}

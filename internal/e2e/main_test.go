@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// against names the kubeconfig of another server to run the scenarios against. With -rewrite they record its answers.
+// against names the kubeconfig of another server to run the scenarios against. With -rewrite they record its responses.
 var against = flag.String("against", "", "kubeconfig of the server to run the kubectl scenarios against")
 
 // program is the package that the tests build and start.

@@ -38,7 +38,7 @@ type family struct {
 type measured struct {
 	Families map[string]family
 	Counts   map[string]float64 // of the traffic, by sample
-	Codes    map[string]int     // of its answers
+	Codes    map[string]int     // of its responses
 	Lines    map[string]line    // that the log had of it
 }
 
@@ -329,7 +329,7 @@ func (d *metricDifferences) compareCounts(stock, larder map[string]float64) {
 			within = countedFamilies[name].sum
 		}
 		if strings.Contains(labels, "resource=componentstatuses") && within < 1 {
-			within = 0.5 // the answer says how the ports of other components fail, which other programs may use
+			within = 0.5 // the response says how the ports of other components fail, which other programs may use
 		}
 		if math.Abs(a-b) > within*max(a, b) {
 			d.differ(sample, "counts", "stock %v, larder %v", a, b)

@@ -75,8 +75,8 @@ func setupRequests(hook *httptest.Server) []trafficRequest {
 	}
 }
 
-// writeTraffic is sent to the servers one request after the other; readTraffic then follows concurrently. Servers
-// that received the same requests before must give the same answers.
+// writeTraffic is sent to the servers one request after the other; readTraffic then follows concurrently. Servers that
+// received the same requests before must give the same responses.
 func writeTraffic() []trafficRequest {
 	const pod = `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 	const template = `{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`
@@ -223,7 +223,7 @@ func cleanupRequests() []trafficRequest {
 	}
 }
 
-// send sends a trafficRequest to m, reads the answer to its end, and returns its code and body.
+// send sends a trafficRequest to m, reads the response to its end, and returns its code and body.
 func (m *member) send(v trafficRequest) (int, string) {
 	header := http.Header{"User-Agent": {"meter/1.0"}}
 	set := func(name, value string) {

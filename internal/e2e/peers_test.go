@@ -24,7 +24,7 @@ import (
 type peering struct {
 	*plane
 	first, second *member
-	said          []string // requests and answers, without values that vary between runs
+	said          []string // requests and responses, without values that vary between runs
 }
 
 // serverIDOf is the name of a server on a host (apiserver pkg/server/config.go).
@@ -45,7 +45,7 @@ func (p *peering) logf(format string, args ...any) {
 	p.said = append(p.said, text)
 }
 
-// ask sends a request to a server, and records the answer.
+// ask sends a request to a server, and records the response.
 func (p *peering) ask(of *member, method, path, body string, header http.Header) int {
 	code, answer := of.ask(method, path, body, header)
 	p.logf("%s %s %v: %d %s", method, path, header, code, answer)

@@ -154,7 +154,7 @@ func (m *member) config() *rest.Config {
 	return &rest.Config{Host: m.url(), BearerToken: "root-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 }
 
-// ask sends one request as the administrator. Without an answer the code is 0.
+// ask sends one request as the administrator. Without a response the code is 0.
 func (m *member) ask(method, path, body string, header http.Header) (int, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()

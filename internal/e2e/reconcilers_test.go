@@ -69,7 +69,7 @@ func TestServersEndWithoutEtcd(t *testing.T) {
 	p := &plane{t: t, url: url, args: planeFiles(t)}
 	m := p.member(false, "", proctest.Port(t), "--endpoint-reconciler-type=lease").start()
 	etcd.Kill()
-	// The answer takes 20 s, and within ten seconds the reconciler asks etcd.
+	// The response takes 20 s, and within ten seconds the reconciler asks etcd.
 	if code, body := m.ask(http.MethodGet, "/api/v1/componentstatuses", "", nil); code != http.StatusOK || !strings.Contains(body, "etcd-0") || !strings.Contains(body, `"status":"False"`) {
 		t.Errorf("%d %s", code, body)
 	}

@@ -13,7 +13,7 @@ import (
 
 // TestOtherSitesChangeNothing checks that a page of another site changes nothing outside the API. A browser sends its
 // requests with a client certificate, or kubectl proxy with its own credentials. Programs, the server's own pages and
-// those that --cors-allowed-origins names are not restricted, and the API answers as kube-apiserver does.
+// those that --cors-allowed-origins names are not restricted, and the API responds as kube-apiserver does.
 func TestOtherSitesChangeNothing(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--cors-allowed-origins=^https://friend[.]example[.]com$")
 	client := e2etest.HTTPClient(t, p.config()) // which has the administrator's certificate
@@ -78,7 +78,7 @@ func TestOtherSitesChangeNothing(t *testing.T) {
 			t.Errorf("%s by another site's page: %d %s", method, code, body)
 		}
 	}
-	// Another site's page may send this, but not read the answer.
+	// Another site's page may send this, but not read the response.
 	if code, body := ask("DELETE", "/api/v1/namespaces/default/configmaps/nothing", pages[0]...); code != http.StatusNotFound {
 		t.Errorf("the API: %d %s", code, body)
 	}

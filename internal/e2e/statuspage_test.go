@@ -37,7 +37,7 @@ func known(t *testing.T) string {
 	return tokens
 }
 
-// ask requests a path of p with a token, and returns the answer. The caller closes its body.
+// ask requests a path of p with a token, and returns the response. The caller closes its body.
 func ask(t *testing.T, p *process, method, path, token string) *http.Response {
 	t.Helper()
 	config := rest.AnonymousClientConfig(p.config())

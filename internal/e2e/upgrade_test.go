@@ -146,7 +146,7 @@ func TestSystemdHoldsTheSocket(t *testing.T) {
 	for range 2 {
 		waiting := make(chan error, 1)
 		go func() {
-			_, err := p.status("/livez", "") // any answer will do
+			_, err := p.status("/livez", "") // any response will do
 			waiting <- err
 		}()
 		p.start()

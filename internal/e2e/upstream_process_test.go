@@ -255,7 +255,7 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// deleteTogether deletes a collection of workers ConfigMaps with a webhook that answers once it has been asked about
+// deleteTogether deletes a collection of workers ConfigMaps with a webhook that responds once it has been asked about
 // all of them.
 func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 	t.Helper()

@@ -342,7 +342,7 @@ func TestPagesReopenManyWebSockets(t *testing.T) {
 	pages.Wait()
 }
 
-// TestPagesOfOtherOrigins checks that a browser lets a page of an allowed origin read every answer, including watches
+// TestPagesOfOtherOrigins checks that a browser lets a page of an allowed origin read every response, including watches
 // of built-in and custom resources.
 func TestPagesOfOtherOrigins(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--cors-allowed-origins=^https://ui[.]example[.]com$", "--strict-transport-security-directives=max-age=1")

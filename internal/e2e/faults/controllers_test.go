@@ -37,7 +37,7 @@ type bug struct {
 
 // schedule is the faults of the controller during the steps, which count from 1.
 type schedule struct {
-	// lose is the write, counted from 1, after whose commit the controller crashes: it gets no answer.
+	// lose is the write, counted from 1, after whose commit the controller crashes: it gets no response.
 	lose int
 	// hold are the resources whose watches are held from before a step until after a step.
 	hold        []string
@@ -105,7 +105,7 @@ type trial struct {
 	fixed   bool
 	manager *manager
 	held    []string          // resources whose watches are held
-	lost    bool              // the answer of a write is still to be lost
+	lost    bool              // the response of a write is still to be lost
 	data    map[string]string // UIDs of the claims with data
 	found   []string          // complaints
 	failed  int               // pods

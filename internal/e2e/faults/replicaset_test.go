@@ -159,7 +159,7 @@ func (r *replicaSet) skips() float64 {
 }
 
 // TestReplicaSetControllerOvershoots checks that kube-controller-manager creates more pods than replicas while its
-// cache is stale. StaleControllerConsistencyReplicaSet prevents that, unless the answer of a create was lost: then
+// cache is stale. StaleControllerConsistencyReplicaSet prevents that, unless the response of a create was lost: then
 // the controller does not know what to wait for.
 func TestReplicaSetControllerOvershoots(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--disable-admission-plugins", "ServiceAccount")

@@ -99,7 +99,7 @@ func (a *asker) send(method, path, body string) (*http.Response, error) {
 	return a.http.Do(req)
 }
 
-// ask returns 0 and the error if there is no complete answer.
+// ask returns 0 and the error if there is no complete response.
 func (a *asker) ask(method, path, body string) (int, string) {
 	a.t.Helper()
 	resp, err := a.send(method, path, body)

@@ -51,8 +51,8 @@ func count(ctx context.Context, client kubernetes.Interface, name string, n int)
 	return append(log, "gave up")
 }
 
-// TestSeedsRepeatTheirFaults runs a controller of one goroutine a hundred times with the same seed: each run
-// meets the same faults, and gives the same answers to the same requests.
+// TestSeedsRepeatTheirFaults runs a controller of one goroutine a hundred times with the same seed: each run meets the
+// same faults, and gives the same responses to the same requests.
 func TestSeedsRepeatTheirFaults(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true")
 	config := s.as("counter", 2)

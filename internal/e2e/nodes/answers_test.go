@@ -128,7 +128,7 @@ func questions() []question {
 	return all
 }
 
-// liars are kubelets with answers that no real kubelet sends.
+// liars are kubelets with responses that no real kubelet sends.
 var liars = []struct {
 	name, says             string
 	plain, foreign, absent bool
@@ -274,7 +274,7 @@ func (s *stage) rights(t *testing.T) {
 	}
 }
 
-// patience is how long an answer may take: some never end.
+// patience is how long a response may take: some never end.
 const patience = 20 * time.Second
 
 // ask returns a server's response, status line, header and body, without values that vary.
@@ -313,7 +313,7 @@ func (s *stage) ask(to *server, q question) string {
 	return s.steady(to, readAnswer(conn, method, then))
 }
 
-// readAnswer reads all answers to a request. It sends then once the connection has been upgraded.
+// readAnswer reads all responses to a request. It sends then once the connection has been upgraded.
 func readAnswer(conn net.Conn, method, then string) string {
 	in := bufio.NewReader(conn)
 	var out strings.Builder
@@ -383,7 +383,7 @@ func (s *stage) steady(to *server, text string) string {
 
 const goldenFile = "testdata/answers.txt"
 
-// TestRequestsToNodesMatchKubeAPIServer compares Larder's answers with those of kube-apiserver.
+// TestRequestsToNodesMatchKubeAPIServer compares Larder's responses with those of kube-apiserver.
 func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 	s := newStage(t)
 	var stock *server
@@ -420,7 +420,7 @@ func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 		}
 		expected, known := want[name]
 		if !known {
-			t.Errorf("%s: no answer is recorded", name)
+			t.Errorf("%s: no response is recorded", name)
 			continue
 		}
 		reason := excused(name)

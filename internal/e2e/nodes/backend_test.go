@@ -144,7 +144,7 @@ type script struct {
 	says     string
 	hold     bool
 	deaf     bool // it does not read the request
-	repeat   bool // repeats its answer forever
+	repeat   bool // repeats its response forever
 	listener net.Listener
 	port     int
 

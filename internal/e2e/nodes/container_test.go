@@ -141,7 +141,7 @@ func (c *container) age(n int, at time.Time) {
 	c.lives[len(c.lives)-1] = aged
 }
 
-// logs answers as the kubelet does that reads a container's log from files.
+// logs responds as the kubelet does that reads a container's log from files.
 func (k *kubelet) logs(w http.ResponseWriter, req *http.Request) {
 	c := k.found(w, req)
 	if c == nil {

@@ -2,15 +2,14 @@
 // client-go send them: logs, exec, attach, port-forward, cp, and the proxies of nodes, pods and services.
 // It has only tests.
 //
-// The kubelet is an HTTPS server that requires a client certificate. It streams with kubelet's own code
-// and runs real processes, whose standard input and output are connected to the client. Other kubelets
-// send wrong answers, stall, or never end.
+// The kubelet is an HTTPS server that requires a client certificate. It streams with kubelet's own code and runs real
+// processes, whose standard input and output are connected to the client. Other kubelets send wrong responses, stall,
+// or never end.
 //
-// Answers must equal kube-apiserver's:
+// Responses must equal kube-apiserver's:
 //
 //	go test ./internal/e2e/nodes -run TestRequestsToNodesMatchKubeAPIServer -stock PATH
 //
-// sends the requests also to the kube-apiserver at PATH (bench/buildapiserver builds one), over the same
-// etcd and the same kubelets; -rewrite records its answers. Without -stock Larder's answers are compared
-// with the recorded ones.
+// sends the requests also to the kube-apiserver at PATH (bench/buildapiserver builds one), over the same etcd and the
+// same kubelets; -rewrite records its responses. Without -stock Larder's responses are compared with the recorded ones.
 package nodes

@@ -107,8 +107,8 @@ func TestStalledKubeletsCostLittle(t *testing.T) {
 
 // TestEndlessHeadsAreGivenUp checks that the server stops reading an endless response before that takes much memory.
 func TestEndlessHeadsAreGivenUp(t *testing.T) {
-	// Resident at most since the start: 330 to 410 MiB, garbage of all these answers included. One
-	// that was read on would take gigabytes.
+	// Resident at most since the start: 330 to 410 MiB, garbage of all these responses included. One that was read on
+	// would take gigabytes.
 	const most = 640 << 20
 	c := newCluster(t)
 	serving := &tls.Config{Certificates: []tls.Certificate{c.serving(t)}}

@@ -204,8 +204,7 @@ func (k *kubelet) key(req *http.Request) string {
 	return req.PathValue("ns") + "/" + req.PathValue("pod") + "/" + req.PathValue("container")
 }
 
-// found finds the container that a request is for, and answers as a kubelet does if it is
-// not there.
+// found finds the container that a request is for, and responds as a kubelet does if it is not there.
 func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -109,7 +109,7 @@ func switchingWebhook(t *testing.T, f *hardenedServer) {
 	h.answer = func(w http.ResponseWriter, _ []byte) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
-			return // the request ends without an answer
+			return // the request ends without a response
 		}
 		t.Cleanup(func() { conn.Close() })
 		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: silence\r\n\r\n")
@@ -189,7 +189,7 @@ func mirrorPodClaims(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// uid returns the UID of the object in the answer.
+// uid returns the UID of the object in the response.
 func (a answer) uid() string {
 	var o struct{ Metadata struct{ UID string } }
 	_ = json.Unmarshal([]byte(a.body), &o) // nothing has the UID ""

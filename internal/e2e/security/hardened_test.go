@@ -120,7 +120,7 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var review struct{ Request struct{ UID string } }
-	_ = json.Unmarshal(body, &review) // without a UID the answer is refused
+	_ = json.Unmarshal(body, &review) // without a UID the response is refused
 	fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":true}}`, review.Request.UID)
 }
 

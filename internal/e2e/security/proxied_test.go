@@ -121,7 +121,7 @@ func (h *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *bac
 const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 
 // tunnels returns an upgrade request through each proxy, with its backend. answered is part of the path, and selects
-// the backend's answer.
+// the backend's response.
 func (h *hardenedServer) tunnels(t *testing.T, answered string) map[string]*backend {
 	t.Helper()
 	return map[string]*backend{

@@ -85,7 +85,7 @@ type answer struct {
 	body   string
 }
 
-// raw sends bytes over a new connection and reads one answer.
+// raw sends bytes over a new connection and reads one response.
 func (s *server) raw(t *testing.T, text string, certificates ...tls.Certificate) answer {
 	t.Helper()
 	conn := s.dial(t, certificates...)
@@ -142,7 +142,7 @@ func (s *server) create(t *testing.T, path, object string) {
 	}
 }
 
-// expect fails unless an answer has one of the codes.
+// expect fails unless a response has one of the codes.
 func (a answer) expect(t *testing.T, what string, codes ...int) {
 	t.Helper()
 	for _, code := range codes {

@@ -255,7 +255,7 @@ func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, e
 		fmt.Fprintf(&requests, "GET %s HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nAccept: %s\r\nAudit-ID: %s\r\n\r\n", oneOf(r, path, path+"?limit=1"), who.token, accept, who.mark)
 	}
 	sent := make(chan error, 1)
-	go func() { // the answers do not fit into the kernel's buffers
+	go func() { // the responses do not fit into the kernel's buffers
 		_, err := io.WriteString(conn, requests.String())
 		sent <- err
 	}()
@@ -277,7 +277,7 @@ func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, e
 	return nil, nil
 }
 
-// breakOff ends the connection at any byte of the request or of the answer.
+// breakOff ends the connection at any byte of the request or of the response.
 func (s *storm) breakOff(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	conn, err := s.open(ctx)
 	if err != nil {

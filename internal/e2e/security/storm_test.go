@@ -50,7 +50,7 @@ var marks = regexp.MustCompile(`mark([0-9]{3})x[0-9a-f]{16}q`)
 // markOf is text that a tenant's objects hold and that nothing else holds by chance.
 func markOf(number int, random uint64) string { return fmt.Sprintf("mark%03dx%016xq", number, random) }
 
-// foreign returns an error that names data of another tenant in an answer, nil if there is none. own counts the
+// foreign returns an error that names data of another tenant in a response, nil if there is none. own counts the
 // tenant's own marks.
 func (t tenant) foreign(answer []byte) (own int, err error) {
 	if bytes.Contains(answer, []byte(invariants.Pattern[:8])) {
@@ -269,8 +269,8 @@ func (s *storm) must(who tenant, method, path, body string) {
 	}
 }
 
-// send sends a request over a connection that any tenant may have used before, and
-// returns all of the answer: header, body as it came, body without its compression.
+// send sends a request over a connection that any tenant may have used before, and returns all of the response: header,
+// body as it came, body without its compression.
 func (s *storm) send(ctx context.Context, who tenant, method, path, body string, header map[string]string) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+s.address+path, strings.NewReader(body))
 	if err != nil {
@@ -288,7 +288,7 @@ func (s *storm) send(ctx context.Context, who tenant, method, path, body string,
 	return gather(resp)
 }
 
-// gather reads an answer to its end.
+// gather reads a response to its end.
 func gather(resp *http.Response) (int, []byte, error) {
 	var all bytes.Buffer
 	fmt.Fprintln(&all, resp.Status)

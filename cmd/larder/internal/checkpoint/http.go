@@ -16,8 +16,8 @@ import (
 // Path/NAME/reset resets to it, and DELETE of Path/NAME deletes it.
 const Path = "/larder/checkpoints"
 
-// ServeHTTP answers at Path and below, in JSON: with an Info, a list of Infos, an Outcome or a Status. The
-// caller must have authorized the request.
+// ServeHTTP responds at Path and below, in JSON: with an Info, a list of Infos, an Outcome or a Status. The caller must
+// have authorized the request.
 func (c *Checkpoints) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	name, action, _ := strings.Cut(strings.Trim(strings.TrimPrefix(req.URL.Path, Path), "/"), "/")
 	var body any

@@ -163,7 +163,7 @@ var headed = regexp.MustCompile(`^[WEF]\d{4} \d\d:\d\d:\d\d\.`)
 var problem = regexp.MustCompile(`^[EF]\d{4} |^W\d{4} \S+ +\d+ reflector\.go|"level":"ERROR"`)
 
 // blames matches lines that say that the server refused a request wrongly, closed a connection, or sent a malformed
-// answer. Other unusual errors are only shown: a controller under load can fall behind in more ways than a list can
+// respond. Other unusual errors are only shown: a controller under load can fall behind in more ways than a list can
 // name.
 var blames = regexp.MustCompile(`(?i)reflector\.go|failed to (watch|list)|internal ?error|connection re|unexpected EOF|http2:|tls:|x509|unauthorized|forbidden|not acceptable|decod|unmarshal|unknown field|panic`)
 

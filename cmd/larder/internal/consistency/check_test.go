@@ -12,7 +12,7 @@ import (
 type outcome int
 
 const (
-	unknown outcome = iota // there was no answer, or an inconclusive one
+	unknown outcome = iota // there was no response, or an inconclusive one
 	refused
 	acknowledged
 )
@@ -23,11 +23,11 @@ type write struct {
 	payload  payload // id 0 for a deletion
 	key      string
 	deletes  int64 // revision in a deletion's precondition
-	revision int64 // of an acknowledged write; 0 when the answer did not tell it
+	revision int64 // of an acknowledged write; 0 when the response did not tell it
 
 	transaction int64 // that it is part of, 0 if it is one by itself
 	outcome     outcome
-	note        string // of the answer
+	note        string // of the response
 }
 
 func (w write) String() string {
@@ -51,14 +51,14 @@ func (f filter) query() string {
 	return ""
 }
 
-// found is an object in an answer.
+// found is an object in a response.
 type found struct {
 	name     string
 	revision int64
 	payload  payload
 }
 
-// read is one answer, or all pages of one list.
+// read is one response, or all pages of one list.
 type read struct {
 	of         *resource
 	what       string

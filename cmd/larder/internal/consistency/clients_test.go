@@ -36,14 +36,14 @@ type version struct {
 	revision int64
 }
 
-// observation is the first answer with a version: its bytes, and the replica that returned it.
+// observation is the first response with a version: its bytes, and the replica that returned it.
 type observation struct {
 	digest uint64
 	raw    []byte
 	name   string
 }
 
-// alike compares an object with the bytes that any replica has returned for the same version, in any kind of answer:
+// alike compares an object with the bytes that any replica has returned for the same version, in any kind of response:
 // D.
 func (l *load) alike(of *resource, from *replica, o object) {
 	v, g := version{of, o.Metadata.Name, o.Metadata.revision()}, observation{o.digest, o.raw, from.name}
@@ -199,7 +199,7 @@ func (c *client) keep(r *read) {
 	c.reads = append(c.reads, r)
 }
 
-// take adds an object of an answer to the read.
+// take adds an object of a response to the read.
 func (c *client) take(r *read, from *replica, o object) {
 	c.alike(r.of, from, o)
 	p, ok := readPayload(o.text())

@@ -47,8 +47,8 @@ func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp)
 	return n
 }
 
-// TestConsistentReadsWorkWhileEtcdIsSilent has many clients read consistently while etcd does not answer. Once it
-// answers, one read of etcd must serve all that wait. If too few reads arrived in time, the test tries again.
+// TestConsistentReadsWorkWhileEtcdIsSilent has many clients read consistently while etcd does not respond. Once it
+// responds, one read of etcd must serve all that wait. If too few reads arrived in time, the test tries again.
 func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 	const clients = 64
 	c := newCluster(t, 1, 1)

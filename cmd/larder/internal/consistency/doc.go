@@ -1,11 +1,11 @@
 // Package consistency checks the guarantees of several Larders together while they and etcd's members
 // fail. It has only tests.
 //
-// Three etcd members and two Larders (with -stock a kube-apiserver, too) run as processes, over a
-// network that the test can cut. Writers, readers, watchers and informers use all replicas at once,
-// and transactions change several objects. Meanwhile members and replicas are killed, stopped and isolated,
-// the leader moves, and history is compacted; the seed decides when. All requests and answers are then
-// compared with the events that an independent watch on etcd has received from the first revision on:
+// Three etcd members and two Larders (with -stock a kube-apiserver, too) run as processes, over a network that the test
+// can cut. Writers, readers, watchers and informers use all replicas at once, and transactions change several objects.
+// Meanwhile members and replicas are killed, stopped and isolated, the leader moves, and history is compacted; the seed
+// decides when. All requests and responses are then compared with the events that an independent watch on etcd has
+// received from the first revision on:
 //
 //   - R, replay: every list, with all its pages, equals the state at the revision that it names.
 //   - F, freshness: a consistent read is at least as new as every write that was acknowledged
@@ -14,7 +14,7 @@
 //     happen; one of unknown outcome happened at most once.
 //   - A, atomicity: all changes of a transaction happened at one revision, or none.
 //   - M, monotony: the revisions of one client's consistent reads do not go back on any replica.
-//   - D, digests: a version of an object has the same bytes in every answer of every replica.
+//   - D, digests: a version of an object has the same bytes in every response of every replica.
 //   - I, informers: an informer's handler never gets an older state of an object, and gets the same state
 //     twice only after a relist. In the end the informer has the stored objects.
 //   - B, labels: the revisions of a process's lists and bookmarks of one resource never decrease, and are

@@ -45,7 +45,7 @@ func post(path, body string) request {
 }
 
 // createGuards creates the objects that admission plugins use. The comparison begins after a restart of the servers, so
-// that they know these objects. Recorded answers do not include them: package admission has tests that need no other
+// that they know these objects. Recorded responses do not include them: package admission has tests that need no other
 // server.
 func (f *fixture) createGuards(t *testing.T) {
 	t.Helper()

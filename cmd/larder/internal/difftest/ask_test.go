@@ -233,7 +233,7 @@ func normalize(body []byte) []byte {
 	return body
 }
 
-// compare describes the differences of two answers, "" if they are equal.
+// compare describes the differences of two responses, "" if they are equal.
 func compare(stock, larder answer) string {
 	var out []string
 	if stock.err != nil || larder.err != nil {

@@ -120,8 +120,8 @@ func customReads() []request {
 	return append(all, customDocuments()...)
 }
 
-// customDocuments are reads of OpenAPI documents that describe custom resources. The answer to a wrong hash names
-// the right one.
+// customDocuments are reads of OpenAPI documents that describe custom resources. The response to a wrong hash names the
+// right one.
 func customDocuments() []request {
 	var all []request
 	for _, version := range []string{"diff.example.com/v1", "diff.example.com/v1beta1", "diff.example.com/v0", "diff.example.com", "diff.example.com/v1/", "nosuch.example.com/v1"} {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// goldenFile has kube-apiserver's answers, compressed. Requests with the same answer are grouped:
+// goldenFile has kube-apiserver's responses, compressed. Requests with the same response are grouped:
 //
 //	> a request, as JSON
 //	> another
@@ -32,7 +32,7 @@ var goldenFile = filepath.Join("testdata", "stock.golden.gz")
 // goldenLimit is the length of a body up to which it is recorded whole.
 const goldenLimit = 3000
 
-// recordable are the requests with recorded answers.
+// recordable are the requests with recorded responses.
 func recordable() []request {
 	all := slices.Concat(fixedReads(), customReads(), aggregatedReads(), writes(), aggregatedWrites())
 	return slices.DeleteFunc(all, func(r request) bool {
@@ -40,7 +40,7 @@ func recordable() []request {
 	})
 }
 
-// outcome writes an answer as goldenFile does.
+// outcome writes a response as goldenFile does.
 func outcome(a answer) string {
 	if a.err != nil {
 		return "! " + a.err.Error() + "\n"
@@ -68,7 +68,7 @@ func outcomeBody(a answer) string {
 	}
 }
 
-// record writes the answers of kube-apiserver to file, except those that Larder answers differently: these are listed
+// record writes the responses of kube-apiserver to file, except those that Larder answers differently: these are listed
 // differences, or have already failed.
 func (f *fixture) record(t *testing.T, file string, all []request) {
 	t.Helper()
@@ -125,7 +125,7 @@ func marshalPlain(r request) ([]byte, error) {
 	return bytes.TrimSpace(out.Bytes()), err
 }
 
-// answersOf sends requests to p and returns each answer as goldenFile has it.
+// answersOf sends requests to p and returns each response as goldenFile has it.
 func (f *fixture) answersOf(p *process, all []request) []string {
 	outcomes := make([]string, len(all))
 	var g errgroup.Group
@@ -140,7 +140,7 @@ func (f *fixture) answersOf(p *process, all []request) []string {
 	return outcomes
 }
 
-// replay compares Larder's answers with the recorded ones.
+// replay compares Larder's responses with the recorded ones.
 func (f *fixture) replay(t *testing.T, file string) {
 	t.Helper()
 	all, want := readGolden(t, file)

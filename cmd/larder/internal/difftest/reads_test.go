@@ -78,7 +78,7 @@ var plainPaths = []string{
 	"/debug/nosuch", "/logs/nosuch", "/api/v1/namespaces/nosuch", "/api/v1/namespaces/nosuch/configmaps", "/api/v1/namespaces/B%40d/configmaps", "/api/v1/namespaces/diff/configmaps/B%40d",
 }
 
-// fixedReads are the reads whose answers can be recorded, because they do not depend on revisions or other objects in
+// fixedReads are the reads whose responses can be recorded, because they do not depend on revisions or other objects in
 // the store.
 func fixedReads() []request {
 	var all []request
@@ -118,7 +118,7 @@ type resource struct {
 	Verbs      []string
 }
 
-// everyResource requests every kind in every encoding, and answers that depend on other objects in the store.
+// everyResource requests every kind in every encoding, and responses that depend on other objects in the store.
 func (f *fixture) everyResource(t *testing.T) []request {
 	t.Helper()
 	all := []request{get("/openapi/v2", js), get("/openapi/v2", pb), get("/openapi/v3", js), get("/", ""), get("/", js)}

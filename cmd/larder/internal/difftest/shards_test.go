@@ -39,7 +39,7 @@ var shardPaths = []string{
 	"/apis/apps/v1/namespaces/diff/deployments", "/apis/autoscaling/v1/namespaces/diff/horizontalpodautoscalers", widgets, oldWidgets, gadgets, "/apis/apiregistration.k8s.io/v1/apiservices?labelSelector=nosuch", remote + "/things",
 }
 
-// steadyShards are reads of shards whose answers do not depend on UIDs.
+// steadyShards are reads of shards whose responses do not depend on UIDs.
 func steadyShards() []request {
 	var all []request
 	queries := []string{shard("uid", [2]uint64{0, 16}), shard("uid", [2]uint64{8, 16}, [2]uint64{0, 8}), shard("namespace", [2]uint64{0, 16}) + "&limit=1", shard("uid", [2]uint64{0, 16}) + "&labelSelector=x%3D1", shard("uid", [2]uint64{0, 16}) + "&resourceVersion=x"}

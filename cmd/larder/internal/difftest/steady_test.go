@@ -7,7 +7,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// TestAgesAreNotCompared checks that the ages in tables are masked in every encoding. Recorded answers are compared
+// TestAgesAreNotCompared checks that the ages in tables are masked in every encoding. Recorded responses are compared
 // on another day, possibly by an earlier clock. The ages are those of apimachinery pkg/util/duration.
 func TestAgesAreNotCompared(t *testing.T) {
 	ages := []string{

@@ -22,7 +22,7 @@ const (
 	tries    = 5   // how often a read is sent before a difference counts
 )
 
-// TestAnswersMatchKubeAPIServer compares the answers of Larder and kube-apiserver to the same requests.
+// TestAnswersMatchKubeAPIServer compares the responses of Larder and kube-apiserver to the same requests.
 func TestAnswersMatchKubeAPIServer(t *testing.T) {
 	f := newFixture(t, "")
 	if f.stock == nil {
@@ -158,9 +158,9 @@ func (f *fixture) askBoth(r request) (stock, larder answer) {
 	return stock, larder
 }
 
-// compareRead compares a read byte for byte. If the answers differ, it asks again after both servers have caught up,
+// compareRead compares a read byte for byte. If the responses differ, it asks again after both servers have caught up,
 // because revisions move. It finally compares tables without ages, which may differ by the second that passes between
-// the answers.
+// the responses.
 func (c *comparison) compareRead(r request) (difference string) {
 	for try := range tries {
 		stock, larder := c.f.askBoth(c.f.fillIn(r, try))
@@ -194,7 +194,7 @@ func (c *comparison) catchUp(r request) {
 	c.f.askBoth(request{Method: http.MethodGet, Path: path + "?limit=1"})
 }
 
-// compareDryRun compares a dry run. If the answers differ, it asks again: answers in protobuf contain the current
+// compareDryRun compares a dry run. If the responses differ, it asks again: responses in protobuf contain the current
 // revision.
 func (c *comparison) compareDryRun(r request) (difference string) {
 	for range tries {
@@ -215,7 +215,7 @@ func (c *comparison) compareWrite(r request) string {
 	return compare(answers[0], answers[1])
 }
 
-// write sends a request with {who} filled in and returns the answer without it.
+// write sends a request with {who} filled in and returns the response without it.
 func (p *process) write(r request) answer {
 	r.Path = strings.ReplaceAll(r.Path, "{who}", p.name)
 	r.Body = strings.ReplaceAll(r.Body, "{who}", p.name)

@@ -288,7 +288,7 @@ func create(ctx context.Context, client kubernetes.Interface, name, hook string,
 }
 
 // TestValidatingWebhooksAreObeyed checks that the server follows a webhook's decision, over TLS and in dry runs, too.
-// If the webhook does not answer in time, its failurePolicy decides.
+// If the webhook does not respond in time, its failurePolicy decides.
 func TestValidatingWebhooksAreObeyed(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)
 	namespace(t, client, "n")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestDialsEndWithTheirContext checks that a dial returns when its context ends although the proxy does not answer,
+// TestDialsEndWithTheirContext checks that a dial returns when its context ends although the proxy does not respond,
 // and that a connection that is made later is closed.
 func TestDialsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -197,7 +197,7 @@ func (s *Server) startLayers(ctx context.Context) {
 // store does not respond, they end when it is closed.
 const bootstrapLimit = 10 * time.Second
 
-// startClients starts the layers that call this server's own API. The API must be able to answer, because an informer
+// startClients starts the layers that call this server's own API. The API must be served, because an informer
 // waits a second after a failure. These layers end before the HTTP server.
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts

@@ -99,8 +99,8 @@ func (p *process) stop(t TB) {
 	}
 }
 
-// start runs the program on port and waits until it is healthy, or, if wait is false, until it answers. It returns
-// the client configuration of a member of system:masters.
+// start runs the program on port and waits until it is healthy, or, if wait is false, until it responds. It returns the
+// client configuration of a member of system:masters.
 func start(t TB, dir string, port int, args []string, tokenFile string, wait bool) (*rest.Config, func(), error) {
 	token := string(uuid.NewUUID())
 	lines := token + ",system:apiserver," + string(uuid.NewUUID()) + ",\"system:masters\"\n"
@@ -146,8 +146,8 @@ func start(t TB, dir string, port int, args []string, tokenFile string, wait boo
 	}
 }
 
-// answers reports whether the server is healthy, or answers at all if that is not wanted. It
-// has cfg trust the server's certificate.
+// answers reports whether the server is healthy, or responds at all if that is not wanted. It has cfg trust the
+// server's certificate.
 func answers(cfg *rest.Config, dir string, args []string, healthy bool) error {
 	ca := flagOf(args, "tls-cert-file")
 	given := ca != ""

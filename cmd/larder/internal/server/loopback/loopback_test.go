@@ -44,7 +44,7 @@ func TestEarlyRequestsWait(t *testing.T) {
 	}()
 	transport.Attach(roundTripper(func(*http.Request) (*http.Response, error) { return nil, net.ErrClosed }))
 	if err := <-answered; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("not answered by what was attached: %v", err)
+		t.Errorf("the attached program sent no response: %v", err)
 	}
 }
 

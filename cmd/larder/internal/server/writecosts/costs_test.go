@@ -175,12 +175,12 @@ func startCounted(t *testing.T) *counted {
 	return s
 }
 
-// tell sends a command and returns the answer.
+// tell sends a command and returns the response.
 func (s *counted) tell(t *testing.T, command string) (w work) {
 	t.Helper()
 	fmt.Fprintln(s.commands, command)
 	if !s.answers.Scan() {
-		t.Fatalf("no answer to %s: %v", command, s.answers.Err())
+		t.Fatalf("no response to %s: %v", command, s.answers.Err())
 	}
 	if err := json.Unmarshal(s.answers.Bytes(), &w); err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ type request struct {
 	body                          []byte
 }
 
-// try sends a request and decodes the answer's JSON into obj unless that is nil.
+// try sends a request and decodes the response's JSON into obj unless that is nil.
 func (s *counted) try(r request, obj any) error {
 	req, err := http.NewRequest(r.method, s.url+r.path, bytes.NewReader(r.body))
 	if err != nil {
