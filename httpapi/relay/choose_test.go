@@ -214,3 +214,43 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 		t.Error("a cache answers although the upstream is away for too long")
 	}
 }
+
+// TestFreshness checks which reads a cache answers that has all objects of revision 100, and only events since then.
+func TestFreshness(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources, func(c *Config) { c.ConsistentFrom = 1 })
+		defer stop()
+		s.set(func() { s.items["configmaps"] = configMap(t, "x", 95) })
+		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
+		const list, all = "/api/v1/configmaps?", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+		check := func(when string, targets map[string]bool) {
+			t.Helper()
+			for target, want := range targets {
+				if got := s.read(t, target) != nil; got != want {
+					t.Errorf("%s: %s: a cache answers: %v", when, target, got)
+				}
+			}
+		}
+		check("current", map[string]bool{
+			list + "resourceVersion=100": true, list + "resourceVersion=101": false,
+			list + "resourceVersion=100&resourceVersionMatch=Exact": true, list + "resourceVersion=99&resourceVersionMatch=Exact": false,
+			list + "resourceVersion=100&limit=5": true, list + "resourceVersion=99&limit=5": false,
+			"/api/v1/namespaces/default/configmaps/x?resourceVersion=100": true, "/api/v1/namespaces/default/configmaps/x?resourceVersion=101": false,
+			list + "watch=1&resourceVersion=100": true, list + "watch=1&resourceVersion=99": false, list + "watch=1&resourceVersion=0": true,
+			list + "watch=1&resourceVersion=1000":      true, // the upstream may have it
+			list + "watch=1&resourceVersion=100" + all: true, list + "watch=1&resourceVersion=101" + all: false,
+			list: true, list + "labelSelector=a": false, "/api/v1/namespaces/default/configmaps": true, "/api/v1/namespaces/other/configmaps": false,
+			"/api/v1/configmaps/x?resourceVersion=0": false, boxes: true, "/apis/example.com/v1/namespaces/a/boxes?resourceVersion=0": false,
+		})
+		s.contact.last.Store(time.Now().Add(-time.Minute).UnixNano())
+		check("upstream is away", map[string]bool{list + "watch=1&resourceVersion=1000": false, list + "watch=1&resourceVersion=100": true})
+		s.set(func() { s.revision = 102 }) // and sends no bookmark
+		began := time.Now()
+		check("no proof", map[string]bool{list: false})
+		check("after that", map[string]bool{list + "watch=1" + all: false})
+		if waited := time.Since(began); waited != listFreshTimeout {
+			t.Errorf("requests waited for %v", waited)
+		}
+	})
+}
