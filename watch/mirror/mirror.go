@@ -173,21 +173,15 @@ func (m *Mirror) ConsistentSnapshot(ctx context.Context) (cache.Snapshot, error)
 		history := m.store.Replacements()
 		revision, err := m.store.Revision(ctx)
 		if err == nil {
-			err = m.Cache.WaitReady(ctx)
-		}
-		if err == nil {
 			err = m.sub.WaitIn(ctx, history, revision)
 		}
 		snapshot := m.Snapshot()
-		same := m.store.Replacements() == history
-		if err == nil && same && snapshot.History() == history {
-			return snapshot, nil
-		}
-		if err == nil || !same {
-			err = ctx.Err()
-		}
-		if err != nil {
+		switch {
+		case m.store.Replacements() != history:
+		case err != nil:
 			return cache.Snapshot{}, fmt.Errorf("mirror: %w", err)
+		case snapshot.History() == history:
+			return snapshot, nil
 		}
 	}
 }

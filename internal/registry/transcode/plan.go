@@ -353,16 +353,14 @@ var imitated = map[reflect.Type]kind{
 	reflect.TypeFor[runtime.RawExtension](): kindJSON,
 }
 
-// marshalsJSON reports whether t has a MarshalJSON method.
+// marshalsJSON reports whether t, which is no pointer, or a pointer to t has a MarshalJSON method.
 func marshalsJSON(t reflect.Type) bool {
-	m := reflect.TypeFor[json.Marshaler]()
-	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]())
 }
 
-// marshalsText reports whether t has a MarshalText method.
+// marshalsText is marshalsJSON for a MarshalText method.
 func marshalsText(t reflect.Type) bool {
-	m := reflect.TypeFor[encoding.TextMarshaler]()
-	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
 // isMessage reports whether t is a message in protobuf.

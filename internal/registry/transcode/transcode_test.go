@@ -3,8 +3,10 @@ package transcode_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -179,6 +181,50 @@ func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 	}
 	if tested < 290 {
 		t.Errorf("only %d kinds", tested)
+	}
+}
+
+// TestTypesWithoutAPlan checks that a type whose JSON or protobuf is not known has no plan.
+func TestTypesWithoutAPlan(t *testing.T) {
+	for _, of := range []any{
+		"no struct",
+		struct {
+			NoTag string `json:"a"`
+		}{},
+		struct {
+			NoNumber string `protobuf:"bytes,0,opt" json:"a"`
+		}{},
+		struct {
+			NoJSON string `protobuf:"bytes,1,opt" json:"-"`
+		}{},
+		struct {
+			NoName string `protobuf:"bytes,1,opt"`
+		}{},
+		struct {
+			Option string `protobuf:"bytes,1,opt" json:"a,string"`
+		}{},
+		struct {
+			ZeroOmitted bool `protobuf:"varint,1,opt" json:"a,omitzero"`
+		}{},
+		struct {
+			Kind float64 `protobuf:"fixed64,1,opt" json:"a"`
+		}{},
+		struct {
+			Keys map[int32]string `protobuf:"bytes,1,rep" json:"a"`
+		}{},
+		struct {
+			WritesItself json.RawMessage `protobuf:"bytes,1,opt" json:"a"`
+		}{},
+		struct {
+			WritesText netip.Addr `protobuf:"bytes,1,opt" json:"a"`
+		}{},
+		struct {
+			NoMessage struct{} `protobuf:"bytes,1,opt" json:"a"`
+		}{},
+	} {
+		if _, err := transcode.NewPlanner().Plan(reflect.TypeOf(of), schema.GroupVersionKind{}); !errors.Is(err, transcode.ErrUnsupported) {
+			t.Errorf("%T: %v", of, err)
+		}
 	}
 }
 

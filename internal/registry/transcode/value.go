@@ -189,7 +189,7 @@ func plainObjects(text []byte) bool {
 	}
 	for fresh := true; at < len(text); at++ {
 		switch {
-		case text[at] == '}' && depth > 0:
+		case text[at] == '}':
 			if depth--; depth == 0 {
 				return at+1 == len(text)
 			}

@@ -148,7 +148,7 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 		start := at
 		tag, body := varint(src, at)
 		number := int(tag >> 3)
-		if body < 0 || number <= last {
+		if number <= last { // or there is none
 			return 0, false
 		}
 		last = number
@@ -276,12 +276,11 @@ func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 	} else {
 		value = span(to, to)
 	}
-	for last := uint64(0); at < to; {
+	for at < to {
 		tag, body := varint(w.src[:to], at)
-		if body < 0 || tag>>3 <= last {
+		if body < 0 {
 			return 0, 0, false
 		}
-		last = tag >> 3
 		found, stop := content(w.src[:to], tag, body)
 		if stop < 0 {
 			return 0, 0, false
