@@ -32,7 +32,7 @@ const (
 // builtIn says that the resource is one of the Registry's. After the relay's start, Caches waits for the upstream's
 // version: watches that go through would last beside the cache.
 func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
-	if !x.IsResourceRequest || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
+	if !x.IsResourceRequest || x.Method != http.MethodGet || x.VerbInPath || len(x.Parts) > 2 {
 		return false
 	}
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}

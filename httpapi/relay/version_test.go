@@ -265,6 +265,27 @@ func TestOlderServersFillNoCache(t *testing.T) {
 	}
 }
 
+// TestConnectionsThatBecomeShared checks that caches of a newer upstream end when a connection turns out to lead to
+// servers of several versions.
+func TestConnectionsThatBecomeShared(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources, func(c *Config) { c.CacheNewer = true })
+		defer stop()
+		s.moveTo("37")
+		time.Sleep(2 * contactInterval)
+		r := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
+		if r == nil {
+			t.Fatal("no cache answers")
+		}
+		s.set(func() { s.minor = "36" })
+		time.Sleep(2 * contactInterval)
+		if s.readAs(t, configMaps, runtime.ContentTypeProtobuf) != nil || !r.Cache.Retired() {
+			t.Error("the relay follows the resource")
+		}
+	})
+}
+
 // TestUpstreamThatStaysOlder checks that requests go through, without waiting, while only older servers answer.
 func TestUpstreamThatStaysOlder(t *testing.T) {
 	resources := newRegistry(t)
