@@ -76,6 +76,9 @@ verified.`,
 		case external && fs.Changed("data-dir"):
 			return errors.New("--data-dir and --etcd-servers cannot be used together")
 		case !external:
+			if err := requireFlag(fs, "etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile"); err != nil {
+				return err
+			}
 			socket, err := embedded.Socket(server.EtcdDir(dir))
 			if err != nil {
 				return err
@@ -120,12 +123,10 @@ changes a directory that contains an etcd; move it away first.`,
 		cfg.Path = file
 		var held *datadir.Dir
 		if etcdDir == "" {
-			for _, name := range []string{"name", "initial-advertise-peer-urls", "initial-cluster", "initial-cluster-token"} {
-				if fs.Changed(name) {
-					return fmt.Errorf("--%s needs --etcd-dir", name)
-				}
+			err := requireFlag(fs, "etcd-dir", "name", "initial-advertise-peer-urls", "initial-cluster", "initial-cluster-token")
+			if err != nil {
+				return err
 			}
-			var err error
 			if held, err = datadir.OpenOfOwner(dir); err != nil {
 				return err
 			}
@@ -144,6 +145,16 @@ changes a directory that contains an etcd; move it away first.`,
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s: %d keys at revision %d\n", cfg.Dir, status.Keys, uint64(status.Revision)+cfg.Bump)
 		return err
 	})
+}
+
+// requireFlag returns an error if one of names is set, which have no effect without the flag required.
+func requireFlag(fs *pflag.FlagSet, required string, names ...string) error {
+	for _, name := range names {
+		if fs.Changed(name) {
+			return fmt.Errorf("--%s needs --%s", name, required)
+		}
+	}
+	return nil
 }
 
 // completeMember sets the configuration of a restored member of an external etcd.

@@ -171,6 +171,7 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 		{"save DIR/new --etcd-servers http://127.0.0.1:1 --data-dir x", "cannot be used together"},
 		{"save DIR/new --etcd-servers http://127.0.0.1:1 --etcd-certfile x", "must be given together"},
 		{"restore FILE --data-dir DATA", "in use by another process"},
+		{"save DIR/new.db --data-dir DIR --etcd-cafile x", "--etcd-cafile needs --etcd-servers"},
 		{"restore FILE --etcd-dir DIR", "is not empty"},
 		{"restore DIR/damaged --etcd-dir DIR/new", "not a complete etcd snapshot"},
 		{"restore FILE --etcd-dir DIR/new --initial-cluster default=http://localhost:2380,b=http://b:2380", "--initial-cluster-token is required"},
