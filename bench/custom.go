@@ -163,7 +163,7 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	result, err := l.measure(ctx, t, name, "object", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+	result, err := l.measure(ctx, t, name, "object", func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		o, err := own.do(c.request(r, kind, i, revisions))
 		if kind == customCreate && o.status == http.StatusConflict {
 			err = nil // the object exists

@@ -152,14 +152,11 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	return err
 }
 
-// measure runs op in the loop as the measured part of the named workload. warm, unless nil, is the operation of
-// the warm-up.
-func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, op operation) (*Result, error) {
+// measure runs op in the loop as the named workload: the warm-up, and then the measured part.
+func (l loop) measure(ctx context.Context, t *Target, name, unit string, op operation) (*Result, error) {
 	return t.recorded(name, unit, l.total(), func(rec *recorder) error {
-		if warm != nil {
-			if err := l.warm(ctx, t, rec, warm); err != nil {
-				return err
-			}
+		if err := l.warm(ctx, t, rec, op); err != nil {
+			return err
 		}
 		return rec.measured(func() error { return l.run(ctx, t, rec, op) })
 	})

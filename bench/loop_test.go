@@ -261,7 +261,7 @@ func TestSeries(t *testing.T) {
 		target := newTarget(t)
 		target.Series = true
 		l := loop{Load: Load{Operations: 5, Clients: 1}}
-		r, err := l.measure(t.Context(), target, "series", "request", nil, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
+		r, err := l.measure(t.Context(), target, "series", "request", func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
 			if i == 1 {
 				return outcome{}, ErrTimeout
 			}

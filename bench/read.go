@@ -41,5 +41,5 @@ func repeat(ctx context.Context, t *Target, name string, l loop, request func(i 
 	if err := t.fetch(ctx, request(0)); err != nil {
 		return nil, err
 	}
-	return l.measure(ctx, t, name, "request", send(request), send(request))
+	return l.measure(ctx, t, name, "request", send(request))
 }

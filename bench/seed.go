@@ -39,7 +39,7 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 		return nil, err
 	}
 	l.through = t.retrying()
-	return l.measure(ctx, t, "seed pods", "pod", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+	return l.measure(ctx, t, "seed pods", "pod", func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
 	})
 }

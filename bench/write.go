@@ -62,6 +62,7 @@ type writeKind struct {
 // each kind, it sends request 0, which is not measured, because servers initialize parts on first use. It ends after a
 // kind that Target.Stop has interrupted.
 func (l loop) inTurn(ctx context.Context, t *Target, kinds []writeKind) (results []*Result, err error) {
+	l.Warmup = 0 // a write cannot be repeated
 	for _, k := range kinds {
 		if k.prepare != nil {
 			if err := k.prepare(); err != nil {
@@ -72,7 +73,7 @@ func (l loop) inTurn(ctx context.Context, t *Target, kinds []writeKind) (results
 			return results, err
 		}
 		requests := sequence(l.total(), func(i int) Request { return k.request(i + 1) }) // encoded before the measurement
-		result, err := l.measure(ctx, t, k.name, "request", nil, send(func(i int) Request { return requests[i] }))
+		result, err := l.measure(ctx, t, k.name, "request", send(func(i int) Request { return requests[i] }))
 		if err != nil {
 			return results, err
 		}
@@ -88,7 +89,7 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
 	other.stopping = context.Background() // so that the removal continues after Stop
 	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations) + 1, Clients: c.Clients}, strict: true}
-	_, err := l.measure(ctx, other, "deleting the created objects", "object", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+	_, err := l.measure(ctx, other, "deleting the created objects", "object", func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		o, err := own.do(c.write(remove, i))
 		if o.status == http.StatusNotFound {
 			err = nil

@@ -40,7 +40,7 @@ func (s *Scenario) Kinds() []*bench.Result {
 	kinds := []*bench.Result{{Name: All}}
 	for _, w := range s.Workloads {
 		for i, r := range w.Results {
-			kinds = append(kinds, &bench.Result{Name: w.name(w.Results, i, r.Name), Part: true})
+			kinds = append(kinds, &bench.Result{Name: w.name(i, r.Name), Part: true})
 		}
 	}
 	return kinds
@@ -48,8 +48,8 @@ func (s *Scenario) Kinds() []*bench.Result {
 
 // name returns the name of result i in the scenario: the workload's name, followed by the result's own name if it is a
 // part or one of several.
-func (w *Workload) name(results []*bench.Result, i int, own string) string {
-	if i == 0 && (len(results) == 1 || results[1].Part) {
+func (w *Workload) name(i int, own string) string {
+	if i == 0 && (len(w.Results) == 1 || w.Results[1].Part) {
 		return w.Name
 	}
 	return w.Name + " " + own
@@ -121,7 +121,7 @@ func (s *Scenario) sum(meter *bench.Meter, found [][]*bench.Result) []*bench.Res
 		w := &s.Workloads[i]
 		late := make([]bench.Counts, int(w.StartAfter/time.Second))
 		for n, r := range results {
-			r.Name = w.name(w.Results, n, r.Name)
+			r.Name = w.name(n, r.Name)
 			if len(r.Series) > 0 { // all series start at the same time
 				r.Series = append(late[:len(late):len(late)], r.Series...)
 			}

@@ -1,6 +1,7 @@
 package starts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,15 +72,12 @@ func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err err
 	}
 	var first *bench.Result // the first list
 	return c.Each(func(kind string, _ int) ([]*bench.Result, error) {
-		ready, listed, err := measure(ctx, servers, d, kind)
+		found, err := measure(ctx, servers, d, kind)
 		if err != nil {
 			return nil, err
 		}
-		if first == nil {
-			first = listed
-		}
-		compare(first, listed)
-		found := []*bench.Result{ready, listed}
+		first = cmp.Or(first, found[1])
+		compare(first, found[1])
 		for _, r := range found {
 			c.Sayf("%s: %s, %s of CPU", r.Name, bench.Duration(r.Wall), bench.Duration(r.ServerCPU))
 		}
@@ -126,16 +124,16 @@ func first(ctx context.Context, f *testservers.Servers, d *data, kind string) er
 	return errors.Join(err, server.Stop())
 }
 
-// measure starts a server, waits until it is ready and lists all objects.
-func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) (ready, listed *bench.Result, err error) {
+// measure starts a server, waits until it is ready and lists all objects. It returns the cost until each.
+func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) (found []*bench.Result, err error) {
 	etcd := f.Etcd().Process
 	before, err := etcd.CPU()
 	if err != nil {
-		return ready, listed, fmt.Errorf("starts: %w", err)
+		return nil, fmt.Errorf("starts: %w", err)
 	}
 	server, err := f.Start(ctx, kind, testservers.DefaultGuards())
 	if err != nil {
-		return ready, listed, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	until := func(what string) (*bench.Result, error) {
@@ -147,19 +145,21 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 		r.Beside = []bench.Cost{{Name: "etcd", CPU: after - before}}
 		return r, err
 	}
-	if ready, err = until("ready"); err != nil {
-		return ready, listed, err
+	ready, err := until("ready")
+	if err != nil {
+		return nil, err
 	}
 	size, err := list(ctx, server, d)
 	if err != nil {
-		return ready, listed, err
+		return nil, err
 	}
-	if listed, err = until("first list received"); err != nil {
-		return ready, listed, err
+	listed, err := until("first list received")
+	if err != nil {
+		return nil, err
 	}
 	listed.Bytes = size
 	listed.Server.PeakRSS = max(listed.Server.PeakRSS, ready.Server.PeakRSS)
-	return ready, listed, nil
+	return []*bench.Result{ready, listed}, nil
 }
 
 // compare records an error in r if its list and the first list of the same objects differ in length. One of them must
