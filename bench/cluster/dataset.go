@@ -26,10 +26,9 @@ import (
 type dataset struct {
 	size
 
-	mu         sync.Mutex
-	slots      []pod
-	generation int
-	replaced   int // number of replaced pods
+	mu       sync.Mutex
+	slots    []pod
+	replaced int // number of replaced pods
 }
 
 type pod struct {
@@ -47,7 +46,7 @@ func newDataset(s size) *dataset {
 
 // podName returns the name of a slot's next pod. It ends with the slot's number.
 func (d *dataset) podName(slot int) string {
-	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), d.generation, slot)
+	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), d.replaced, slot)
 }
 
 // replace chooses a pod to delete and names its replacement.
@@ -57,7 +56,6 @@ func (d *dataset) replace() (slot int, old pod, name string) {
 	const step = 7919 // a prime, so that consecutive slots are far apart
 	slot = d.replaced * step % len(d.slots)
 	d.replaced++
-	d.generation++
 	old = d.slots[slot]
 	d.slots[slot] = pod{name: d.podName(slot)}
 	return slot, old, d.slots[slot].name

@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/clock"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -26,9 +28,7 @@ import (
 // The timing of client-go's reflectors (tools/cache/reflector.go).
 const (
 	shortestWatch = 5 * time.Minute // the timeout of a watch is one to two times this
-	firstBackoff  = 800 * time.Millisecond
-	mostBackoff   = 30 * time.Second
-	backoffReset  = 2 * time.Minute // without a failure for this time, the backoff resets to firstBackoff
+	backoffReset  = 2 * time.Minute // without a failure for this time, the backoff is reset
 	veryShort     = time.Second     // a watch that ends sooner without an event has failed
 )
 
@@ -46,21 +46,20 @@ type informer struct {
 
 	mu      sync.Mutex
 	version uint64            // version of the last event
-	items   map[uint64]uint64 // versions by hash of the name
+	items   map[uint64]uint64 // versions by hash of the name; nil until a WatchList has completed
 	names   map[uint64]string // names by hash, if onChange is set
 	fresh   map[uint64]uint64 // items of an unfinished WatchList, nil otherwise
-	synced  bool              // whether a WatchList has completed
 	lost    bool              // whether simulation.lost counts this informer
 	failure error             // error of the last watch
 
-	// Used only by the goroutine that runs the informer.
-	backoff  time.Duration
-	failedAt time.Time
+	backoff wait.DelayFunc // used only by the goroutine that runs the informer
 }
 
 // newInformer returns an informer that start runs.
 func (sim *simulation) newInformer(c *client, path string) *informer {
 	f := &informer{sim: sim, c: c, path: path, names: make(map[uint64]string)}
+	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 30 * time.Second, Steps: 10}
+	f.backoff = backoff.DelayWithReset(clock.RealClock{}, backoffReset)
 	f.ctx, f.close = context.WithCancel(sim.over)
 	return f
 }
@@ -69,12 +68,12 @@ func (i *informer) start() {
 	i.setSynced(false)
 	i.sim.running.Go(func() {
 		defer i.setSynced(true)
-		wait, all := time.Duration(0), true
-		for bench.Sleep(i.ctx, wait) == nil {
+		delay, all := time.Duration(0), true
+		for bench.Sleep(i.ctx, delay) == nil {
 			a := &attempt{all: all, due: time.Now(), phase: i.sim.phase.Load(), lasts: i.watchTimeout()}
 			err := i.watch(a)
 			if i.ctx.Err() == nil {
-				all, wait = i.next(a, err)
+				all, delay = i.next(a, err)
 			}
 		}
 	})
@@ -97,7 +96,7 @@ func (i *informer) setSynced(yes bool) {
 // times, as in a cluster that has run for a long time.
 func (i *informer) watchTimeout() time.Duration {
 	d := shortestWatch + rand.N(shortestWatch)
-	if !i.synced {
+	if i.items == nil {
 		d = max(rand.N(d), 20*time.Second)
 	}
 	return d
@@ -234,14 +233,14 @@ func (i *informer) replaceLocked() {
 			i.changedLocked(key, name, false)
 		}
 	}
-	i.items, i.fresh, i.synced = i.fresh, nil, true
+	i.items, i.fresh = i.fresh, nil
 }
 
 // next returns whether the watch after a begins with all objects, and the delay before it.
-func (i *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
+func (i *informer) next(a *attempt, err error) (all bool, delay time.Duration) {
 	i.mu.Lock()
 	i.failure = err
-	all = i.fresh != nil || !i.synced // the WatchList is incomplete
+	all = i.fresh != nil || i.items == nil // the WatchList is incomplete
 	i.fresh = nil
 	i.mu.Unlock()
 	ran := time.Since(a.due)
@@ -256,20 +255,9 @@ func (i *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	case a.began && (err != nil || a.gotEvent || ran > veryShort):
 		return all, 0 // the connection or the watch has ended: resume at the last version
 	case errors.Is(err, syscall.ECONNREFUSED) || bench.StatusOf(err) == http.StatusTooManyRequests:
-		return all, i.delay()
+		return all, i.backoff()
 	}
-	return true, i.delay()
-}
-
-// delay returns how long to wait after a failure.
-func (i *informer) delay() time.Duration {
-	if time.Since(i.failedAt) > backoffReset {
-		i.backoff = firstBackoff
-	}
-	i.failedAt = time.Now()
-	d := i.backoff + rand.N(i.backoff)
-	i.backoff = min(2*i.backoff, mostBackoff)
-	return d
+	return true, i.backoff()
 }
 
 func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error {
