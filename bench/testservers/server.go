@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -49,9 +50,11 @@ func (s *Server) SinceStart(name string) (*bench.Result, error) {
 	return r, nil
 }
 
-// launch starts a program and writes its output to a file. A goroutine waits for the process; Stop waits for that
-// goroutine.
-func launch(name, program string, args []string, log string) (*Server, error) {
+// StartBeside starts a program that has no Target, such as a controller. Close stops it before all
+// programs that were started earlier.
+func (f *Servers) StartBeside(name, program string, args []string) (*Server, error) {
+	f.count++
+	log := filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count))
 	out, err := os.Create(log)
 	if err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)
@@ -62,7 +65,7 @@ func launch(name, program string, args []string, log string) (*Server, error) {
 	exited, exit := context.WithCancel(context.Background())
 	s := &Server{log: log, exited: exited}
 	started := make(chan error)
-	go func() {
+	go func() { // Stop waits for it
 		defer exit()
 		defer out.Close()
 		// With Pdeathsig, a process dies when the thread that started it ends.
@@ -80,6 +83,7 @@ func launch(name, program string, args []string, log string) (*Server, error) {
 		return nil, fmt.Errorf("testservers: %s: %w", name, err)
 	}
 	s.Process = process.Process{Name: name, PID: cmd.Process.Pid}
+	f.all = append(f.all, s)
 	return s, nil
 }
 

@@ -282,18 +282,6 @@ func (f *Servers) startAPI(ctx context.Context, name, program, url string, strea
 	return server, nil
 }
 
-// StartBeside starts a program that has no Target, such as a controller. Close stops it before all
-// programs that were started earlier.
-func (f *Servers) StartBeside(name, program string, args []string) (*Server, error) {
-	f.count++
-	server, err := launch(name, program, args, filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count)))
-	if err != nil {
-		return nil, err
-	}
-	f.all = append(f.all, server)
-	return server, nil
-}
-
 // Ports are below the ranges that systems use for outgoing connections and for listeners on port 0. So no other
 // program takes a chosen port before the server listens.
 const (
@@ -362,7 +350,7 @@ func (t *Trials) Sayf(format string, args ...any) {
 }
 
 // Each calls do for each server in each round, counted from 1, until one fails. It returns all
-// results, and an error that names the server. Every second round runs the servers in reverse order, so that a change
+// results, with their Round if there are several, and an error that names the server. Every second round runs the servers in reverse order, so that a change
 // in the machine's speed favours none.
 func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
 	for round := range t.Rounds {
@@ -372,6 +360,11 @@ func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)
 		}
 		for _, server := range order {
 			found, err := do(server, round+1)
+			for _, r := range found {
+				if t.Rounds > 1 {
+					r.Round = round + 1
+				}
+			}
 			all = append(all, found...)
 			if err != nil {
 				return all, fmt.Errorf("%s: %w", server, err)

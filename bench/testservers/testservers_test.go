@@ -189,7 +189,7 @@ func TestTurns(t *testing.T) {
 		return []*bench.Result{{Name: server}}, nil
 	})
 	want := []string{"1 kube-apiserver", "1 Larder", "2 Larder", "2 kube-apiserver", "3 kube-apiserver", "3 Larder"}
-	if err != nil || !slices.Equal(got, want) || len(results) != len(want) {
+	if err != nil || !slices.Equal(got, want) || len(results) != len(want) || results[0].Round != 1 || results[len(want)-1].Round != 3 {
 		t.Errorf("%q, %d results, %v; want %q", got, len(results), err, want)
 	}
 	failure, turns := errors.New("it failed"), 0

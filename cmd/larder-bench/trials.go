@@ -152,13 +152,6 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 			found.Results, err = run(ctx)
 			return err
 		})
-		if o.rounds > 1 {
-			for _, each := range bench.Rounds(found.Results) {
-				for i, r := range each {
-					r.Round = i + 1
-				}
-			}
-		}
 		return o.finish(cmd, found, old, err)
 	}
 	return cmd
