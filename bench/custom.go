@@ -358,21 +358,9 @@ const vocabulary = "a the of in an to and is was by for with that remote attacke
 func severities() []string { return []string{"CRITICAL", "HIGH", "MEDIUM", "LOW", "UNKNOWN"} }
 
 func (t *textGenerator) words(n int) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(t.vocabulary[t.IntN(len(t.vocabulary))])
-	}
-	return b.String()
+	return strings.Join(sequence(n, func(int) string { return t.vocabulary[t.IntN(len(t.vocabulary))] }), " ")
 }
 
 func (t *textGenerator) hex(n int) string {
-	const digits = "0123456789abcdef"
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = digits[t.IntN(16)]
-	}
-	return string(b)
+	return string(sequence(n, func(int) byte { return "0123456789abcdef"[t.IntN(16)] }))
 }

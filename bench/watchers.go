@@ -44,14 +44,14 @@ type watchers struct {
 	streams []*stream
 	stuck   int // number of the first watcher that never reads; 0: none
 	readers sync.WaitGroup
-	done    func() // cancels the watches
+	opened  context.Context // ends with close; nil before open
+	done    func()          // ends opened
 
 	run       int64          // the run whose changes count
 	sent      []atomic.Int64 // UnixNano at which each change was due
 	answered  []atomic.Int64 // UnixNano of the response to each change, 0 before
 	delivered atomic.Int64
 	progress  chan struct{} // holds an element after a delivery
-	closing   atomic.Bool
 
 	mu    sync.Mutex
 	after *hdrhistogram.Histogram // guarded by mu: times from responses to deliveries
@@ -60,7 +60,7 @@ type watchers struct {
 // open opens n watches, or fewer if the target is stopped. With each, it records each as an operation.
 func (w *watchers) open(ctx context.Context, n int, each bool) error {
 	ctx, cancel := context.WithCancel(ctx)
-	w.done = cancel
+	w.opened, w.done = ctx, cancel
 	w.streams = make([]*stream, n)
 	group, opened := errgroup.WithContext(ctx)
 	group.SetLimit(w.atOnce)
@@ -108,7 +108,7 @@ func (w *watchers) begin(readers, changes int) {
 			continue
 		}
 		w.readers.Go(func() {
-			if err := w.follow(s); err != nil && !w.closing.Load() {
+			if err := w.follow(s); err != nil && w.opened.Err() == nil {
 				w.rec.fail(err)
 			}
 		})
@@ -215,7 +215,6 @@ func (w *watchers) awaitDeliveries(ctx context.Context, expected int, patience t
 }
 
 func (w *watchers) close() {
-	w.closing.Store(true)
 	if w.done != nil {
 		w.done()
 	}
@@ -306,7 +305,6 @@ func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 		rec.phase("reconnecting")
 		return rec.measured(func() error {
 			w.close()
-			w.closing.Store(false)
 			w.since, w.atOnce = time.Now(), openingAll
 			return w.open(ctx, c.Watchers, true)
 		})
