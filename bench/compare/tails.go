@@ -41,7 +41,7 @@ func (c *Comparison) watch(spec *Row, limit bool, configure func(kind string) be
 		config := configure(kind)
 		config.Name, config.Path, config.Accept = spec.ID, pods, bench.Protobuf
 		if kind != Limit {
-			through, err := c.writer(ctx)
+			through, err := c.start(ctx, writer)
 			if err != nil {
 				return nil, err
 			}
@@ -79,16 +79,11 @@ func (c *Comparison) mixed() step {
 // writer names the separate Larder that makes changes, whichever server is measured.
 const writer = "writer"
 
-// writer returns the separate Larder that makes changes, and starts it if necessary.
-func (c *Comparison) writer(ctx context.Context) (*testservers.Server, error) {
-	if s := c.servers[writer]; s != nil {
+// start starts one of the servers that run for many steps, unless it runs.
+func (c *Comparison) start(ctx context.Context, kind string) (*testservers.Server, error) {
+	if s := c.servers[kind]; s != nil {
 		return s, nil
 	}
-	return c.start(ctx, writer)
-}
-
-// start starts one of the servers that run for many steps.
-func (c *Comparison) start(ctx context.Context, kind string) (*testservers.Server, error) {
 	program := kind
 	if kind == writer {
 		program = Larder
@@ -150,7 +145,7 @@ func (c *Comparison) end(measured string) (back func(context.Context) error, err
 			return nil, err
 		}
 		if kind == writer {
-			delete(c.servers, writer) // Comparison.writer starts another
+			delete(c.servers, writer) // the next step of watches starts another
 			continue
 		}
 		ended = append(ended, kind)

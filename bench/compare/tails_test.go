@@ -42,12 +42,12 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 				t.Errorf("%s runs while %s is measured", other, kind)
 			}
 			// Another Larder makes the changes that watchers see.
-			one, err := c.writer(ctx)
+			one, err := c.start(ctx, writer)
 			if err != nil {
 				return nil, err
 			}
-			if same, err := c.writer(ctx); same != one || err != nil || one == c.servers[Larder] {
-				t.Errorf("the second call of writer returned another server, or %v", err)
+			if same, err := c.start(ctx, writer); same != one || err != nil || one == c.servers[Larder] {
+				t.Errorf("the second start returned another server, or %v", err)
 			}
 			_, err = one.Target.Version(ctx)
 			return nil, err
