@@ -24,8 +24,8 @@ type Report struct {
 	Command       string    `json:"command"`
 	Machine       string    `json:"machine"`
 	Date          time.Time `json:"date"`
-	// Results are the results of single workloads. Pairs means that they come from several servers and have
-	// names of the form "SERVER: WORK".
+	// Results are the results of single workloads, nil in a report with a Table. Pairs means that they come from
+	// several servers and have names of the form "SERVER: WORK".
 	Results []*bench.Result `json:"results,omitempty"`
 	Pairs   bool            `json:"-"`
 	// Cases are the checked thresholds, Changes the differences from an earlier run.
@@ -38,12 +38,12 @@ type Report struct {
 // a field is added.
 const SchemaVersion = 4
 
-// All returns the results of all rounds, also those in the table.
+// All returns the results of all rounds.
 func (r *Report) All() []*bench.Result {
 	if r.Table == nil {
 		return r.Results
 	}
-	return append(r.Table.EachRound(), r.Results...)
+	return r.Table.EachRound()
 }
 
 // Read reads the output of Report.JSON.
@@ -93,20 +93,16 @@ func (r *Report) Markdown(w io.Writer) error {
 
 // Text writes the report as text.
 func (r *Report) Text(w io.Writer) error {
+	var err error
 	if r.Table != nil || r.Pairs {
-		if err := r.Markdown(w); err != nil {
-			return err
-		}
+		err = r.Markdown(w)
+	} else {
+		err = bench.WriteText(w, r.Results...)
 	}
-	if len(r.Results) > 0 && !r.Pairs {
-		if err := bench.WriteText(w, r.Results...); err != nil {
-			return err
-		}
+	if err == nil && len(r.Changes) > 0 {
+		err = thresholds.WriteChanges(w, r.Changes)
 	}
-	if len(r.Changes) > 0 {
-		return thresholds.WriteChanges(w, r.Changes)
-	}
-	return nil
+	return err
 }
 
 // pairs returns a Markdown table that compares the servers. Results have names of the form
