@@ -16,46 +16,42 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// measurement measures one part of a simulation. It is not safe for concurrent use.
-type measurement struct {
-	*bench.Meter
-	t      *trial
-	before []byte // etcd's metrics
-}
-
-func (t *trial) measure(ctx context.Context) (m *measurement, err error) {
-	m = &measurement{t: t}
-	if m.before, err = t.etcdMetrics(ctx); err != nil {
-		return nil, err
-	}
-	m.Meter, err = t.server.Target.Meter()
-	return m, err
-}
-
-func (t *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
-	return t.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
-}
-
-func (m *measurement) end(ctx context.Context, part string) (*bench.Result, error) {
-	m.End()
-	after, err := m.t.etcdMetrics(ctx)
+// measured calls work and adds a result of its cost. A restart of the server in work must be reported to the Meter.
+func (t *trial) measured(ctx context.Context, part string, work func(*bench.Meter) error) (*bench.Result, error) {
+	before, err := t.etcdMetrics(ctx)
 	if err != nil {
 		return nil, err
 	}
-	result := &bench.Result{Name: m.t.name() + ": " + part, Unit: "request"}
+	m, err := t.server.Target.Meter()
+	if err != nil {
+		return nil, err
+	}
+	if err := work(m); err != nil {
+		return nil, err
+	}
+	m.End()
+	after, err := t.etcdMetrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	result := &bench.Result{Name: t.name() + ": " + part, Unit: "request"}
 	m.Charge(result)
-	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", m.t.server.Process.PID)); err == nil {
+	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", t.server.Process.PID)); err == nil {
 		result.Add("resident (PSS)", float64(process.Figure(rollup, "Pss:")<<10), "B")
 	}
 	for _, c := range []struct{ name, metric, unit string }{
 		{"ranges of etcd", "etcd_mvcc_range_total", ""}, {"puts of etcd", "etcd_mvcc_put_total", ""},
 		{"sent by etcd", "etcd_network_client_grpc_sent_bytes_total", "B"},
 	} {
-		result.Add(c.name, metric(after, c.metric)-metric(m.before, c.metric), c.unit)
+		result.Add(c.name, metric(after, c.metric)-metric(before, c.metric), c.unit)
 	}
-	m.t.results = append(m.t.results, result)
-	m.t.config.Sayf("%s: %s, %s of CPU", result.Name, bench.Duration(result.Wall), bench.Duration(result.ServerCPU))
+	t.results = append(t.results, result)
+	t.config.Sayf("%s: %s, %s of CPU", result.Name, bench.Duration(result.Wall), bench.Duration(result.ServerCPU))
 	return result, nil
+}
+
+func (t *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
+	return t.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
 }
 
 func perMinute(r *bench.Result) {

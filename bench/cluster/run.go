@@ -163,14 +163,7 @@ func (t *trial) run(ctx context.Context) (err error) {
 func (t *trial) settling() time.Duration { return min(t.config.Duration, mostSettling) }
 
 func (t *trial) open(ctx context.Context) error {
-	m, err := t.measure(ctx)
-	if err != nil {
-		return err
-	}
-	if err := t.simulation.open(ctx, openLimit); err != nil {
-		return err
-	}
-	result, err := m.end(ctx, "connecting all")
+	result, err := t.measured(ctx, "connecting all", func(*bench.Meter) error { return t.simulation.open(ctx, openLimit) })
 	if err != nil {
 		return err
 	}
@@ -184,17 +177,12 @@ func (t *trial) steady(ctx context.Context) error {
 	if err := bench.Sleep(ctx, t.settling()); err != nil { // the first requests open connections, and read Leases
 		return err
 	}
-	m, err := t.measure(ctx)
-	if err != nil {
-		return err
-	}
 	at := newPhase()
-	t.simulation.phase.Store(at)
-	events := t.simulation.events.Load()
-	if err := bench.Sleep(ctx, t.config.Duration); err != nil {
-		return err
-	}
-	whole, err := m.end(ctx, "steady")
+	whole, err := t.measured(ctx, "steady", func(*bench.Meter) error {
+		t.simulation.phase.Store(at)
+		t.simulation.events.Store(0)
+		return bench.Sleep(ctx, t.config.Duration)
+	})
 	t.simulation.phase.Store(newPhase())
 	if err != nil {
 		return err
@@ -212,48 +200,44 @@ func (t *trial) steady(ctx context.Context) error {
 	t.results = append(t.results, kinds...)
 	perMinute(whole)
 	whole.Add("requests a second", whole.Rate(), "")
-	whole.Add("events a second", float64(t.simulation.events.Load()-events)/(whole.Wall+t.settling()).Seconds(), "")
+	whole.Add("events a second", float64(t.simulation.events.Load())/(whole.Wall+t.settling()).Seconds(), "")
 	return nil
 }
 
 func (t *trial) restart(ctx context.Context) error {
-	m, err := t.measure(ctx)
-	if err != nil {
-		return err
-	}
 	at := newPhase()
-	t.simulation.phase.Store(at)
-	expired := t.simulation.expired.Load()
-	received := t.simulation.received.Load()
-	old, began := t.server, time.Now()
-	end := old.Stop
-	if t.config.Kill {
-		end = old.Kill
-	}
-	if err := end(); err != nil {
-		return err
-	}
-	down := time.Since(began)
-	next, err := old.Again(ctx)
-	if err != nil {
-		return err
-	}
-	t.server = next
-	m.Replace(old.Used(), next.Target)
-	ready := time.Since(began)
-	// Clients have noticed the end of the old server by now, because their connections close before its process ends.
-	if err := t.simulation.awaitAll(ctx, restartLimit); err != nil {
-		return err
-	}
-	result, err := m.end(ctx, "restart")
+	var down, ready time.Duration
+	result, err := t.measured(ctx, "restart", func(m *bench.Meter) error {
+		t.simulation.phase.Store(at)
+		t.simulation.expired.Store(0)
+		t.simulation.received.Store(0)
+		old, began := t.server, time.Now()
+		end := old.Stop
+		if t.config.Kill {
+			end = old.Kill
+		}
+		if err := end(); err != nil {
+			return err
+		}
+		down = time.Since(began)
+		next, err := old.Again(ctx)
+		if err != nil {
+			return err
+		}
+		t.server = next
+		m.Replace(old.Used(), next.Target)
+		ready = time.Since(began)
+		// Clients have noticed the end of the old server by now, because their connections close before its process ends.
+		return t.simulation.awaitAll(ctx, restartLimit)
+	})
 	if err != nil {
 		return err
 	}
 	t.simulation.phase.Store(newPhase())
 	result.Add("ended after", down.Seconds(), "s")
 	result.Add("ready after", ready.Seconds(), "s")
-	result.Add("informers that listed again", float64(t.simulation.expired.Load()-expired), "")
-	result.Add("sent to watches", float64(t.simulation.received.Load()-received), "B")
+	result.Add("informers that listed again", float64(t.simulation.expired.Load()), "")
+	result.Add("sent to watches", float64(t.simulation.received.Load()), "B")
 	failures, refused := 0, 0
 	for _, k := range at.results(result) {
 		failures, refused = failures+k.Failures(), refused+k.Refused
