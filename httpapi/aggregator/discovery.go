@@ -16,7 +16,7 @@ import (
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 )
 
-// ServeGroups answers /apis: the group of APIServices, then the groups that have
+// ServeGroups serves /apis: the group of APIServices, then the groups that have
 // APIServices, by their priorities. It follows kube-aggregator pkg/apiserver/handler_apis.go.
 func (a *Aggregator) ServeGroups(w http.ResponseWriter, req *http.Request) {
 	all, err := a.lister.List(labels.Everything())

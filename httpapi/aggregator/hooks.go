@@ -64,7 +64,7 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 }
 
 // AllowUnready lets all checks pass from now on, for example because APIServices cannot be read. The steps
-// continue. Until they are done, requests for unknown paths are answered 503.
+// continue. Until they are done, requests for unknown paths get 503.
 func (a *Aggregator) AllowUnready() { a.mayBeUnready.Store(true) }
 
 func (a *Aggregator) unlessAllowed(err error) error {

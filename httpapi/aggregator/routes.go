@@ -136,7 +136,7 @@ func (r *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	return nil
 }
 
-// RemoveAPIService implements upstream.APIHandlerManager. It removes a route: this server answers its requests again.
+// RemoveAPIService implements upstream.APIHandlerManager. It removes a route: this server serves the requests again.
 func (r *router) RemoveAPIService(name string) {
 	known := *r.aggregator.routes.Load()
 	key := route(name)
@@ -253,7 +253,7 @@ func removeHopByHop(header http.Header) {
 	header.Set("Connection", "Upgrade")
 }
 
-// refuse answers a request that is not proxied.
+// refuse rejects a request that is not proxied.
 func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
 	http.Error(w, text, code)
 	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok {
@@ -261,7 +261,7 @@ func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
 	}
 }
 
-// responder answers a request that could not be proxied.
+// responder responds to a request that could not be proxied.
 type responder struct{ w http.ResponseWriter }
 
 func (r responder) Object(code int, obj runtime.Object) {

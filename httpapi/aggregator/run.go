@@ -24,7 +24,7 @@ import (
 const workers = 5
 
 // Run follows APIServices, registers this server's own, and checks the availability of the others, until ctx ends.
-// The server must already answer requests. Run is called once.
+// The server must already serve requests. Run is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	client := a.client.ApiregistrationV1()
 	remotes, err := remote.New(remoteOnly{a.apiServices()}, a.config.Services, a.slices.Discovery().V1().EndpointSlices(),

@@ -27,7 +27,7 @@ import (
 const workers = 5
 
 // Follow runs the informer of CRDs, and the controllers that set their conditions and delete their
-// objects, until ctx ends. The server must already answer requests.
+// objects, until ctx ends. The server must already serve requests.
 func (e *Extensions) Follow(ctx context.Context) error {
 	if e.crds() == nil {
 		close(e.follows)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// errKept says that a CRD is not being deleted any more, because a reset has restored it.
-var errKept = errors.New("customresources: the CRD is not being deleted any more")
+// errNotDeleting says that a CRD is no longer being deleted, because a reset has restored it.
+var errNotDeleting = errors.New("customresources: the CRD is no longer being deleted")
 
 // lookAgain is how often upstream's finalizer checks whether objects are deleted (apiextensions-apiserver
 // pkg/controller/finalizer/crd_finalizer.go).
@@ -24,8 +24,8 @@ const lookAgain = 5 * time.Second
 
 // guardedDeleter lists and deletes the objects of a CRD that is being deleted, for upstream's
 // finalizer. Each call holds the backend. All calls fail once the backend is retired: its caches are
-// empty then, and the finalizer would leave objects behind. They also fail once the CRD is not being
-// deleted any more. Deletions count as requests that were received when the finalizer began, so that
+// empty then, and the finalizer would leave objects behind. They also fail once the CRD is no
+// longer being deleted. Deletions count as requests that were received when the finalizer began, so that
 // a reset stops them.
 type guardedDeleter struct {
 	finalizer.ListerCollectionDeleter
@@ -35,24 +35,24 @@ type guardedDeleter struct {
 	listed  atomic.Bool
 }
 
-// kept reports whether the CRD is not being deleted any more.
-func (g *guardedDeleter) kept() bool { return g.serving.crd.Load().DeletionTimestamp.IsZero() }
+// restored reports whether the CRD is no longer being deleted.
+func (g *guardedDeleter) restored() bool { return g.serving.crd.Load().DeletionTimestamp.IsZero() }
 
 // begin begins a call. The caller releases the backend.
 func (g *guardedDeleter) begin() error {
 	if !g.backend.acquire() {
 		return errRetired
 	}
-	if g.kept() {
+	if g.restored() {
 		g.backend.release()
-		return errKept
+		return errNotDeleting
 	}
 	return nil
 }
 
 // List implements rest.Lister. The finalizer lists once before it deletes, and then until nothing is
 // left, for at most a minute. So the second and later calls wait, until lookAgain has passed or the
-// CRD is not being deleted any more.
+// CRD is no longer being deleted.
 func (g *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	first := !g.listed.Swap(true)
 	all, err := g.list(ctx, options)
@@ -61,7 +61,7 @@ func (g *guardedDeleter) List(ctx context.Context, options *internalversion.List
 	}
 	waiting, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
-	g.serving.extensions.changes.until(waiting, g.kept)
+	g.serving.extensions.changes.until(waiting, g.restored)
 	return g.list(ctx, options)
 }
 

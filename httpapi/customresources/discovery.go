@@ -161,7 +161,7 @@ func (d *discovery) groups() []metav1.APIGroup {
 	return list
 }
 
-// serve answers for /apis/GROUP and /apis/GROUP/VERSION, and leaves the rest to unknown.
+// serve responds to /apis/GROUP and /apis/GROUP/VERSION, and leaves the rest to unknown.
 func (d *discovery) serve(w http.ResponseWriter, req *http.Request, unknown http.Handler) {
 	below, ok := strings.CutPrefix(req.URL.Path, "/apis/")
 	steps := strings.Split("apis/"+strings.Trim(below, "/"), "/")

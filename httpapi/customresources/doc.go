@@ -1,11 +1,11 @@
 // Package customresources serves custom resources: it follows CRDs, runs upstream's controllers of
-// CRDs, and answers requests for the resources that CRDs define.
+// CRDs, and serves requests for the resources that CRDs define.
 //
 // # Model
 //
 // Each CRD has a [serving], which says whether and how the CRD is served now. The first request for
 // one of its resources builds the backend of the serving: a [registry.CustomResource] and the views
-// by which package reads answers GET, LIST and WATCH from encoded bytes.
+// by which package reads serves GET, LIST and WATCH from encoded bytes.
 //
 // The storages and request scopes of the versions (package versions) are built once, when they are
 // first needed: by a request, mostly a write, or by a stored object that must be decoded. They cost
@@ -14,7 +14,7 @@
 // backend: those whose storages may fail to build, and those that a webhook converts.
 //
 // Package writes serves writes by these storages and scopes ([Extensions.Write]). Upstream's handlers
-// of single verbs serve the reads that are not answered from encoded bytes: reads of status and scale,
+// of single verbs serve reads that do not come from encoded bytes: reads of status and scale,
 // and lists and watches that a webhook converts.
 //
 // A backend belongs to one UID, specification and set of accepted names. When one of them changes, a
@@ -30,7 +30,7 @@
 //
 // A CRD serves requests as the informer last saw it. If the informer has not seen a requested resource,
 // the request waits until the informer has reached the store's state at that time ([Extensions.Await]).
-// Until the informer has synced, such requests are answered 503, not 404.
+// Until the informer has synced, such requests get 503, not 404.
 //
 // While upstream's finalizer deletes the objects of a CRD, this server creates none: the finalizer
 // first waits for the creates that this server has admitted. Upstream does not wait, and a later CRD

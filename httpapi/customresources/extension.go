@@ -47,7 +47,7 @@ type Config struct {
 	Schemas func() (map[string]*spec.Schema, error)
 
 	// Complete reports whether the resources of aggregated servers are known, too. Until then, an
-	// unknown path is answered 503, not 404.
+	// unknown path gets 503, not 404.
 	Complete func() bool
 
 	// Alone says that no other server serves the same store. Otherwise creates wait until other
@@ -191,7 +191,7 @@ func (e *Extensions) CRDs() crdinformers.CustomResourceDefinitionInformer {
 }
 
 // WaitSynced blocks until every CRD of the informer's first list is known. Until
-// then, requests for unknown resources are answered 503.
+// then, requests for unknown resources get 503.
 func (e *Extensions) WaitSynced(ctx context.Context) error {
 	select {
 	case <-e.synced:

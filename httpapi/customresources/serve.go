@@ -65,7 +65,7 @@ func (e *Extensions) Groups() []metav1.APIGroup {
 	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
 }
 
-// ServeHTTP implements http.Handler. It serves the reads that are not answered from encoded bytes by
+// ServeHTTP implements http.Handler. It serves reads that do not come from encoded bytes by
 // upstream's handlers, and answers all other requests with an error.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
@@ -133,7 +133,7 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 		defer context.AfterFunc(g.ending, cancel)()
 		req = req.WithContext(ctx)
 	}
-	filters.WithWarningRecorder(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.answer(w, req, info, b) })).ServeHTTP(w, req)
+	filters.WithWarningRecorder(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.serveUpstream(w, req, info, b) })).ServeHTTP(w, req)
 }
 
 func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, err error) {
@@ -247,9 +247,9 @@ func (s *serving) inScope(verb, namespace string) bool {
 	return namespaced == (namespace != "") || namespaced && (verb == "list" || verb == "watch")
 }
 
-// answer has upstream's handler answer a request: a read that is not answered from encoded bytes, or a
+// serveUpstream serves a request by upstream's handler: a read that does not come from encoded bytes, or a
 // request that no endpoint serves.
-func (s *serving) answer(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, b *built) {
+func (s *serving) serveUpstream(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, b *built) {
 	crd := s.crd.Load()
 	deprecated := false
 	for i := range crd.Spec.Versions {

@@ -92,7 +92,7 @@ func (s *serving) get() (*backend, error) {
 	return s.backend, nil
 }
 
-// retire ends the backend once the requests that have begun are answered.
+// retire ends the backend once the requests in flight have ended.
 func (s *serving) retire() {
 	s.once.Do(func() { s.err = errRetired })
 	if s.backend != nil {

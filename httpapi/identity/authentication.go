@@ -28,7 +28,7 @@ var (
 	// ErrUnauthenticated: no credentials of the client were accepted.
 	ErrUnauthenticated = errors.New("identity: no credential was accepted")
 	// ErrTimeout: the request's deadline passed before the authenticator responded.
-	ErrTimeout = errors.New("identity: the authenticator did not answer in time")
+	ErrTimeout = errors.New("identity: the authenticator did not respond in time")
 )
 
 // Authentication authenticates requests.

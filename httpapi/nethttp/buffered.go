@@ -274,7 +274,7 @@ func NewFilter(wrap func(http.Handler) http.Handler) *Filter {
 	}))}
 }
 
-// Run returns the request that the filter passes on. It returns nil if the filter has answered req.
+// Run returns the request that the filter passes on. It returns nil if the filter has responded to req.
 func (f *Filter) Run(w http.ResponseWriter, req *http.Request) (passed *http.Request) {
 	f.handler.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), passedKey{}, &passed)))
 	return passed

@@ -78,7 +78,7 @@ func (x *Call) wait(ctx context.Context, w *buffered) bool {
 	}
 }
 
-// TimeOut answers for a handler that took too long.
+// TimeOut responds in place of a handler that took too long.
 func (x *Call) TimeOut() {
 	metrics.RecordRequestTermination(x.HTTP(), x.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
 	x.Reset()
@@ -150,7 +150,7 @@ func abortable(h http.Handler) http.Handler {
 }
 
 // Forward serves the request by h, which proxies it to another server. A request that is long-running,
-// asks for an upgrade, has a long body or is a HEAD gets the connection to itself. After others, the
+// asks for an upgrade, has a long body or is a HEAD takes over the connection. After others, the
 // connection is used again.
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()

@@ -19,7 +19,7 @@
 //
 // A [Version] belongs to one specification and set of accepted names of a CRD and is immutable.
 // Build does no I/O and starts nothing. It fails if the CRD cannot be served: kube-apiserver then
-// answers 500 to each request.
+// responds 500 to each request.
 //
 // # Locks and goroutines
 //

@@ -11,11 +11,11 @@
 //  4. It serves, and the bootstrap writes the system namespaces, the kubernetes service and its
 //     endpoints, and the RBAC roles.
 //
-// Then /readyz succeeds. A resource may fail to load, for example because a key management service hangs. It
+// Then /readyz succeeds. A resource may fail to load, for example because a KMS plugin hangs. It
 // delays readiness by at most --storage-initialization-timeout, and is served once it is loaded. With
 // Config.TestControllers, pods are admitted by then. Config.Beside starts after that, and ends first.
 //
-// Clients that connect before requests can be answered wait for at most eight seconds, while loading
+// Clients that connect before requests can be served wait for at most eight seconds, while loading
 // makes progress. The clients of a large cluster reconnect all at once, and their requests would
 // slow the start.
 //

@@ -15,10 +15,10 @@ import (
 // nothing.
 type encryption struct {
 	transformers value.ResourceTransformers
-	checks       []healthz.HealthChecker // of the key management services; not in /livez
+	checks       []healthz.HealthChecker // of the KMS plugins; not in /livez
 }
 
-// buildEncryption reads the file. It starts the layer that keeps connections to key management services open. If
+// buildEncryption reads the file. It starts the layer that keeps connections to KMS plugins open. If
 // configured, the layer also reloads the file.
 func (s *Server) buildEncryption(ctx context.Context) error {
 	file, reload, e := s.config.Etcd.EncryptionProviderConfigFilepath, s.config.Etcd.EncryptionProviderConfigAutomaticReload, &s.parts.encryption

@@ -126,7 +126,7 @@ func remoteVersions(obj any) []schema.GroupVersion {
 	return []schema.GroupVersion{{Group: service.Spec.Group, Version: service.Spec.Version}}
 }
 
-// run watches the peers and their resources until ctx ends. This server must already answer requests.
+// run watches the peers and their resources until ctx ends. This server must already serve requests.
 func (p *peers) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -16,13 +16,13 @@ const (
 	headroomShare = 32
 
 	// If collections would keep more than 1/cheapShare of a processor busy, the headroom grows until
-	// they take 1/collectorShare of the process's CPU time. It grows to at most mostTimes its size, or
+	// they take 1/collectorShare of the process's CPU time. It grows to at most maxTimes its size, or
 	// to the size of the live heap. During the start, when most allocated memory stays live, it is
 	// startTimes as large from a live heap of startLive on. Without objects, fewer collections would only leave
 	// more gaps in the heap (T5).
 	cheapShare     = 50
 	collectorShare = 20
-	mostTimes      = 6
+	maxTimes       = 6
 	startTimes     = 4
 	startLive      = 32 << 20
 
@@ -39,11 +39,11 @@ const (
 // headroom returns the least memory that may be allocated between two collections.
 func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
 
-// most returns the largest factor for the headroom of a live heap. The heap may at least double, as in any
+// maxFactor returns the largest factor for the headroom of a live heap. The heap may at least double, as in any
 // Go program. A large heap that is costly to collect has many pointers, such as thousands of decoded CRDs
 // (X13).
-func most(live uint64) float64 {
-	return max(mostTimes, float64(live)/float64(headroom(live)))
+func maxFactor(live uint64) float64 {
+	return max(maxTimes, float64(live)/float64(headroom(live)))
 }
 
 // collectorPercent returns the GOGC that gives a live heap its headroom, multiplied by times.
@@ -155,7 +155,7 @@ func (g *governor) pays(allocated uint64, elapsed time.Duration) bool {
 func (g *governor) wanted(recent usage) float64 {
 	other := max(recent.other.Seconds(), 1e-6)
 	room := (collectorShare - 1) * recent.collector.Seconds() / other * float64(recent.allocated)
-	return min(max(room/float64(headroom(g.live)), 1), most(g.live))
+	return min(max(room/float64(headroom(g.live)), 1), maxFactor(g.live))
 }
 
 func (g *governor) set(percent int) (before int) {

@@ -20,9 +20,9 @@ func TestCollectorPercent(t *testing.T) {
 		{2 << 20, 1, 401},
 		{32 << 20, 1, 53},
 		{32 << 20, startTimes, 212},
-		{32 << 20, mostTimes, 318},
+		{32 << 20, maxTimes, 318},
 		{320 << 20, 1, 8},
-		{320 << 20, mostTimes, 48},
+		{320 << 20, maxTimes, 48},
 		{32 << 30, 1, 3},
 	} {
 		if got := collectorPercent(test.live, test.times); got != test.want {
@@ -36,7 +36,7 @@ func TestCollectorPercent(t *testing.T) {
 func TestALargeHeapMayDouble(t *testing.T) {
 	for live, want := range map[uint64]int{32 << 20: 318, 96 << 20: 118, 320 << 20: 100, 4 << 30: 100} {
 		// A percentage is cut to a whole number.
-		if got := collectorPercent(live, most(live)); got != want && got != want-1 {
+		if got := collectorPercent(live, maxFactor(live)); got != want && got != want-1 {
 			t.Errorf("%d percent at most for %d bytes, want %d", got, live, want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 	}{
 		"idle":              {200 * time.Millisecond, time.Millisecond, time.Minute, 1, 1, 0, 0},
 		"lists":             {20 * time.Millisecond, 2 * time.Second, 500 * time.Millisecond, 1, 1, 0, 0},
-		"events":            {170 * time.Millisecond, 95 * time.Millisecond, time.Second, most(live) - 0.1, most(live), 0, 0},
+		"events":            {170 * time.Millisecond, 95 * time.Millisecond, time.Second, maxFactor(live) - 0.1, maxFactor(live), 0, 0},
 		"writes":            {100 * time.Millisecond, 600 * time.Millisecond, time.Second, 3.1, 3.2, 1. / collectorShare, 0.005},
 		"a flood of writes": {100 * time.Millisecond, 600 * time.Millisecond, 100 * time.Millisecond, 3.1, 3.2, 1. / collectorShare, 0.005},
 	} {
@@ -193,7 +193,7 @@ func TestGovernorReturnsUnneededHeadroom(t *testing.T) {
 		collections(8, time.Second)
 		collections(3, 10*calmInterval) // continues, with its present headroom
 		synctest.Wait()
-		if len(given) != 0 || g.times < mostTimes-1 {
+		if len(given) != 0 || g.times < maxTimes-1 {
 			t.Errorf("gave back %d times, %v times the headroom", len(given), g.times)
 		}
 		p.allocate(1000)

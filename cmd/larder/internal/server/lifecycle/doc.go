@@ -2,5 +2,5 @@
 // they end in the reverse order.
 //
 // Every part has a goroutine, which Stop waits for. The end of Start's context does not end a part:
-// the store must serve until the requests in flight are answered.
+// the store must serve until the requests in flight have ended.
 package lifecycle
