@@ -58,7 +58,6 @@ type Rights struct {
 	// authenticate, and permissions asks webhooks that authorize.
 	local, identities, permissions *pool
 	running                        sync.WaitGroup // the goroutines of the pools
-	lost                           chan struct{}  // has an element after a right was lost
 	all                            []*credential  // scratch of claim, which one goroutine calls
 
 	mu    sync.Mutex
@@ -68,7 +67,7 @@ type Rights struct {
 // New returns a Rights without watches.
 func New(config Config) *Rights {
 	r := &Rights{
-		config: config, known: make(map[[sha256.Size]byte]*credential), lost: make(chan struct{}, 1),
+		config: config, known: make(map[[sha256.Size]byte]*credential),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "larder_watches_revoked_total",
 			Help: "Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.",
@@ -164,14 +163,12 @@ func (r *Rights) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			r.look(ctx, time.Now())
-		case <-r.lost:
-			// Ending streams looks at all of them, so rights that are lost together share that.
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(interval / 20):
-			}
+		}
+		r.look(ctx, time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(interval / 20): // most answers have come
 		}
 		r.config.Streams.EndRevoked(time.Now())
 	}

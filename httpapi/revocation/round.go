@@ -315,10 +315,6 @@ func (r *round) lose(held *right, what string) {
 	r.mu.Unlock()
 	held.lost.Store(&what)
 	r.config.Streams.Revoke()
-	select {
-	case r.lost <- struct{}{}:
-	default: // Run has not looked yet
-	}
 	asked := &held.attributes
 	klog.V(2).InfoS("Ended watches whose users lost access", "user", who.GetName(), "credentialLost", what == lostCredential,
 		"group", asked.APIGroup, "resource", asked.Resource, "namespace", asked.Namespace)

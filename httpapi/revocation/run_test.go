@@ -1,0 +1,112 @@
+package revocation
+
+import (
+	"context"
+	"crypto/sha256"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// TestStreamsEndInTime checks the guarantee of the package, for changes at different times between two rounds. A
+// provider that nothing reports about moves jane to another group, and a webhook then denies her watch. Or a counter
+// reports that this process denies it. A client that does not read the end is cut off two rounds later.
+func TestStreamsEndInTime(t *testing.T) {
+	for _, remote := range []bool{true, false} {
+		for _, reads := range []bool{true, false} {
+			for after := time.Duration(0); after < 3*time.Second; after += 300 * time.Millisecond {
+				synctest.Test(t, func(t *testing.T) {
+					if took := timeOfRevocation(t, remote, reads, after); took > 5*time.Second && (reads || took > 8*time.Second) {
+						t.Errorf("remote %t, reads %t: the stream ended %v after the change, which came after %v", remote, reads, took, after)
+					}
+				})
+			}
+		}
+	}
+}
+
+// timeOfRevocation returns how long after the change a stream ends.
+func timeOfRevocation(t *testing.T, remote, reads bool, after time.Duration) time.Duration {
+	var changed atomic.Bool
+	r := newRights(&fakeAccess{remote: remote})
+	who := func() user.Info {
+		if changed.Load() {
+			return &user.DefaultInfo{Name: "jane", Groups: []string{"left"}}
+		}
+		return jane
+	}
+	decide := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if len(a.GetUser().GetGroups()) > 0 || !remote && changed.Load() {
+			return authorizer.DecisionDeny, "", nil
+		}
+		return authorizer.DecisionAllow, "", nil
+	})
+	config := r.config.Revocation
+	r.config.Authorizer = decide
+	config.AuthorizerChanges = func() (uint64, uint64) {
+		if !remote && changed.Load() {
+			return 1, 0
+		}
+		return 0, 0
+	}
+	if remote {
+		config.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return &authenticator.Response{User: who()}, true, nil
+		})
+		config.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return nil, false, auth.ErrRemote
+		})
+		config.LocalAuthorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			return authorizer.DecisionNoOpinion, "", auth.ErrRemote
+		})
+	}
+	held := &right{attributes: authorizer.AttributesRecord{User: jane, Verb: "watch"}}
+	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, ties: auth.Dependencies{Remote: remote}}, [sha256.Size]byte{}, "", held)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { r.Run(ctx) })
+	server, client := net.Pipe()
+	defer client.Close()
+	if reads {
+		running.Go(func() { _, _ = io.Copy(io.Discard, client) })
+	}
+	ended := make(chan struct{})
+	r.config.Streams.Serve(ctx, exchange.Hijacked{Conn: server}, &streams.HandlerStream{
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }),
+		Request: httptest.NewRequest("GET", "/", nil), Header: make(http.Header), Right: held,
+		Context: func(ctx context.Context) context.Context { return ctx }, Leave: func() { close(ended) },
+	})
+	time.Sleep(10*time.Second + after)
+	if held.Lost() {
+		t.Error("the right is lost before the change")
+	}
+	changed.Store(true)
+	since := time.Now()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		client.Close()
+	}
+	if n := testutil.ToFloat64(r.ended.WithLabelValues(lostPermission)); n != 1 {
+		t.Errorf("%v streams are counted", n)
+	}
+	return time.Since(since)
+}
