@@ -33,7 +33,7 @@ func runRegistering() int {
 	descs := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descs)
-		own := append(storage.NewReadMetrics().Collectors(), apimetrics.NewCacheCollector(nil, true), storestats.NewMetrics(0, true))
+		own := append(storage.NewReadMetrics().Collectors(), apimetrics.NewCacheCollector(nil, true), storestats.NewMetrics(0))
 		for _, c := range append(own, legacyregistry.Registerer().(prometheus.Collector)) {
 			c.Describe(descs)
 		}

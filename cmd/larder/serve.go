@@ -125,7 +125,6 @@ func serve(cmd *cobra.Command, o *options) error {
 		return err
 	}
 	config.Inherited = inherited
-	config.NativeHistograms = gates.Enabled(metricsfeatures.NativeHistograms)
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,19 +34,6 @@ var gateEffects = map[string]func(*process) bool{
 			p.t.Errorf("a watch with initial events: %d %s", resp.StatusCode, body)
 		}
 		return resp.StatusCode == 200
-	},
-	"NativeHistograms": func(p *process) bool {
-		resp, body := p.ask(http.MethodGet, "/metrics", "", "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
-		families := expfmt.NewDecoder(strings.NewReader(body), expfmt.ResponseFormat(resp.Header))
-		for {
-			var family dto.MetricFamily
-			if err := families.Decode(&family); err != nil {
-				p.t.Fatalf("etcd_request_duration_seconds: %v", err)
-			}
-			if family.GetName() == "etcd_request_duration_seconds" {
-				return family.GetMetric()[0].GetHistogram().Schema != nil
-			}
-		}
 	},
 	"APIResponseCompression":    (*process).compresses,
 	"ConstrainedImpersonation":  (*process).grantsImpersonation,
@@ -80,21 +65,21 @@ func TestGates(t *testing.T) {
 		flags []string
 		off   string // the gates whose effects must be missing
 	}{
-		"default": {nil, "NativeHistograms"},
-		"off": {[]string{"--feature-gates=NativeHistograms=true,ConstrainedImpersonation=false,WatchList=false,APIResponseCompression=false,SizeBasedListCostEstimate=false,StorageVersionHash=false,WatchCacheInitializationPostStartHook=false"},
+		"default": {nil, ""},
+		"off": {[]string{"--feature-gates=ConstrainedImpersonation=false,WatchList=false,APIResponseCompression=false,SizeBasedListCostEstimate=false,StorageVersionHash=false,WatchCacheInitializationPostStartHook=false"},
 			"ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
 		"no beta": {[]string{"--feature-gates=AllBeta=false"},
-			"NativeHistograms ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
+			"ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
 		// With MutatingAdmissionPolicy on, admission waits for policies in a version that 1.33 does not
 		// serve: neither this server nor kube-apiserver becomes ready.
 		"1.33 with alpha": {[]string{"--emulated-version=1.33", "--feature-gates=AllAlpha=true,AllBeta=true,MutatingAdmissionPolicy=false", "--runtime-config=api/all=true"},
-			"NativeHistograms ConstrainedImpersonation SizeBasedListCostEstimate"},
+			"ConstrainedImpersonation SizeBasedListCostEstimate"},
 		"1.33": {[]string{"--emulated-version=1.33"},
-			"NativeHistograms ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite"},
+			"ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite"},
 		"1.33 off": {[]string{"--emulated-version=1.33", "--feature-gates=MultiCIDRServiceAllocator=false,APIServerTracing=false," + younger},
-			"NativeHistograms ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite MultiCIDRServiceAllocator APIResponseCompression StorageVersionHash AggregatedDiscoveryRemoveBetaType InPlacePodVerticalScaling"},
+			"ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite MultiCIDRServiceAllocator APIResponseCompression StorageVersionHash AggregatedDiscoveryRemoveBetaType InPlacePodVerticalScaling"},
 		"1.34 off": {[]string{"--emulated-version=1.34", "--feature-gates=DisableAllocatorDualWrite=false," + younger},
-			"NativeHistograms ConstrainedImpersonation WatchCacheInitializationPostStartHook DisableAllocatorDualWrite APIResponseCompression StorageVersionHash AggregatedDiscoveryRemoveBetaType InPlacePodVerticalScaling"},
+			"ConstrainedImpersonation WatchCacheInitializationPostStartHook DisableAllocatorDualWrite APIResponseCompression StorageVersionHash AggregatedDiscoveryRemoveBetaType InPlacePodVerticalScaling"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -89,10 +89,6 @@ type Config struct {
 	// The percentage applies to the whole process.
 	SteerCollector bool
 
-	// NativeHistograms adds native buckets to the histograms of requests to etcd, as the feature gate
-	// of that name does for upstream's.
-	NativeHistograms bool
-
 	// UserAgent is the user agent of the requests that the Server sends to itself. Its part before the
 	// first slash is the field manager of the Server's writes.
 	UserAgent string

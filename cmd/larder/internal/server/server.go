@@ -71,7 +71,7 @@ func New(config Config) (*Server, error) {
 	}
 	return &Server{
 		config: config, fence: fence, layers: lifecycle.New(), ready: readiness{make(chan struct{}), make(chan struct{})}, begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
-		metrics: storestats.NewMetrics(config.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
+		metrics: storestats.NewMetrics(config.Etcd.StorageConfig.DBMetricPollInterval),
 	}, nil
 }
 

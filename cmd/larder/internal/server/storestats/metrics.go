@@ -18,9 +18,6 @@ import (
 // sizeTimeout limits the wait for the size of etcd's database.
 const sizeTimeout = time.Second
 
-// nativeBuckets limits the native buckets of a histogram.
-const nativeBuckets = 160
-
 // Metrics counts requests to etcd, under upstream's names where upstream has them (apiserver
 // pkg/storage/etcd3/metrics).
 type Metrics struct {
@@ -56,17 +53,13 @@ type source struct {
 var requestLabels = []string{"operation", "group", "resource"}
 
 // NewMetrics returns Metrics that read the size of the database at most once in every interval; 0
-// means never. With native, histograms also have native buckets.
-func NewMetrics(every time.Duration, native bool) *Metrics {
+// means never.
+func NewMetrics(every time.Duration) *Metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "[ALPHA] " + help}, requestLabels)
 	}
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"storage_cluster_id"}, nil)
-	}
-	var factor float64 // component-base metrics/internal
-	if native {
-		factor = 1.1
 	}
 	return &Metrics{
 		every: every,
@@ -75,7 +68,6 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 			Help: "[ALPHA] Etcd request latency in seconds for each operation and object type.",
 			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3,
 				4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
-			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
 		}, requestLabels),
 		requests: counter("etcd_requests_total", "Etcd request counts for each operation and object type."),
 		failures: counter("etcd_request_errors_total", "Etcd failed request counts for each operation and object type."),
@@ -83,8 +75,6 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 			Name:    "etcd_lease_object_counts",
 			Help:    "[ALPHA] Number of objects attached to a single etcd lease.",
 			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
-
-			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
 		}),
 		size:      desc("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes."),
 		reads:     desc("larder_revision_reads_total", "Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it."),

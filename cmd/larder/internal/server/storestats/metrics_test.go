@@ -14,7 +14,7 @@ import (
 
 // TestStoreMetricsNameTheResource checks that requests to etcd count for the resource of their keys.
 func TestStoreMetricsNameTheResource(t *testing.T) {
-	m := NewMetrics(time.Minute, false)
+	m := NewMetrics(time.Minute)
 	seen := m.Observer()
 	seen.Request("get", "/registry/pods/a/b", time.Millisecond, nil) // no resource has keys yet
 	m.owners.Store(&map[string]schema.GroupResource{
@@ -62,33 +62,6 @@ func TestStoreMetricsNameTheResource(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// TestNativeHistogramsKeepClassicBuckets checks that classic buckets remain beside native ones.
-func TestNativeHistogramsKeepClassicBuckets(t *testing.T) {
-	for _, native := range []bool{false, true} {
-		m := NewMetrics(time.Minute, native)
-		seen := m.Observer()
-		seen.Request("get", "", time.Second, nil)
-		seen.LeaseObjects(7)
-		families := gather(t, m)
-		histograms := 0
-		for _, family := range families {
-			for _, metric := range family.GetMetric() {
-				h := metric.GetHistogram()
-				if h == nil {
-					continue
-				}
-				histograms++
-				if (h.Schema != nil) != native || len(h.GetBucket()) == 0 {
-					t.Errorf("%s: native %v, %d classic buckets, want native %v", family.GetName(), h.Schema != nil, len(h.GetBucket()), native)
-				}
-			}
-		}
-		if histograms != 2 {
-			t.Errorf("%d histograms", histograms)
-		}
 	}
 }
 
