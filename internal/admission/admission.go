@@ -197,7 +197,7 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
-	// The generic initializer makes plugins read files, and count that with the server's ID.
+	// The generic initializer makes plugins read files. Metrics of these reads have the server's ID.
 	id := initializer.NewAPIServerIDInitializer(config.ServerID)
 	return append(admission.PluginInitializers{id, generic, hooks, control}, kube...), nil
 }
@@ -237,8 +237,8 @@ func (c *Chain) Run(ctx context.Context) error {
 // Open ends the wait of writes for the informers, because they have synced.
 func (c *Chain) Open() { c.inform() }
 
-// Abandon refuses the writes that wait for the informers. The caller knows that these will never sync, because the
-// server ends.
+// Abandon rejects the writes that wait for the informers. The caller knows that the informers will never sync, because
+// the server stops.
 func (c *Chain) Abandon() { c.leave() }
 
 // Running is closed when Run has begun. Then kube-apiserver's health check
@@ -265,8 +265,8 @@ func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admissio
 var errNotReady = errors.New("not yet ready to handle request")
 
 // await blocks until the informers have synced, informersTimeout has passed since the start of Run, or Run or ctx ends.
-// It reports false, and the write must be refused, only after Abandon. A write before Run also waits for Run, because
-// the process builds its own clients first.
+// It reports false only after Abandon: the write must then be rejected. A write that arrives before Run also waits for
+// Run.
 func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:

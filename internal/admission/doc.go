@@ -23,6 +23,6 @@
 // # Goroutines
 //
 // Upstream's plugins for policies start goroutines in Load and do not wait for them. These
-// goroutines end when Run does, so Run must be called once, at least with an ended context. Informers
+// goroutines end when Run does, so Run must be called once, if only with an ended context. Informers
 // that policies start later end when Config.InformersEnd is closed.
 package admission

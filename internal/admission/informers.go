@@ -19,8 +19,8 @@ type factory struct {
 	end      <-chan struct{}
 }
 
-// Start implements informers.SharedInformerFactory. A policy starts the informer of its
-// parameters, which others share, so it does not end with the policy.
+// Start implements informers.SharedInformerFactory. A policy starts the informer of its parameters. Other
+// policies share it, so it does not end with the policy.
 func (f factory) Start(<-chan struct{}) { f.SharedInformerFactory.Start(f.end) }
 
 // Core implements informers.SharedInformerFactory.

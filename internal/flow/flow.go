@@ -47,8 +47,8 @@ type Config struct {
 	Informers informers.SharedInformerFactory
 	// Limit is the number of seats. Exempt requests need none of them.
 	Limit int
-	// Stored returns the number and size of the objects of a resource, which is named as by
-	// schema.GroupResource.String. It has the errors of upstream's tracker of object counts.
+	// Stored returns the number and size of the objects of a resource, named as by
+	// schema.GroupResource.String. Its errors are those of upstream's object count tracker.
 	Stored func(resource string) (storage.Stats, error)
 }
 
@@ -56,9 +56,9 @@ type Config struct {
 // [New].
 //
 // Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost half as much as
-// a small request (E7). Control skips them if their decision is known. This is so if the kind of request
-// was classified since the configuration last changed, no request of the priority level waits, and seats
-// are free. Upstream's metrics count these requests, too.
+// a small request (E7). Control skips them if their decision is known: the kind of request was classified
+// since the configuration last changed, no request of the priority level waits, and seats are free.
+// Upstream's metrics count these requests, too.
 type Control struct {
 	config     Config
 	controller flowcontrol.Interface
@@ -73,8 +73,8 @@ type Control struct {
 
 	waiting [2]Gauge // reads, and other requests
 
-	// loaded is closed when the stored priority levels are in force. For requests they come into force
-	// all at once. The mandatory levels are always in force.
+	// loaded is closed when the stored priority levels are in force, all at once. The mandatory levels
+	// are always in force.
 	loaded     chan struct{}
 	loadedOnce sync.Once
 
@@ -211,9 +211,9 @@ func (c *Control) RetryAfter(class *Class) int64 {
 }
 
 // Acquire waits until a request may be served and fills seat, which the caller must release. It
-// returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
-// values and ends when the client leaves. A free request is only classified and counted: it takes none
-// of upstream's seats and never waits, unless 64 of its user are served.
+// returns false if until passes or ctx ends first. ctx has the request's values and ends when the client
+// leaves. A free request is only classified and counted. It takes no seat and never waits, unless 64 free
+// requests of its user are being served.
 func (c *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, free bool, until time.Time, seat *Seat) (class *Class, ok bool) {
 	name := a.GetUser().GetName()
 	if free = free && c.addFree(name, 1); free {
@@ -226,7 +226,7 @@ func (c *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Reques
 		}()
 	}
 	var room [KeyRoom]byte
-	key := AppendKey(room[:0], a, "") // flow schemas do not look at names
+	key := AppendKey(room[:0], a, "") // flow schemas do not match names
 	generation := c.generation.Load()
 	known := c.slot(key).Load()
 	// The controller decides on watches that take seats, because most of them are the first of their kind.
@@ -423,7 +423,7 @@ func (c *Control) Estimate(a authorizer.Attributes, r Request, free bool, class 
 var watchProgressSet = sync.Once{}
 
 // supportWatchProgress makes upstream's estimator assume that etcd supports progress requests of
-// watches. Then it estimates that a cache answers consistent lists, as the caches here always do.
+// watches. Then it estimates that a cache serves consistent lists, as the caches here always do.
 func supportWatchProgress() {
 	watchProgressSet.Do(func() {
 		feature.DefaultFeatureSupportChecker = watchProgress{feature.DefaultFeatureSupportChecker}

@@ -34,7 +34,7 @@ type queueSet struct {
 	// open says that upstream decides. Invariant: while open is false, no request holds a seat in
 	// QueueSet, so it gives a seat to each placeholder.
 	open         bool
-	counted      map[*counted]bool // requests of the controller that have such seats
+	counted      map[*counted]bool // requests of the controller that got seats without the queues
 	placeholders []*placeholder    // one for each seat that Control itself took before the queues opened
 	held         queueSeats
 }
@@ -51,7 +51,7 @@ func (s *queueSeats) Add(n float64) {
 	s.RatioedGauge.Add(n)
 }
 
-// enter takes seats, if there are none to take, or the queues are closed and enough seats are free.
+// enter takes seats if the queues are closed and enough seats are free. Taking 0 seats always succeeds.
 func (q *queueSet) enter(seats int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -151,7 +151,7 @@ func (q *queueSet) openLocked(schema string) {
 }
 
 // placeholder takes seats in upstream's queues for requests that the gauges of executing requests and
-// of their seats count already.
+// seats already count.
 type placeholder struct {
 	fairqueuing.Request
 	queueSet *queueSet
