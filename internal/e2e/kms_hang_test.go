@@ -16,9 +16,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestHangingKeyServiceDelaysOnlyItsSecrets starts a server whose KMS plugin for Secrets hangs. The server must be
+// TestHangingKMSPluginDelaysOnlyItsSecrets starts a server whose KMS plugin for Secrets hangs. The server must be
 // ready, serve everything else and apply access rules. Secrets must be served once the KMS plugin responds.
-func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
+func TestHangingKMSPluginDelaysOnlyItsSecrets(t *testing.T) {
 	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
@@ -79,10 +79,10 @@ func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	})
 }
 
-// TestHangingKeyServiceOfTheServersOwn starts a server whose KMS plugin for CRDs, APIServices, services and IP
+// TestHangingKMSPluginOfTheServersOwn starts a server whose KMS plugin for CRDs, APIServices, services and IP
 // addresses hangs. The server must be ready without them and keep trying. Once the KMS plugin responds, it must create
 // and serve everything.
-func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
+func TestHangingKMSPluginOfTheServersOwn(t *testing.T) {
 	t.Parallel() // it waits for the KMS plugin most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")

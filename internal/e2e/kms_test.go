@@ -28,9 +28,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// keyService is a key management service: Kubernetes' own gRPC service over a socket, with keys derived from their
+// kmsPlugin is a KMS plugin: Kubernetes' own gRPC service over a socket, with keys derived from their
 // names.
-type keyService struct {
+type kmsPlugin struct {
 	socket  string
 	timeout time.Duration // timeout in configuration files that are written afterwards
 
@@ -55,16 +55,16 @@ func keysDir(t *testing.T) string {
 	return dir
 }
 
-// startKeys starts a service, which the test's end stops.
-func startKeys(t *testing.T, dir, name string) *keyService {
+// startKeys starts a plugin, which the test's end stops.
+func startKeys(t *testing.T, dir, name string) *kmsPlugin {
 	t.Helper()
-	s := &keyService{socket: filepath.Join(dir, name), timeout: 10 * time.Second, key: name + "-1"}
+	s := &kmsPlugin{socket: filepath.Join(dir, name), timeout: 10 * time.Second, key: name + "-1"}
 	s.start(t)
 	t.Cleanup(s.stop)
 	return s
 }
 
-func (s *keyService) start(t *testing.T) {
+func (s *kmsPlugin) start(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("unix", s.socket)
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *keyService) start(t *testing.T) {
 	go func() { s.ended <- s.serve.Serve(l) }()
 }
 
-// stop ends the service as if it had died. It may be called again.
-func (s *keyService) stop() {
+// stop ends the plugin as if it had died. It may be called again.
+func (s *kmsPlugin) stop() {
 	if s.serve != nil {
 		s.serve.Stop()
 		<-s.ended
@@ -84,13 +84,13 @@ func (s *keyService) stop() {
 	}
 }
 
-func (s *keyService) rotate(key string) {
+func (s *kmsPlugin) rotate(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.key = key
 }
 
-func (s *keyService) current() string {
+func (s *kmsPlugin) current() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -107,12 +107,12 @@ func sealing(key string) (cipher.AEAD, error) {
 }
 
 // Status implements service.Service.
-func (s *keyService) Status(context.Context) (*kms.StatusResponse, error) {
+func (s *kmsPlugin) Status(context.Context) (*kms.StatusResponse, error) {
 	return &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyID: s.current()}, nil
 }
 
 // Encrypt implements service.Service.
-func (s *keyService) Encrypt(_ context.Context, _ string, data []byte) (*kms.EncryptResponse, error) {
+func (s *kmsPlugin) Encrypt(_ context.Context, _ string, data []byte) (*kms.EncryptResponse, error) {
 	key := s.current()
 	gcm, err := sealing(key)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *keyService) Encrypt(_ context.Context, _ string, data []byte) (*kms.Enc
 }
 
 // Decrypt implements service.Service.
-func (s *keyService) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequest) ([]byte, error) {
+func (s *kmsPlugin) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequest) ([]byte, error) {
 	for s.hangs.Load() {
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -142,17 +142,17 @@ func (s *keyService) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequ
 	return gcm.Open(nil, req.Ciphertext[:gcm.NonceSize()], req.Ciphertext[gcm.NonceSize():], nil)
 }
 
-// encryptBy has secrets encrypted by the first of the services and decrypted by any.
-func encryptBy(t *testing.T, file string, services ...*keyService) {
+// encryptBy has secrets encrypted by the first of the plugins and decrypted by any.
+func encryptBy(t *testing.T, file string, plugins ...*kmsPlugin) {
 	t.Helper()
-	encryptResources(t, file, "secrets", services...)
+	encryptResources(t, file, "secrets", plugins...)
 }
 
 // encryptResources is encryptBy for resources, separated by commas.
-func encryptResources(t *testing.T, file, resources string, services ...*keyService) {
+func encryptResources(t *testing.T, file, resources string, plugins ...*kmsPlugin) {
 	t.Helper()
 	config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [" + resources + "]\n  providers:\n"
-	for _, s := range services {
+	for _, s := range plugins {
 		config += fmt.Sprintf("  - kms: {apiVersion: v2, name: %s, endpoint: \"unix://%s\", timeout: %v}\n", filepath.Base(s.socket), s.socket, s.timeout)
 	}
 	next := file + ".next" // a reader meets the whole file
@@ -164,9 +164,9 @@ func encryptResources(t *testing.T, file, resources string, services ...*keyServ
 	}
 }
 
-// TestKeyServiceRotatesKeys encrypts by KMS v2: with another key once the service has one; while the service is down
-// and after it came back; after a restart; and by another service once the file names one, without a restart.
-func TestKeyServiceRotatesKeys(t *testing.T) {
+// TestKMSPluginRotatesKeys encrypts by KMS v2: with another key once the plugin has one; while the plugin is down
+// and after it came back; after a restart; and by another plugin once the file names one, without a restart.
+func TestKMSPluginRotatesKeys(t *testing.T) {
 	t.Parallel() // it waits a minute for the file to be read again
 	dir := keysDir(t)
 	file := filepath.Join(dir, "encryption.yaml")
@@ -226,19 +226,19 @@ func (p *process) rewrite(t *testing.T) ([]byte, error) {
 	return stored(t, p, "secrets"), nil
 }
 
-// encrypted returns an error unless a value is encrypted by this service with this key.
-func encrypted(value []byte, service, key string) error {
-	if !bytes.HasPrefix(value, []byte("k8s:enc:kms:v2:"+service+":")) || !bytes.Contains(value, []byte(key)) || bytes.Contains(value, []byte("hunter2")) || bytes.Contains(value, []byte("password")) {
-		return fmt.Errorf("stored %.200q, want it encrypted by %s, with %s", value, service, key)
+// encrypted returns an error unless a value is encrypted by this plugin with this key.
+func encrypted(value []byte, plugin, key string) error {
+	if !bytes.HasPrefix(value, []byte("k8s:enc:kms:v2:"+plugin+":")) || !bytes.Contains(value, []byte(key)) || bytes.Contains(value, []byte("hunter2")) || bytes.Contains(value, []byte("password")) {
+		return fmt.Errorf("stored %.200q, want it encrypted by %s, with %s", value, plugin, key)
 	}
 	return nil
 }
 
-func (p *process) expectKey(t *testing.T, service, key string) {
+func (p *process) expectKey(t *testing.T, plugin, key string) {
 	t.Helper()
 	value, err := p.rewrite(t)
 	if err == nil {
-		err = encrypted(value, service, key)
+		err = encrypted(value, plugin, key)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -246,8 +246,8 @@ func (p *process) expectKey(t *testing.T, service, key string) {
 }
 
 // awaitKey waits until writes use the key. It requests the health checks meanwhile, as probes do, because a server asks
-// the service for its key during health checks.
-func (p *process) awaitKey(t *testing.T, service, key string) {
+// the plugin for its key during health checks.
+func (p *process) awaitKey(t *testing.T, plugin, key string) {
 	t.Helper()
 	proctest.Eventually(t, "secrets are encrypted with "+key, func() error {
 		p.fetch("GET", "/readyz/kms-providers", nil, nil)
@@ -255,7 +255,7 @@ func (p *process) awaitKey(t *testing.T, service, key string) {
 		if err != nil {
 			return err
 		}
-		return encrypted(value, service, key)
+		return encrypted(value, plugin, key)
 	})
 }
 

@@ -17,11 +17,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
 
-// TestKeyServiceThatHangs checks that a KMS plugin that hangs delays readers only for seconds and gets few requests,
+// TestKMSPluginThatHangs checks that a KMS plugin that hangs delays readers only for seconds and gets few requests,
 // for any number of values. It is used again once it responds.
-func TestKeyServiceThatHangs(t *testing.T) {
+func TestKMSPluginThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		service := new(encodingtest.KeyService)
+		service := new(encodingtest.KMSPlugin)
 		service.Hangs.Store(true)
 		b, decrypts := withTimeouts(service)
 		if !decrypts {
@@ -70,11 +70,11 @@ func TestKeyServiceThatHangs(t *testing.T) {
 	})
 }
 
-// keyServices are transformers, by the prefix of the values that each encrypts.
-type keyServices map[string]*encodingtest.KeyService
+// kmsPlugins are transformers, by the prefix of the values that each encrypts.
+type kmsPlugins map[string]*encodingtest.KMSPlugin
 
 // TransformFromStorage implements value.Transformer.
-func (k keyServices) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+func (k kmsPlugins) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
 	for prefix, service := range k {
 		if bytes.HasPrefix(data, []byte(prefix)) {
 			return service.TransformFromStorage(ctx, data, dataCtx)
@@ -84,16 +84,16 @@ func (k keyServices) TransformFromStorage(ctx context.Context, data []byte, data
 }
 
 // TransformToStorage implements value.Transformer.
-func (k keyServices) TransformToStorage(context.Context, []byte, value.Context) ([]byte, error) {
+func (k kmsPlugins) TransformToStorage(context.Context, []byte, value.Context) ([]byte, error) {
 	return nil, errors.New("nothing is encrypted here")
 }
 
-// TestOneKeyServiceOfSeveralHangs checks that values of other KMS plugins are decrypted meanwhile, and that names of
+// TestOneKMSPluginOfSeveralHangs checks that values of other KMS plugins are decrypted meanwhile, and that names of
 // unknown providers do not accumulate.
-func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
+func TestOneKMSPluginOfSeveralHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, other, local := "k8s:enc:kms:v2:hung:", "k8s:enc:kms:v2:hung2:", "k8s:enc:aescbc:v1:hung:"
-		services := keyServices{hung: new(encodingtest.KeyService), other: new(encodingtest.KeyService), local: new(encodingtest.KeyService)}
+		services := kmsPlugins{hung: new(encodingtest.KMSPlugin), other: new(encodingtest.KMSPlugin), local: new(encodingtest.KMSPlugin)}
 		services[hung].Hangs.Store(true)
 		transformer, _ := withTimeouts(services)
 		decrypt := func(data string) error {

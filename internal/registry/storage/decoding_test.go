@@ -231,9 +231,9 @@ func tornPair(f *fixture, pods int) string {
 	return ""
 }
 
-// TestKeyServiceThatFailsCorruptsOnlyForAWhile checks that objects stored while a KMS plugin fails are corrupt only
+// TestKMSPluginThatFailsCorruptsOnlyForAWhile checks that objects stored while a KMS plugin fails are corrupt only
 // until it works again: none is skipped, and none must be written again.
-func TestKeyServiceThatFailsCorruptsOnlyForAWhile(t *testing.T) {
+func TestKMSPluginThatFailsCorruptsOnlyForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		f.create(examplePod("a", "before"))

@@ -17,7 +17,7 @@ import (
 func TestLoadWithoutKeys(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {
-		service := new(encodingtest.KeyService)
+		service := new(encodingtest.KMSPlugin)
 		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.codec.Transformer = service })
 		values := make(map[string][]byte)
 		for i := range n {
@@ -59,7 +59,7 @@ func TestLoadWithoutKeys(t *testing.T) {
 // TestReadOfTheStoreDecryptsOnce checks that a read of one value from the store asks the KMS plugin once.
 func TestReadOfTheStoreDecryptsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		service := new(encodingtest.KeyService)
+		service := new(encodingtest.KMSPlugin)
 		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.codec.Transformer = service })
 		revision := f.memory.PutAll(map[string][]byte{
 			"/pods/a/one": []byte(encodingtest.KeyPrefix + `{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"one","namespace":"a"}}`),

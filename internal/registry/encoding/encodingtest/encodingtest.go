@@ -10,14 +10,14 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// KeyPrefix begins the values that a KeyService encrypts; the rest is plain text.
+// KeyPrefix begins the values that a KMSPlugin encrypts; the rest is plain text.
 const KeyPrefix = "k8s:enc:kms:v2:test:"
 
-// keyTime is the latency of a KeyService.
+// keyTime is the latency of a KMSPlugin.
 const keyTime = 100 * time.Millisecond
 
-// KeyService is a transformer that behaves like a KMS plugin.
-type KeyService struct {
+// KMSPlugin is a transformer that behaves like a KMS plugin.
+type KMSPlugin struct {
 	value.Transformer
 
 	Hangs         atomic.Bool // it does not respond until the caller's context ends
@@ -28,7 +28,7 @@ type KeyService struct {
 }
 
 // TransformFromStorage implements value.Transformer.
-func (k *KeyService) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
+func (k *KMSPlugin) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
 	k.Requests.Add(1)
 	k.MaxConcurrent.Store(max(k.MaxConcurrent.Load(), k.asking.Add(1)))
 	defer k.asking.Add(-1)
