@@ -5,7 +5,7 @@
 //
 // An APIService names a version of a group. An APIService without a service is local: this server serves it, from its
 // built-in resources or a CRD, whether or not the APIService exists. An APIService with a service is remote: all
-// requests at its path and below go to that service, even if this server could answer them. The remote servers are in
+// requests at its path and below go to that service, even if this server could serve them. The remote servers are in
 // one immutable map behind an atomic pointer. While there are none, requests only load that pointer
 // ([Aggregator.Remote]).
 //

@@ -55,7 +55,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		informer := a.config.CRDs.Informer()
 		versions := &crdVersions{indexer: informer.GetIndexer(), to: registrar}
 		wished, err = informer.AddEventHandler(versions.handlers())
-		if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
+		if err != nil && ctx.Err() == nil { // otherwise the informer has ended, and so do the controllers below
 			return fmt.Errorf("aggregator: %w", err)
 		}
 	}

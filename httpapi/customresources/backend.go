@@ -30,7 +30,7 @@ type backend struct {
 	readable map[string]*reads.Resource       // the versions that are served
 
 	// built makes the storages and endpoints in its first call. If that fails, failed has the error,
-	// and the CRD is not served any more.
+	// and the CRD is no longer served.
 	built  func() (*built, error)
 	failed atomic.Pointer[error]
 
@@ -77,7 +77,7 @@ func (s *serving) build() (*backend, error) {
 	return g, nil
 }
 
-// start makes what serves reads and, unless it may wait, what serves writes, and starts the cache.
+// start builds the resources that serve reads and, unless they may wait, the storages. It starts the cache.
 func (b *backend) start(s *serving) error {
 	e, crd := s.extensions, s.crd.Load()
 	for i := range crd.Spec.Versions {
@@ -176,7 +176,7 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 	return s.newWriters(g, set), nil
 }
 
-// ReadsOf returns what serves the reads of a version of a CRD from custom. monitors counts them.
+// ReadsOf returns the resource that serves reads of a version of a CRD from custom. monitors counts the reads.
 func ReadsOf(custom *registry.CustomResource, monitors *apimetrics.Resources, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*reads.Resource, error) {
 	names := &crd.Status.AcceptedNames
 	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}

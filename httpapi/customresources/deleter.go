@@ -18,9 +18,9 @@ import (
 // errNotDeleting says that a CRD is no longer being deleted, because a reset has restored it.
 var errNotDeleting = errors.New("customresources: the CRD is no longer being deleted")
 
-// lookAgain is how often upstream's finalizer checks whether objects are deleted (apiextensions-apiserver
+// checkInterval is how often upstream's finalizer checks whether objects are deleted (apiextensions-apiserver
 // pkg/controller/finalizer/crd_finalizer.go).
-const lookAgain = 5 * time.Second
+const checkInterval = 5 * time.Second
 
 // guardedDeleter lists and deletes the objects of a CRD that is being deleted, for upstream's
 // finalizer. Each call holds the backend. All calls fail once the backend is retired: its caches are
@@ -51,7 +51,7 @@ func (g *guardedDeleter) begin() error {
 }
 
 // List implements rest.Lister. The finalizer lists once before it deletes, and then until nothing is
-// left, for at most a minute. So the second and later calls wait, until lookAgain has passed or the
+// left, for at most a minute. So the second and later calls wait, until checkInterval has passed or the
 // CRD is no longer being deleted.
 func (g *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	first := !g.listed.Swap(true)
@@ -59,7 +59,7 @@ func (g *guardedDeleter) List(ctx context.Context, options *internalversion.List
 	if first || err != nil || meta.LenList(all) == 0 {
 		return all, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, lookAgain)
+	waiting, cancel := context.WithTimeout(ctx, checkInterval)
 	defer cancel()
 	g.serving.extensions.changes.until(waiting, g.restored)
 	return g.list(ctx, options)

@@ -18,7 +18,7 @@
 // and lists and watches that a webhook converts.
 //
 // A backend belongs to one UID, specification and set of accepted names. When one of them changes, a
-// new backend replaces it. Requests that have begun end with the old one. Its watches end, and
+// new backend replaces it. The old one finishes its requests in flight, except watches. They end, and
 // clients start new ones. A CRD that no request has named costs an entry in a map.
 //
 // OpenAPI documents describe a CRD when a client requests a document, once for each state of the CRD.
@@ -28,7 +28,7 @@
 //
 // # Guarantees
 //
-// A CRD serves requests as the informer last saw it. If the informer has not seen a requested resource,
+// Requests see a CRD as the informer last saw it. If the informer has not seen a requested resource,
 // the request waits until the informer has reached the store's state at that time ([Extensions.Await]).
 // Until the informer has synced, such requests get 503, not 404.
 //

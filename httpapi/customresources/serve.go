@@ -66,7 +66,7 @@ func (e *Extensions) Groups() []metav1.APIGroup {
 }
 
 // ServeHTTP implements http.Handler. It serves reads that do not come from encoded bytes by
-// upstream's handlers, and answers all other requests with an error.
+// upstream's handlers, and responds to all other requests with an error.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest {
@@ -121,7 +121,7 @@ func (s *serving) use(serve func(*serving, *backend, *built) error) error {
 	return serve(s, g, b)
 }
 
-// serve has upstream's handlers answer a request.
+// serve serves a request by upstream's handlers.
 func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, s *serving, g *backend, b *built) {
 	if b.Versions[info.APIVersion] == nil || !s.inScope(info.Verb, info.Namespace) {
 		e.unknown().ServeHTTP(w, req)
@@ -185,7 +185,7 @@ func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64
 	return o.Revision(), true
 }
 
-// awaitReplaced waits until s does not serve gr any more, and reports whether that has happened.
+// awaitReplaced waits until s no longer serves gr, and reports whether that has happened.
 func (e *Extensions) awaitReplaced(ctx context.Context, gr schema.GroupResource, s *serving) bool {
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
@@ -211,8 +211,8 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(crd *apiextensions
 	return deleter, err
 }
 
-// awaitServing waits until crd or a newer state of it is served, and until the objects are created that
-// were admitted before.
+// awaitServing waits until crd or a newer state of it is served, and until the creates that were admitted
+// before have ended.
 func (e *Extensions) awaitServing(crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
 	e.mu.Lock()
 	base := e.base
@@ -240,7 +240,7 @@ func (e *Extensions) awaitServing(crd *apiextensionsv1.CustomResourceDefinition)
 	return s, nil
 }
 
-// inScope reports whether the scope of the CRD has requests of a verb in a namespace, or in none.
+// inScope reports whether the scope of the CRD allows requests of a verb in a namespace, or in none.
 // Only lists and watches of namespaced resources may span all namespaces.
 func (s *serving) inScope(verb, namespace string) bool {
 	namespaced := s.crd.Load().Spec.Scope == apiextensionsv1.NamespaceScoped

@@ -79,8 +79,7 @@ func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) int64 {
 	return n
 }
 
-// get returns the backend. The first call builds it. get fails if the storages cannot be built, even
-// if a later call finds that out.
+// get returns the backend. The first call builds it. get fails once building the storages has failed.
 func (s *serving) get() (*backend, error) {
 	s.once.Do(func() { s.backend, s.err = s.build() })
 	if s.err != nil {

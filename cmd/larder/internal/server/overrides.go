@@ -80,8 +80,8 @@ func (s *Server) awaitOverrides(ctx context.Context) error {
 	return nil
 }
 
-// refuseUnmoved returns an error if a custom resource, CRDs or APIServices belong into a, but have objects only in main,
-// the store of --etcd-servers. kube-apiserver always keeps them in main. If they seemed to be deleted, the garbage
+// refuseUnmoved returns an error if custom resources, CRDs or APIServices belong in o but exist only in main, the
+// store of --etcd-servers. kube-apiserver always keeps them in main. If they seemed to be deleted, the garbage
 // collector would delete the objects that they own.
 func (o *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
 	for _, gr := range o.resources {

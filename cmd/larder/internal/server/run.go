@@ -328,8 +328,8 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	return nil
 }
 
-// openIfStuck accepts connections if loading makes no progress, for example because a key management
-// service hangs. Probes can then see the state of the start. It returns when ctx ends.
+// openIfStuck accepts connections if loading makes no progress, for example because a KMS plugin
+// hangs. Probes can then see the state of the start. It returns when ctx ends.
 func (s *Server) openIfStuck(ctx context.Context) {
 	const pause = time.Second
 	ticker := time.NewTicker(pause)
