@@ -62,7 +62,7 @@ func (c *collector) collectAll(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collect reports the reads that m counts, which were all answered with 200. It adds those that this process has
+// collect reports the reads that m counts, all with the status 200. It adds those that this process has
 // sent to own, whose labels all versions of a resource share.
 func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor, own map[[4]string]int64) {
 	gvr, verb := m.of.gvr, strings.ToUpper(m.verb)

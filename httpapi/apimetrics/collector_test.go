@@ -83,7 +83,7 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 			code := rapid.SampledFrom([]int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusNotFound}).Draw(t, "code")
 			size := rapid.OneOf(rapid.SampledFrom([]int{0, 1000, 1001, 1e6, 1e9}), rapid.IntRange(0, 2e9)).Draw(t, "size")
 			took := time.Duration(rapid.OneOf(rapid.SampledFrom([]int{0, 5e3, 5001, 5e4, 6e7}), rapid.IntRange(0, 7e7)).Draw(t, "microseconds")) * time.Microsecond
-			a := Answer{Code: code, Size: size, Took: took, Unsized: key[0] == "watch" && rapid.Bool().Draw(t, "by path"), Own: rapid.Bool().Draw(t, "own")}
+			a := Response{Code: code, Size: size, Took: took, Unsized: key[0] == "watch" && rapid.Bool().Draw(t, "by path"), Own: rapid.Bool().Draw(t, "own")}
 			if rapid.IntRange(0, 3).Draw(t, "waits") == 0 {
 				a.Waited = (took / 2).Truncate(time.Microsecond)
 			}
@@ -106,7 +106,7 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 }
 
 // tell counts a in upstream's metrics, as its filters and handlers would.
-func tell(m *Monitor, a Answer) {
+func tell(m *Monitor, a Response) {
 	req := m.request()
 	ctx, verb := req.Context(), "LIST"
 	if m.verb == "get" {
@@ -132,6 +132,6 @@ func BenchmarkObserve(b *testing.B) {
 	all := newMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "")
 	b.ReportAllocs()
 	for b.Loop() {
-		all.Of("get", "resource").Observe(Answer{Code: http.StatusOK, Size: 5000, Took: time.Millisecond})
+		all.Of("get", "resource").Observe(Response{Code: http.StatusOK, Size: 5000, Took: time.Millisecond})
 	}
 }

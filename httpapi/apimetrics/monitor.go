@@ -112,8 +112,8 @@ func (m *Monitor) Leave() {
 	}
 }
 
-// Answer describes the response to a read.
-type Answer struct {
+// Response describes the response to a read.
+type Response struct {
 	Code, Size int
 	Took       time.Duration
 	Waited     time.Duration // the part of Took before flow control gave a seat
@@ -123,7 +123,7 @@ type Answer struct {
 }
 
 // Observe counts a response. Upstream's metrics count failures, and requests that have waited.
-func (m *Monitor) Observe(a Answer) {
+func (m *Monitor) Observe(a Response) {
 	if m == nil {
 		return
 	}

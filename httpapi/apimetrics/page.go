@@ -27,7 +27,7 @@ type MetricsPage struct {
 	Amend func([]*dto.MetricFamily)
 	// Limits apply to Collectors, Access and Resources.
 	Limits Limits
-	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is answered like GET.
+	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is served like GET.
 	Resettable bool
 	// More are further sources of metrics.
 	More []prometheus.Gatherer

@@ -74,7 +74,7 @@ func ParseQuery(get func(name string) string) (q Query, err error) {
 	return q, err
 }
 
-// Report has the costs of all clients in a window, and the query that it answers.
+// Report has the costs of all clients in a window, and the query that selected them.
 type Report struct {
 	Window  string    `json:"window"`
 	By      string    `json:"by"`

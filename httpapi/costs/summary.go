@@ -16,7 +16,7 @@ type Kind uint8
 const (
 	CPU      Kind = iota // nanoseconds
 	Bytes                // of responses
-	Requests             // that were answered
+	Requests             // that got a response
 	Events               // that watches were sent
 	kinds
 )

@@ -34,8 +34,8 @@ var (
 // Authentication authenticates requests.
 type Authentication struct {
 	// Authenticator authenticates requests; nil makes every client the super-user. Its response is reused on the same
-	// connection for [CacheTTL], or until Generation changes; with AnonymousByPath not for anonymous clients. Audiences
-	// are the accepted audiences of tokens.
+	// connection for [CacheTTL], or until Generation changes. With AnonymousByPath, responses for anonymous clients are
+	// not reused. Audiences are the accepted audiences of tokens.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	AnonymousByPath bool
@@ -111,7 +111,7 @@ func Acceptable(want, have authenticator.Audiences) bool {
 	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
 }
 
-// warningCode is the code of a warning about something that lasts (RFC 7234).
+// warningCode is the code of persistent warnings (RFC 7234).
 const warningCode = 299
 
 // warner adds the warnings of authenticators to the response's header, each once, and keeps them.
@@ -130,12 +130,12 @@ func (w *warner) AddWarning(agent, text string) {
 	}
 }
 
-// CacheTTL is how long a connection's credentials are not authenticated again. The caches
-// of the authenticators last for that much less than upstream's.
+// CacheTTL is how long a connection's credentials are not authenticated again. Entries of the authenticators'
+// caches expire that much earlier than upstream's.
 const CacheTTL = time.Second
 
-// credentials are those by which a connection was last authenticated, and the response. They keep a digest of the
-// secret, under a key of this process. They are immutable.
+// credentials are the credentials by which a connection was last authenticated, and the response. They hold a digest
+// of the secret, under a key of this process. They are immutable.
 type credentials struct {
 	by       *Authentication // a connection may have requests for several clusters
 	digest   [sha256.Size]byte
@@ -144,7 +144,7 @@ type credentials struct {
 
 	generation uint64               // Authentication.Generation's when the client was authenticated
 	class      apimetrics.UserClass // of the user, for metrics
-	token      bool                 // it was a token, which upstream would have looked up
+	token      bool                 // it was a token, which upstream would find in its cache
 }
 
 // lookup returns the credentials by which x's connection was last authenticated, if they are still valid

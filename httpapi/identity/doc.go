@@ -1,13 +1,10 @@
 // Package identity authenticates the sender of a request, and decides about impersonation.
 //
 // [Authentication] asks its authenticator. It reuses the response for a second, for requests on the same connection
-// with the same credentials. It stores no secret, but a digest of it, keyed for this process, in the connection's own
-// slot. A request whose credentials are not accepted is never treated as one without credentials. [Headers] are the
-// header fields that hold credentials. No code after authentication may see them. [Impersonation] lets a user
-// impersonate another if the authorizer allows it.
+// with the same credentials. It stores no secret: the connection keeps a digest, under a key of this process. A
+// request whose credentials are not accepted is never treated as one without credentials. [Headers] are the header
+// fields that hold credentials. Code after authentication must not see them. [Impersonation] lets a user impersonate
+// another if the authorizer allows it. Only upstream's impersonation filter writes responses, to refuse requests.
 //
-// Nothing here answers a request, except that upstream's impersonation filter writes its refusals.
-//
-// Everything may be used from any goroutine and has no lock of its own. The package starts no
-// goroutine.
+// Exported methods are safe for concurrent use. The only lock is a leaf, and there are no goroutines.
 package identity

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// Impersonation decides whether a user may impersonate another, by upstream's filter. The one
-// for constrained impersonation remembers decisions for a while.
+// Impersonation decides whether a user may impersonate another, by upstream's filter. The filter for
+// constrained impersonation caches decisions.
 type Impersonation struct{ filter *nethttp.Filter }
 
 // NewImpersonation returns an Impersonation that asks a. It grants nothing by the verbs
@@ -53,7 +53,7 @@ type authorizerErrors struct {
 // authorizerErrorsKey is the context key of the *authorizerErrors that errorRecorder adds to.
 type authorizerErrorsKey struct{}
 
-// errorRecorder is an authorizer that records its errors, which the filter's refusal does not tell.
+// errorRecorder is an authorizer that records its errors, which the filter's refusal omits.
 type errorRecorder struct{ authorizer.Authorizer }
 
 func (r errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {

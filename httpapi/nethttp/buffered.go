@@ -19,7 +19,7 @@ import (
 )
 
 // MaxBuffered is the size up to which a response of a net/http handler is buffered and sent with its length. A longer
-// answer is sent in chunks.
+// response is sent in chunks.
 const MaxBuffered = 4 << 20
 
 // maxFlushed is MaxBuffered for a response that may be flushed: it comes from another server.
@@ -47,7 +47,7 @@ type buffered struct {
 	crashed   bool // the handler panicked
 }
 
-// pipeBody is the reading end of a response that did not fit.
+// pipeBody is the reading end of a response that was too large to buffer.
 type pipeBody struct {
 	io.Reader
 	end    *io.PipeReader

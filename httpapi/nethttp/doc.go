@@ -9,7 +9,7 @@
 // Most handlers run on their own goroutines, with copies of everything that they may keep. Such a handler may outlive
 // its request's deadline and even the connection. Its response is buffered until it is complete, and is then sent with
 // its length. A response larger than [MaxBuffered], or one of another server larger than 64 KiB, is sent as it is
-// written. If it ends early, or the handler panics, the client can see that.
+// written. If the handler ends early or panics, the client sees that the body is incomplete.
 //
 // A handler of a long-running request, or one that proxies bodies too large to buffer, takes over the
 // connection. Package streams passes it the connection when the exchange has ended, and closes the

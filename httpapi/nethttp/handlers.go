@@ -20,7 +20,7 @@ import (
 
 // Config configures [Handlers].
 type Config struct {
-	// Streams has the requests that have a connection to themselves.
+	// Streams serves the requests that take over a connection.
 	Streams *streams.Streams
 	// Flow counts watches; it may be nil.
 	Flow *flow.Control
@@ -134,7 +134,7 @@ func (x *Call) copyRequest() *http.Request {
 		req.Host = string(x.Carrier.Host())
 	}
 	if req.ContentLength != 0 {
-		x.body = &body{asked: make(chan struct{}), answer: make(chan struct{})}
+		x.body = &body{asked: make(chan struct{}), given: make(chan struct{})}
 		req.Body = x.body
 	}
 	if req.ContentLength < 0 && req.ProtoMajor == 1 {
@@ -171,7 +171,7 @@ func (x *Call) readBody() bool {
 	return true
 }
 
-// endBody makes the handler's Read fail: the body is not read any more.
+// endBody makes the handler's Read fail: the body is no longer read.
 func (x *Call) endBody() {
 	if x.body != nil {
 		x.body.give(nil, http.ErrBodyReadAfterClose)
@@ -182,7 +182,7 @@ func (x *Call) endBody() {
 // not read the connection: its first Read asks the connection's goroutine for the whole body.
 type body struct {
 	asked  chan struct{} // closed by the first Read
-	answer chan struct{} // closed when data and err are there
+	given  chan struct{} // closed when data and err are set
 	ask    sync.Once
 	reply  sync.Once
 	waited atomic.Int64 // nanoseconds in which Read waited
@@ -195,10 +195,10 @@ func (b *body) Read(p []byte) (int, error) {
 	b.ask.Do(func() {
 		began := time.Now()
 		close(b.asked)
-		<-b.answer
+		<-b.given
 		b.waited.Add(int64(time.Since(began)))
 	})
-	<-b.answer
+	<-b.given
 	if len(b.data) == 0 {
 		return 0, b.err
 	}
@@ -214,6 +214,6 @@ func (b *body) Close() error { return nil }
 func (b *body) give(data []byte, err error) {
 	b.reply.Do(func() {
 		b.data, b.err = data, err
-		close(b.answer)
+		close(b.given)
 	})
 }

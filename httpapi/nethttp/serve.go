@@ -47,7 +47,7 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	})
 	defer x.endBody()
 	if x.wait(ctx, w) {
-		x.answer(ctx, w)
+		x.respond(ctx, w)
 	} else {
 		x.TimeOut()
 	}
@@ -85,10 +85,9 @@ func (x *Call) TimeOut() {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// answer sends the response of the handler, which has ended or overflowed. If it ended after the deadline without a
-// response or with a server error, the request timed out: upstream's timeout filter is faster than the error that the
-// deadline causes in a handler.
-func (x *Call) answer(ctx context.Context, w *buffered) {
+// respond sends the response of the handler, which has ended or overflowed. If it ended after the deadline without a
+// response or with a server error, the request timed out: upstream's timeout filter would have responded earlier.
+func (x *Call) respond(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
 		x.CopyHeader(w.sent)
@@ -116,8 +115,8 @@ func (x *Call) logged() []any {
 	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
 }
 
-// serveStream gives the handler the connection: it may run until the deadline, or for long if that is zero, its writes
-// are sent at once, and it may hijack the connection.
+// serveStream gives the handler the connection until the deadline, or without a limit if that is zero. The handler's
+// writes are sent at once, and it may hijack the connection.
 func (x *Call) serveStream(h http.Handler, deadline time.Time) {
 	h = x.withLogLine(h)
 	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.handlers.streamSeat(&x.Exchange)
@@ -150,8 +149,7 @@ func abortable(h http.Handler) http.Handler {
 }
 
 // Forward serves the request by h, which proxies it to another server. A request that is long-running,
-// asks for an upgrade, has a long body or is a HEAD takes over the connection. After others, the
-// connection is used again.
+// asks for an upgrade, has a long body or is a HEAD takes over the connection. Others do not.
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	h = x.withAuditID(h)

@@ -225,7 +225,7 @@ func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
 				w.WriteHeader(status)
 				io.WriteString(w, "of the handler")
 			}
-			x.answer(ctx, w)
+			x.respond(ctx, w)
 			if timedOut := ctx == late && want == 504; x.StatusCode() != want || strings.Contains(string(x.Bytes), "allotted timeout") != timedOut {
 				t.Errorf("a handler that answers %d, with its deadline passed: %v: %d %s", status, ctx == late, x.StatusCode(), x.Bytes)
 			}

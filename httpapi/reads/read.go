@@ -162,8 +162,8 @@ func (x *Read) Observe(i *Resource, size int) {
 }
 
 // Counted returns the properties of a read that metrics count.
-func (x *Read) Counted(i *Resource, size int) apimetrics.Answer {
-	return apimetrics.Answer{
+func (x *Read) Counted(i *Resource, size int) apimetrics.Response {
+	return apimetrics.Response{
 		Code: x.StatusCode(), Size: size, Took: time.Since(x.Received), Waited: x.InQueue,
 		Unsized: x.VerbInPath || i.bare && x.Verb == "watch", Own: x.Carrier.Internal(), Life: i.Life,
 	}

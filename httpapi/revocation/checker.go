@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// verdict is the answer to a question.
+// verdict is the outcome of a check.
 type verdict uint8
 
 const (
@@ -27,12 +27,12 @@ const (
 	denied
 )
 
-// checker has the authenticator and the authorizer that answer questions.
+// checker has the authenticator and the authorizer that decide on rights.
 type checker struct {
 	again         authenticator.Request
 	audiences     authenticator.Audiences
 	authz         authorizer.Authorizer          // nil: everything is allowed
-	impersonation func() *identity.Impersonation // which remembers decisions, so it is made for each round
+	impersonation func() *identity.Impersonation // caches decisions, so each round makes a new one
 }
 
 func newChecker(again authenticator.Request, audiences authenticator.Audiences, authz authorizer.Authorizer) *checker {
@@ -67,7 +67,7 @@ type question struct {
 	losses     uint64 // before it was asked
 }
 
-// may asks whether the watches that question is about are still allowed.
+// may checks whether the watches that about names are still allowed.
 func (j *checker) may(ctx context.Context, about *question, now time.Time) verdict {
 	defer recoverQuestion()
 	if j.authz == nil {
@@ -82,8 +82,8 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) verdi
 	return verdictOf(ctx, decision == authorizer.DecisionAllow, err)
 }
 
-// verdictOf returns the verdict of an authorizer. If it fails, it could decide otherwise later, except if only match
-// conditions failed. ctx ends match conditions, too.
+// verdictOf returns the verdict of an authorizer. A denial with an error is undecided, because the authorizer may decide
+// otherwise later. If only match conditions failed before ctx ended, the denial is final.
 func verdictOf(ctx context.Context, allows bool, err error) verdict {
 	switch {
 	case allows:

@@ -12,18 +12,18 @@
 // A watch ends within five seconds after its user loses the right to it, like a watch that times
 // out. A client that does not read the end is cut off. A right that this process decides
 // ends in that time, however slow webhooks and providers are. A webhook or provider may take ten
-// more seconds to answer. If it does not answer, its watches continue, and Run asks it again.
+// more seconds to respond. If it does not respond, its watches continue, and Run asks it again.
 //
 // # Goroutines
 //
-// Run starts checks and waits for no answer. Three pools run them, so that a slow answer delays
-// only its own pool: one for this process, with up to eight goroutines; one for providers and
-// webhooks that authenticate; and one for webhooks that authorize, with up to
-// [RemoteConcurrency] each. Run returns after all of them have ended.
+// Run starts checks and does not wait for them. Three pools run them, so that a slow check delays only
+// its own pool: one for this process, with up to eight goroutines; one for providers and webhooks that
+// authenticate; and one for webhooks that authorize, with up to [RemoteConcurrency] each. Run returns
+// after all of them have ended.
 //
 // # Locks
 //
-// All locks are leaves but Rights.mu: while it is held, caches are read and package auth checks a
+// All locks are leaves except Rights.mu: while it is held, caches are read and package auth checks a
 // credential. A round locks it for each credential separately, so that new watches do not wait for
 // the whole round.
 //

@@ -174,7 +174,7 @@ func (r *Rights) Run(ctx context.Context) {
 	}
 }
 
-// look starts the checks of rights that may have changed. It waits for no answer.
+// look starts the checks of rights that may have changed. It does not wait for them.
 func (r *Rights) look(ctx context.Context, now time.Time) {
 	t := r.newRound(ctx, now)
 	for _, c := range t.claim() {
@@ -223,7 +223,7 @@ type decidedAt struct {
 type right struct {
 	of     *credential
 	key    string
-	single bool                    // a node watches one object: the node authorizer may change its mind
+	single bool                    // a node watches one object: the node authorizer may deny it later
 	info   *apirequest.RequestInfo // for upstream's filter, if the client impersonates
 	lost   atomic.Pointer[string]  // the lost right; nil if none was lost
 

@@ -20,8 +20,8 @@ import (
 const (
 	// interval is the time between rounds.
 	interval = time.Second
-	// remoteInterval is the age from which an answer of a provider or webhook is renewed. The next round
-	// does that, so it happens every three seconds.
+	// remoteInterval is the age at which a decision of a provider or webhook is checked again. The next
+	// round does that, so it happens every three seconds.
 	remoteInterval = 3*time.Second - interval/2
 	// retryInterval is the pause before a question that could not be decided is asked again.
 	retryInterval = interval / 2
@@ -95,7 +95,7 @@ func (r *round) dueLocked(c *credential) bool {
 		if r.dueRightLocked(held) {
 			return true
 		}
-		// An answer may still come or is not final, or depends on more than basis.
+		// A decision is pending, not final, or depends on more than basis.
 		basis.known = basis.known && !held.asking && !r.now.Before(held.retry)
 	}
 	basis.known = basis.known && !c.impersonates && !r.counters.remote
@@ -148,8 +148,8 @@ func (r *round) bound(c *credential) (revisions []int64, ends time.Time) {
 	return revisions, ends
 }
 
-// expired reports whether c has expired. Unless its ties say that it ends then, it may be
-// accepted for a little longer, from a cache.
+// expired reports whether c has expired. Unless c.ties.Ends is set, the authenticator's cache may accept it
+// a little longer.
 func (r *round) expired(c *credential) bool {
 	return !c.ties.Expires.IsZero() && !r.now.Before(c.ties.Expires)
 }
@@ -183,7 +183,7 @@ func (r *round) dueRightLocked(held *right) bool {
 		r.counters.remote && !r.now.Before(held.next)
 }
 
-// lossesOfLocked counts the changes that may have taken held from a node.
+// lossesOfLocked counts the changes that may have revoked held, a node's right.
 func (r *round) lossesOfLocked(held *right) uint64 {
 	if !held.single {
 		return 0
@@ -272,7 +272,7 @@ func (c *credential) changeUserLocked(who user.Info) {
 	}
 }
 
-// questions returns the questions that are due about the rights of c. decide handles the answers.
+// questions returns the questions that are due about the rights of c. decide handles the verdicts.
 func (r *round) questions(c *credential) (list []*question) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ type Snapshot struct {
 	// Revision is the store's, 0 if it is not known.
 	Revision   int64 `json:"revision"`
 	Goroutines int64 `json:"goroutines"`
-	Streams    int   `json:"streams"` // watches and other requests with a connection to themselves
+	Streams    int   `json:"streams"` // watches and other requests that have taken over a connection
 
 	// Total is the cost of all clients since the start, and ProcessCPUSeconds the CPU time of the process since then.
 	Total             costs.Usage `json:"total"`
@@ -36,7 +36,7 @@ type Snapshot struct {
 	Unlisted  int           `json:"unlistedWatches"` // watches of groups that are left out
 	Flow      []flow.Level  `json:"flow"`
 	Clients   *costs.Report `json:"clients"`
-	Failures  []Failure     `json:"failures"` // the last first
+	Failures  []Failure     `json:"failures"` // the newest first
 	Failed    int64         `json:"failed"`   // how many there were since the start
 	Checks    []Check       `json:"checks"`
 	Memory    Memory        `json:"memory"`
@@ -128,7 +128,7 @@ func (p *Page) gather(ctx context.Context) *Snapshot {
 	return s
 }
 
-// gatherResources asks each store for its revision before it reads the caches: a cache behind that lags.
+// gatherResources asks each store for its revision before it reads the caches: a cache behind that revision lags.
 func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

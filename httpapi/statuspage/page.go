@@ -186,7 +186,7 @@ func (r *Failures) Add(f Failure) {
 	r.last = append(r.last, f)
 }
 
-// list returns the kept failures, the last first, and the number of all.
+// list returns the kept failures, the newest first, and the number of all.
 func (r *Failures) list() ([]Failure, int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

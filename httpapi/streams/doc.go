@@ -1,6 +1,5 @@
-// Package streams serves requests that keep a connection or an HTTP/2 stream to themselves:
-// watches, and requests whose net/http handlers run without a time limit or take over the
-// connection.
+// Package streams serves requests that take over a connection or an HTTP/2 stream: watches, and
+// requests whose net/http handlers run without a time limit or hijack the connection.
 //
 // # Watches
 //

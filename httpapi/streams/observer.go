@@ -11,11 +11,11 @@ import (
 
 // observer reports a watch to the metrics, the request log, the audit log and the trace.
 type observer struct {
-	began  time.Time           // when the request was received
-	open   *apimetrics.Monitor // counts the watch while it is open
-	sent   *apimetrics.Monitor // counts its events and its end
-	answer apimetrics.Answer   // is counted by sent at the end, with its size and time filled in
-	prefix int                 // bytes before the event in a frame; sent does not count them
+	began   time.Time           // when the request was received
+	open    *apimetrics.Monitor // counts the watch while it is open
+	sent    *apimetrics.Monitor // counts its events and its end
+	counted apimetrics.Response // is counted by sent at the end, with its size and time filled in
+	prefix  int                 // bytes before the event in a frame; sent does not count them
 
 	audit  *exchange.AuditRecord
 	line   *exchange.Line // of the request log; nil if requests are not logged
@@ -63,10 +63,10 @@ func (o *observer) endSpans() {
 func (o *observer) ended(size int) {
 	o.endSpans()
 	o.open.Leave()
-	o.answer.Size, o.answer.Took = size, time.Since(o.began)
-	o.sent.Observe(o.answer)
+	o.counted.Size, o.counted.Took = size, time.Since(o.began)
+	o.sent.Observe(o.counted)
 	o.seatReleased()
 	o.line.Write(http.StatusOK, nil)
-	reads.Annotate(o.audit, o.answer.Life)
+	reads.Annotate(o.audit, o.counted.Life)
 	o.audit.End()
 }

@@ -42,7 +42,7 @@ type WatchRequest struct {
 	Join func() Right
 }
 
-// Watch answers a WATCH of i: apiserver pkg/endpoints/handlers/get.go and watch.go.
+// Watch serves a WATCH of i: apiserver pkg/endpoints/handlers/get.go and watch.go.
 func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
@@ -74,7 +74,7 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	ss.begin(ws, to.Conn, to.Left)
 }
 
-// lengthPrefix is the length of a frame of protobuf, in bytes, that comes before it.
+// lengthPrefix is the size of the length before each protobuf frame, in bytes.
 const lengthPrefix = 4
 
 // openWatch makes everything that a watch needs after its request has ended. Like upstream, it opens the
@@ -92,10 +92,10 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	ws := &watchStream{
 		encoder: i.View.Encoder(f.Encoding(), f.Projection()),
 		observer: observer{
-			began:  x.Received,
-			open:   i.Monitors.Of("watch", reads.ListScope(scope)),
-			sent:   x.Monitor(i),
-			answer: x.Counted(i, 0),
+			began:   x.Received,
+			open:    i.Monitors.Of("watch", reads.ListScope(scope)),
+			sent:    x.Monitor(i),
+			counted: x.Counted(i, 0),
 		},
 		skipInitialEnd: o.SendInitialEvents == nil,
 		bookmarks:      o.AllowWatchBookmarks,

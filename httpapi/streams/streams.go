@@ -58,7 +58,7 @@ type Stream struct {
 	backend  backend.Request    // counts a backend's bytes while the request is proxied to it
 
 	mu        sync.Mutex
-	owned     bool   // guarded by mu: a handler has the connection to itself
+	owned     bool   // guarded by mu: a handler or the next request reads from the connection
 	readsBody bool   // guarded by mu: a handler reads a body from it
 	early     []byte // guarded by mu: bytes that probe has read
 }

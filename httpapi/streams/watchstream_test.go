@@ -145,7 +145,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
 	}}
 	ss := New()
-	ws := &watchStream{streams: ss, response: response{chunked: true}, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
+	ws := &watchStream{streams: ss, response: response{chunked: true}, observer: observer{sent: m, open: m, counted: apimetrics.Response{Code: http.StatusOK}}}
 	ws.Conn = c
 	m.Enter()
 	ws.finish(&batch{}, errEnd)
@@ -212,7 +212,7 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		"the end is not taken": {func(ws *watchStream) { ws.Conn.(*endConn).failed = io.ErrClosedPipe }, errEnd, false},
 	} {
 		conn := &endConn{in: bytes.NewReader([]byte("GET "))}
-		ws := &watchStream{streams: New(), response: response{chunked: true}, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
+		ws := &watchStream{streams: New(), response: response{chunked: true}, observer: observer{sent: m, open: m, counted: apimetrics.Response{Code: http.StatusOK}}}
 		ws.Conn, ws.watch = conn, ws
 		ws.streams.add(&ws.Stream)
 		right, unregistered := &countedRight{}, 0

@@ -23,16 +23,16 @@ import (
 	"github.com/larder-io/larder/internal/registry/backend"
 )
 
-// streamWriter is the http.ResponseWriter of a handler that has a connection or an HTTP/2 stream to
-// itself. On a connection it frames the body: by Content-Length if the handler sets it or ends early,
-// otherwise in chunks, or by the end of the connection if the client takes none.
+// streamWriter is the http.ResponseWriter of a handler that has taken over a connection or an HTTP/2
+// stream. Over HTTP/1 it frames the body: by Content-Length if the handler sets it or ends early, otherwise
+// in chunks, or by the end of the connection if the client does not accept chunks.
 //
 // It implements http.Flusher and http.CloseNotifier: upstream's decorators hide Flusher if the
 // writer does not implement CloseNotifier (apiserver pkg/endpoints/responsewriter/wrapper.go).
 type streamWriter struct {
 	ctx    context.Context // ends when the client has left
 	st     *Stream
-	to     exchange.Hijacked // its Begin is nil if the handler has the whole connection
+	to     exchange.Hijacked // its Begin is nil over HTTP/1
 	req    *http.Request
 	header http.Header
 	sent   http.Header // header as it was when the status was written
@@ -88,12 +88,12 @@ func (w *streamWriter) WriteHeader(status int) {
 	w.audit.RecordStatus(status)
 	if status == http.StatusSwitchingProtocols && w.to.Begin == nil {
 		w.started, w.bodyless = true, true
-		_ = w.writeHead() // an error stays with out and shows at the next flush
+		_ = w.writeHead() // the next flush of out returns the error
 		_ = w.out.Flush()
 	}
 }
 
-// writeAhead writes an informational response (1xx) before the handler's answer.
+// writeAhead writes an informational response (1xx) before the final one.
 func (w *streamWriter) writeAhead(status int) {
 	frame := map[string]bool{"Content-Length": true, "Transfer-Encoding": true}
 	if w.to.Begin != nil {
@@ -155,7 +155,7 @@ func (w *streamWriter) start() error {
 	return w.writeBody(held)
 }
 
-// allowsBody reports whether an answer of the status has a body.
+// allowsBody reports whether a response with the status may have a body.
 func (w *streamWriter) allowsBody() bool {
 	return w.status != http.StatusNoContent && w.status != http.StatusNotModified
 }
@@ -282,7 +282,7 @@ func (c *hijackedConn) Write(p []byte) (int, error) {
 	return c.st.write(p)
 }
 
-// NetConn returns the connection below, for code that needs it.
+// NetConn returns the underlying connection.
 func (c *hijackedConn) NetConn() net.Conn { return c.Conn }
 
 // finish ends the response after the handler has.
@@ -310,13 +310,13 @@ func (w *streamWriter) finish() error {
 	return w.to.End(w.trailer())
 }
 
-// lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended. After a
+// lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended. For a
 // HEAD they are not if the handler wrote nothing.
 func (w *streamWriter) lengthIsKnown() bool {
 	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && len(w.sent["Trailer"]) == 0 && len(w.isTrailer()) == 0
 }
 
-// recovered ends the response after the handler panicked. If the head is out, the
+// recovered ends the response after the handler panicked. If the head was sent, the
 // client sees a body cut short.
 func (w *streamWriter) recovered(p any, log []any) {
 	if exchange.IsAbort(p) {
@@ -385,12 +385,12 @@ func (w *streamWriter) trailer() http.Header {
 	return after
 }
 
-// HandlerStream is a request whose net/http handler has the connection to itself.
+// HandlerStream is a request whose net/http handler takes over the connection.
 type HandlerStream struct {
 	Handler http.Handler
 	Request *http.Request
 	Header  http.Header // of the response, before the handler runs
-	Whole   bool        // the client takes no chunks
+	Whole   bool        // the client does not accept chunks
 
 	// Deadline ends the handler's context, unless the handler has hijacked the connection before; zero: never.
 	Deadline time.Time
@@ -454,7 +454,7 @@ func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Hijack
 	}
 }
 
-// streamBody is the body of a request whose handler has the connection to itself.
+// streamBody is the body of a request whose handler has taken over the connection.
 type streamBody struct {
 	io.Reader
 	st *Stream
