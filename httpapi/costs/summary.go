@@ -110,8 +110,8 @@ const (
 
 // summary adds up costs by name, for at most maxEntries names. The zero summary is empty.
 //
-// Invariant: the charges of a name, of each kind, are between seen and seen+missed of its row, or at most
-// missed of the summary if it has no row. missed*(keep+1) <= total.
+// Invariant: for each kind, the charges of a name with a row are between the row's seen and seen+missed. The
+// charges of another name are at most the summary's missed. missed*(keep+1) <= total.
 type summary struct {
 	total  Usage
 	missed Usage // the maximum that a name without a row has been charged

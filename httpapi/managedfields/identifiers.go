@@ -28,7 +28,7 @@ func holdsIdentifiers(name string) bool { return name == "ip" || name == "uid" }
 // k:{"ip":"192.0.2.1"}, escaped as a JSON string.
 func identifierPrefixes() [2]string { return [2]string{`"k:{\"ip\":\"`, `"k:{\"uid\":\"`} }
 
-// number returns the number of an identifier. It refuses a text that JSON would escape.
+// number returns the number of an identifier. It rejects text that JSON would escape.
 func (ids *identifiers) number(text string) byte {
 	if i := slices.Index(ids.texts, text); i >= 0 {
 		return byte(i)

@@ -202,7 +202,7 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 	}
 }
 
-// TestErrorsAtTheDeadlineAreTimeouts checks that a handler that fails when its deadline has passed is answered for as
+// TestErrorsAtTheDeadlineAreTimeouts checks that a handler that fails when its deadline has passed is handled as
 // one that has not ended, and that other responses stay.
 func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
 	late, cancel := context.WithDeadline(t.Context(), time.Now())

@@ -32,7 +32,7 @@ type server struct {
 // jane is the user of all requests.
 var jane = &user.DefaultInfo{Name: "jane"}
 
-// serve has the handlers answer requests, by path, until the test ends.
+// serve serves requests by the handlers, by path, until the test ends.
 func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

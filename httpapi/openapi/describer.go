@@ -233,9 +233,8 @@ func (d *Describer) info() *spec.Info {
 	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.Version.EmulationMajor + "." + d.Version.EmulationMinor}}
 }
 
-// narrow removes the kinds of other versions from the types that every version has (WatchEvent,
-// DeleteOptions), except those of core v1, as apiserver pkg/server/routes/openapi.go,
-// filterScopedGVKs, does.
+// narrow removes the kinds of other versions, except core v1, from WatchEvent and DeleteOptions, which
+// every version has. It follows apiserver pkg/server/routes/openapi.go, filterScopedGVKs.
 func narrow(document *spec3.OpenAPI, group, version string) {
 	for _, schema := range document.Components.Schemas {
 		kinds, _ := schema.Extensions[endpoints.RouteMetaGVK].([]any)

@@ -91,7 +91,7 @@ func (p *Patch) Apply(ctx context.Context, stored runtime.Object) (runtime.Objec
 	case types.StrategicMergePatchType:
 		return p.applyStrategic(ctx, stored)
 	}
-	return nil, fmt.Errorf("patches: %q is not a patch type", p.Kind) // the endpoint refuses such requests
+	return nil, fmt.Errorf("patches: %q is not a patch type", p.Kind) // the endpoint rejects such requests
 }
 
 // IsStrict reports whether a directive of fieldValidation asks for a check of unknown and duplicate fields.

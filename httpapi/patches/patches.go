@@ -57,7 +57,7 @@ func Check(kind types.PatchType) func(data []byte) error {
 	return nil
 }
 
-// refusal is the error of a patch that is refused.
+// refusal is the error of a patch that is rejected.
 func refusal(format string, args ...any) error {
 	return apierrors.NewBadRequest("error decoding patch: " + fmt.Sprintf(format, args...))
 }
@@ -69,7 +69,7 @@ func checkMergePatch(data []byte) error {
 	return nil
 }
 
-// checkJSONPatch passes patches that the library cannot decode: upstream refuses them.
+// checkJSONPatch passes patches that the library cannot decode: upstream rejects them.
 func checkJSONPatch(data []byte) error {
 	if deeper(data, MaxDepth+2) { // the list and its operations
 		return refusal("values are nested more than %d deep", MaxDepth)

@@ -89,7 +89,7 @@ func verdictOf(ctx context.Context, allows bool, err error) verdict {
 	case allows:
 		return allowed
 	case errors.Is(err, auth.ErrNotSynced):
-		return undecided // other authorizers might refuse it
+		return undecided // other authorizers might deny it
 	case errors.Is(err, auth.ErrRemote):
 		return remote
 	case err != nil && (ctx.Err() != nil || !auth.FailedConditions(err)):

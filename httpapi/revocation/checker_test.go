@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// TestVerdictsOfAuthorizers checks what an authorizer's answer means. A webhook whose match conditions fail counts as
+// TestVerdictsOfAuthorizers checks what an authorizer's decision means. A webhook whose match conditions fail counts as
 // one without an opinion, because they fail each time. Other errors decide nothing, unless the request is allowed.
 func TestVerdictsOfAuthorizers(t *testing.T) {
 	failing := utilerrors.NewAggregate([]error{errors.New("cel evaluation error: expression 'x' resulted in error: no such key: namespace")})

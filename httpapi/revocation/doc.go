@@ -17,9 +17,9 @@
 // # Goroutines
 //
 // Run starts checks and does not wait for them. Three pools run them, so that a slow check delays only
-// its own pool: one for this process, with up to eight goroutines; one for providers and webhooks that
-// authenticate; and one for webhooks that authorize, with up to [RemoteConcurrency] each. Run returns
-// after all of them have ended.
+// its own pool. One is for this process, with up to eight goroutines. One is for providers and webhooks
+// that authenticate, and one for webhooks that authorize, with up to [RemoteConcurrency] each. Run
+// returns after all of them have ended.
 //
 // # Locks
 //

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// TestSlowWebhooksDecide checks that a webhook ends watches although it takes five seconds for each answer.
+// TestSlowWebhooksDecide checks that a webhook ends watches although it takes five seconds for each response.
 func TestSlowWebhooksDecide(t *testing.T) {
 	for name, refuses := range map[string]struct{ token, access bool }{"token": {token: true}, "access": {access: true}} {
 		synctest.Test(t, func(t *testing.T) {

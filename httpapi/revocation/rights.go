@@ -115,8 +115,8 @@ func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 	})
 }
 
-// join returns the right that the watches of the same objects with the same credential share, and counts one
-// more user of it; [right.Leave] undoes that. first makes a new credential, and enter a new right.
+// join returns the right that the watches of the same objects with the same credential share. It counts one
+// more holder; [right.Leave] undoes that. first makes a new credential, and enter a new right.
 func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +168,7 @@ func (r *Rights) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(interval / 20): // most answers have come
+		case <-time.After(interval / 20): // most checks have ended
 		}
 		r.config.Streams.EndRevoked(time.Now())
 	}

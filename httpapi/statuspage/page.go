@@ -62,10 +62,9 @@ type Page struct {
 	last *Snapshot // guarded by mu: without clients, which each request may group differently
 }
 
-// New returns a page. Style, script and icon are part of its HTML. A browser might not get them
-// by separate requests: unauthenticated clients need another HTTP/2 connection for each request (apiserver
-// pkg/endpoints/filters/authentication.go), and Chromium abandons requests that it was about to send on the
-// connection that ends.
+// New returns a page. Style, script and icon are part of its HTML, because separate requests for them might
+// fail. Each request of an unauthenticated client ends its HTTP/2 connection (apiserver
+// pkg/endpoints/filters/authentication.go). Chromium then abandons requests that it was about to send.
 func New(config Config) *Page {
 	style, script, icon := asset("style.css"), asset("app.js"), asset("icon.svg")
 	return &Page{

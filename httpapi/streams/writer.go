@@ -24,8 +24,8 @@ import (
 )
 
 // streamWriter is the http.ResponseWriter of a handler that has taken over a connection or an HTTP/2
-// stream. Over HTTP/1 it frames the body: by Content-Length if the handler sets it or ends early, otherwise
-// in chunks, or by the end of the connection if the client does not accept chunks.
+// stream. Over HTTP/1 it frames the body by Content-Length if the handler sets it or ends early. Otherwise
+// it sends chunks, or ends the connection if the client does not accept chunks.
 //
 // It implements http.Flusher and http.CloseNotifier: upstream's decorators hide Flusher if the
 // writer does not implement CloseNotifier (apiserver pkg/endpoints/responsewriter/wrapper.go).
