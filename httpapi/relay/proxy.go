@@ -143,6 +143,8 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 // refused reports whether the upstream refuses the relay's own credential, as a request for its version shows. A 401 may
 // also come from a webhook, a pod, a kubelet or an aggregated server.
 func (p *Proxy) refused(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, contactInterval) // that of the request may not end
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.upstream.JoinPath("version").String(), nil)
 	if err != nil {
 		return false

@@ -3,14 +3,18 @@ package relay
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -334,16 +338,39 @@ func TestRelaysCredentialIsNotAccepted(t *testing.T) {
 	}
 }
 
+// neverAnswers is an upstream that waits until the request ends.
+type neverAnswers struct{}
+
+func (neverAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
+
+// TestRefusalIsAskedForBriefly checks that the 401 of a watch reaches the client although the upstream does not report
+// its version.
+func TestRefusalIsAskedForBriefly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, began := &Proxy{upstream: new(url.URL), relay: proxyTransport{plain: neverAnswers{}}}, time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if p.refused(ctx) || time.Since(began) != contactInterval {
+			t.Errorf("returns after %v", time.Since(began))
+		}
+	})
+}
+
 // TestRequestsThatDoNotGoThrough checks that tunnels, and methods that return the request's headers, are refused.
 func TestRequestsThatDoNotGoThrough(t *testing.T) {
 	u := newUpstream(t, nil)
 	s := serve(t, u.config())
 	for request, code := range map[string]int{
-		"TRACE /api/v1/pods HTTP/1.1\r\nHost: h\r\n\r\n":                         405,
-		"CONNECT /api/v1/pods HTTP/1.1\r\nHost: h\r\n\r\n":                       405,
-		"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n":                          405,
-		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nA: b\x01c\r\n\r\n":              400,
-		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nA: b\r\n Authorization\r\n\r\n": 400,
+		"TRACE /api/v1/pods HTTP/1.1\r\nHost: h\r\n\r\n":                           405,
+		"CONNECT /api/v1/pods HTTP/1.1\r\nHost: h\r\n\r\n":                         405,
+		"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n":                            405,
+		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nA: b\x01c\r\n\r\n":                400,
+		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nX-Remote-User\t: a\r\n\r\n":       400,
+		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nImpersonate-U\u017fer: a\r\n\r\n": 400,
+		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nA: b\r\n Authorization\r\n\r\n":   400,
 	} {
 		for _, name := range []string{"", "bob"} {
 			c := s.dial(t, s.tlsFor(t, name))
