@@ -173,6 +173,9 @@ func (m *Mirror) ConsistentSnapshot(ctx context.Context) (cache.Snapshot, error)
 		history := m.store.Replacements()
 		revision, err := m.store.Revision(ctx)
 		if err == nil {
+			err = m.Cache.WaitReady(ctx) // WaitIn does not wait until watches may begin
+		}
+		if err == nil {
 			err = m.sub.WaitIn(ctx, history, revision)
 		}
 		snapshot := m.Snapshot()

@@ -197,6 +197,37 @@ func TestReplacedStoresShowOnlyTheNewHistory(t *testing.T) {
 	})
 }
 
+// TestConsistentReadsWaitForTheLoad checks that a mirror can be watched after a consistent read that began before the
+// load, and that a read that ends before the load says so.
+func TestConsistentReadsWaitForTheLoad(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			store := kvtest.NewMemory()
+			since := put(t, store, "a", "1")
+			put(t, store, "a", "2")
+			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: prefix, Replay: 100})
+			m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix, Tail: tail, Since: since})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.ConsistentSnapshot(soon(t)); !errors.Is(err, cache.ErrNotReady) {
+				t.Errorf("a read of a mirror that does not run: %v", err)
+			}
+			kvtest.RunUntilEnd(t, tail.Run)
+			kvtest.RunUntilEnd(t, m.Run)
+			snapshot, err := m.ConsistentSnapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := m.Watch(watch.Options{After: snapshot.Revision()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+		})
+	}
+}
+
 // TestReplacedDuringConsistentRead replaces the store after a read of its revision. The mirror must not wait for that
 // revision, which belongs to the old history.
 func TestReplacedDuringConsistentRead(t *testing.T) {
