@@ -137,7 +137,7 @@ func (b *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 }
 
 // mayWait reports whether the storages of crd can be built when a request needs them, because building
-// cannot fail. Otherwise the first request builds them, and all requests are refused if that fails.
+// cannot fail. Otherwise the first request builds them, and an error fails all requests.
 func mayWait(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	spec, names := &crd.Spec, &crd.Status.AcceptedNames
 	if spec.PreserveUnknownFields || spec.Conversion != nil && spec.Conversion.Strategy != apiextensionsv1.NoneConverter ||
@@ -241,7 +241,7 @@ func (b *backend) release() {
 	}
 }
 
-// retire ends watches and refuses further requests.
+// retire ends watches and rejects further requests.
 func (b *backend) retire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

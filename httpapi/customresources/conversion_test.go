@@ -40,7 +40,7 @@ func newConverter(t *testing.T) *converter {
 	return c
 }
 
-// ServeHTTP answers a ConversionReview, or 503 while the webhook is down.
+// ServeHTTP responds to a ConversionReview, or with 503 while the webhook is down.
 func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c.calls.Add(1)
 	c.held.RLock()

@@ -39,7 +39,7 @@ func shelf(name string) call {
 func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
-	// Until the informer has seen the CRD, requests are answered by the handler, which builds the storages.
+	// Until the informer has seen the CRD, the handler serves requests and builds the storages.
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
 	for _, c := range []call{
 		{path: shelvesV1}, {path: shelvesV1 + "?limit=1"}, {path: "/apis/example.com/v2/shelves"},
@@ -133,7 +133,7 @@ func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestRefusalsNameCBOR checks that answers of 406 name CBOR if it is enabled, as upstream's do.
+// TestRefusalsNameCBOR checks that 406 responses name CBOR if it is enabled, as upstream's do.
 func TestRefusalsNameCBOR(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
 	s := newServer(t)

@@ -117,7 +117,7 @@ func TestManyVersions(t *testing.T) {
 	}
 }
 
-// TestCachedCustomResourcesAreAnsweredAsUpstreamDoes compares answers from cached bytes with those of upstream's
+// TestCachedCustomResourcesAreAnsweredAsUpstreamDoes compares responses from cached bytes with those of upstream's
 // handler, which decodes and encodes each object.
 func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)

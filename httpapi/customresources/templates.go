@@ -336,7 +336,7 @@ func (t *templates[T]) embed(s *spec.Schema, added *metadata) error {
 			s.Extensions["x-kubernetes-validations"] = decoded
 		}
 		if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open {
-			return nil // otherwise kubectl would refuse fields that are not described
+			return nil // otherwise kubectl would reject fields that are not described
 		}
 	}
 	if holds, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !holds {

@@ -96,11 +96,11 @@ func (e *Extensions) write(x *exchange.Exchange, s *serving, b *built, attribute
 		return false, nil
 	}
 	if x.Verb == "create" || x.Verb == "patch" && x.Subresource == "" && bytes.HasPrefix(x.Peek("Content-Type"), []byte("application/apply-patch")) {
-		if s.creates.TryAcquire(1) { // else the finalizer is waiting, and s refuses creates
+		if s.creates.TryAcquire(1) { // else the finalizer is waiting, and s rejects creates
 			defer s.creates.Release(1)
 		}
 		// The finalizer either waits for this create, or has come before. Then s has already seen the
-		// deletion, and refuses creates, or another serving has replaced s.
+		// deletion, and rejects creates, or another serving has replaced s.
 		if e.servings.Load().of(schema.GroupResource{Group: x.Group, Resource: x.Resource}) != s {
 			return false, errRetired
 		}
@@ -128,7 +128,7 @@ func awaitOthers(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinit
 	}
 }
 
-// creates is the admission of creates: it refuses them while the CRD is being deleted.
+// creates is the admission of creates: it rejects them while the CRD is being deleted.
 type creates struct {
 	admission.Interface // may be nil
 	serving             *serving

@@ -275,7 +275,7 @@ func TestRightsThatDoNotSettle(t *testing.T) {
 	}
 }
 
-// TestAnswersAboutAnotherUserDecideNothing changes the user of a credential while a slow webhook is asked. The answer
+// TestAnswersAboutAnotherUserDecideNothing changes the user of a credential while a slow webhook is asked. The response
 // about the old user neither ends the watch nor settles the right of the new one.
 func TestAnswersAboutAnotherUserDecideNothing(t *testing.T) {
 	for _, v := range []verdict{undecided, allowed, denied} {
