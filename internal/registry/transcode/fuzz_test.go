@@ -49,6 +49,8 @@ func FuzzAppend(f *testing.F) {
 	f.Add([]byte("\x0a\x03\x42\x01\x08"), uint8(0))                                  // a time that is cut short
 	f.Add(append(binary.AppendUvarint(nil, 1<<35|10), "\x03\x0a\x01a"...), uint8(0)) // upstream uses half of the number
 	f.Add([]byte("\x12\x0a\x0a\x01a\x12\x01b\x12\x02cd"), uint8(1))                  // an entry of a map with two values
+	// An entry with a malformed Quantity before another one.
+	f.Add([]byte("\x12\x0d\x0a\x0b\x0a\x01a\x12\x01\x0a\x12\x03\x0a\x011"), uint8(4))
 	f.Fuzz(func(t *testing.T, body []byte, which uint8) {
 		i := int(which) % len(types)
 		got, _, err := plans[i].Append([]byte("head"), body)

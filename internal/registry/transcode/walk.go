@@ -276,11 +276,12 @@ func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 	} else {
 		value = span(to, to)
 	}
-	for at < to {
+	for last := uint64(0); at < to; {
 		tag, body := varint(w.src[:to], at)
-		if body < 0 {
+		if body < 0 || tag>>3 <= last { // upstream's decoder would also decode the first of two values
 			return 0, 0, false
 		}
+		last = tag >> 3
 		found, stop := content(w.src[:to], tag, body)
 		if stop < 0 {
 			return 0, 0, false
