@@ -44,3 +44,17 @@ func TestEndWatches(t *testing.T) {
 		})
 	}
 }
+
+// TestEndStopsIdleGoroutines checks that Wait does not wait for a goroutine that has run a watch and has no more work.
+func TestEndStopsIdleGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ss := New()
+		ws := &watchStream{streams: ss}
+		ws.Conn = closing{}
+		ws.signals.Store(isParked)
+		ws.signal(clientLeft)
+		synctest.Wait()
+		ss.End()
+		ss.Wait(t.Context())
+	})
+}

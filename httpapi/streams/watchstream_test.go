@@ -221,7 +221,13 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		ws.next = func(early []byte) { got = early }
 		ws.probe()
 		c.change(ws)
-		ws.finish(&batch{}, c.err)
+		waiter := socket.Waiter(&ws.streams.scheduler)
+		b := &batch{waiter: &waiter}
+		_ = ws.send(b, nil, false) // waits for the client, like finish
+		ws.finish(b, c.err)
+		if active, open := ws.streams.scheduler.active, len(ws.streams.open); active != 0 || open != 0 {
+			t.Errorf("%s: %d goroutines more are counted as active, %d streams are open", name, active, open)
+		}
 		if back := got != nil; back != c.back || conn.closed == c.back || back && string(got) != "GET " {
 			t.Errorf("%s: given back %q, closed %t", name, got, conn.closed)
 		}
