@@ -430,11 +430,36 @@ func TestRequestsWithDifferentHeadersShareNoCredential(t *testing.T) {
 	if join(group, "dev", user, "bob", user, user, user, "alice") != bob {
 		t.Error("the credential of two equal requests is not the same")
 	}
+	if join("User-Agent", "other", group, "dev", user, "bob", user, user, user, "alice") != bob || bob.request.Header.Get("Authorization") == "" {
+		t.Errorf("the credential is not that of the fields that authenticate and impersonate: %v", bob.request.Header)
+	}
+	if join() == bob || held[0].(*right).info == nil || held[len(held)-1].(*right).info != nil {
+		t.Error("not only the right of a client that impersonates has what decides about that")
+	}
 	for _, h := range held {
 		h.Leave()
 	}
 	if len(r.known) != 0 {
 		t.Errorf("%d credentials are kept without watches", len(r.known))
+	}
+}
+
+// TestExpiryEndsOnlyCredentialsThatWereValid checks that the expiry of a credential ends its watches only if they
+// began before it.
+func TestExpiryEndsOnlyCredentialsThatWereValid(t *testing.T) {
+	for ends, after := range map[bool]time.Duration{true: time.Second, false: -time.Second} {
+		r := newRights(new(fakeAccess))
+		x := &exchange.Exchange{Carrier: bearer{}, Received: time.Now(), User: jane}
+		expires := x.Received.Add(after)
+		r.config.Revocation.Dependencies = func(*http.Request) auth.Dependencies {
+			return auth.Dependencies{Ends: true, Expires: expires}
+		}
+		if err := x.Parse("GET", "/api/v1/secrets?watch=1"); err != nil {
+			t.Fatal(err)
+		}
+		if ties := r.Join(x).(*right).of.ties; ties.Ends != ends || ties.Expires.IsZero() == ends {
+			t.Errorf("expires %v after the watch began: %+v", after, ties)
+		}
 	}
 }
 
