@@ -74,6 +74,28 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 	}
 }
 
+// TestLastBookmarkAfterSlowInitialEvents checks that a watch whose initial events take until a second before its end
+// gets its last bookmark then.
+func TestLastBookmarkAfterSlowInitialEvents(t *testing.T) {
+	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	encoder := registrytest.New(t, nil).Registry.Endpoint(configmaps, "").View.Encoder(encoding.JSON, encoding.Full)
+	synctest.Test(t, func(t *testing.T) {
+		ss, c := New(), &timed{}
+		m := new(apimetrics.Resources).Of(configmaps, "").Of("watch", "cluster")
+		began := time.Now()
+		ws := &watchStream{encoder: encoder, bookmarks: true, ends: began.Add(5 * time.Second), observer: observer{sent: m, open: m, began: began}}
+		ws.watcher = idleWatcher(t, watch.Options{Bookmarks: true, Wake: ws.wake})
+		time.Sleep(4 * time.Second)
+		ss.begin(ws, c, func(func()) {})
+		time.Sleep(time.Minute)
+		ss.scheduler.close()
+		ss.scheduler.running.Wait()
+		if len(c.bookmarks) != 1 {
+			t.Errorf("bookmarks at %v, want one", c.bookmarks)
+		}
+	})
+}
+
 // TestBookmarksOfAConnectionAreDueTogether checks that watches which share a connection get their bookmarks at the
 // same time, whenever they began, and watches of other connections at other times.
 func TestBookmarksOfAConnectionAreDueTogether(t *testing.T) {

@@ -199,8 +199,8 @@ func (ws *watchStream) park() bool { return ws.signals.CompareAndSwap(0, isParke
 func (ws *watchStream) endInitial() {
 	ws.seat.Release()
 	ws.observer.seatReleased()
-	now := time.Now()
-	ws.schedule(now, ws.bookmarkPause(now))
+	began := ws.observer.began // so that slow initial events do not hide that the last bookmark is due
+	ws.schedule(began, ws.bookmarkPause(began))
 	ws.timer = time.AfterFunc(ws.untilTimer(), func() { ws.signal(timerFired) })
 }
 
