@@ -232,6 +232,9 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 		if held.Lost() != step.lost {
 			t.Errorf("%s: lost %t", step.name, held.Lost())
 		}
+		if known := len(r.known); (known == 0) != step.lost || r.local.busy != 0 {
+			t.Errorf("%s: %d credentials are known, %d goroutines are counted", step.name, known, r.local.busy)
+		}
 	}
 }
 
