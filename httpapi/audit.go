@@ -84,7 +84,7 @@ func (a *auditor) timedOut(x *apiCall) {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// attempted lists the kinds of credentials of a request, all of which were rejected.
+// attempted lists the kinds of credentials that a rejected request had.
 func attempted(x *apiCall) string {
 	req := x.HTTP()
 	var methods []string
