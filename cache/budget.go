@@ -26,10 +26,10 @@ type Budget struct {
 	shares   atomic.Int64  // total and logBytes of the shares of this Budget
 	bodies   atomic.Int64  // of the present objects of all caches
 	logs     sync.Map      // of *Log: the Logs that hold events
-	round    atomic.Uint32 // counts how often refused has reached the limit
+	round    atomic.Uint32 // the Budget's clock: counts how often refused has reached the limit
 
 	mu       sync.Mutex // guards the list of kept encodings and frames, refused, and additions to total
-	sentinel stored     // of that circular list: sentinel.newer is the oldest element, sentinel.older the newest
+	sentinel keptBytes  // of that circular list: sentinel.newer is the oldest element, sentinel.older the newest
 	refused  int64      // bytes not kept in this round
 }
 
@@ -122,22 +122,22 @@ func (b *Budget) excess(added int64) int64 {
 	return max(encodings-limit, encodings+b.logBytes.Load()-all, 0)
 }
 
-// touch records that s was used. It writes only once a round, so that readers do not contend.
-func (b *Budget) touch(s *stored) {
+// touch records the round in which s was used. It writes only once in each round, so that readers do not contend.
+func (b *Budget) touch(s *keptBytes) {
 	if now := b.round.Load(); s.round.Load() != now {
 		s.round.Store(now)
 	}
 }
 
 // add publishes s in its cell if there is room, or room can be made.
-func (b *Budget) add(owner *cells, s *stored) {
+func (b *Budget) add(owner *cells, s *keptBytes) {
 	if b.insert(owner, s) && b.parent != nil {
 		b.parent.evictExcess()
 	}
 }
 
 // insert is add without making room in b.parent. It reports whether s was published.
-func (b *Budget) insert(owner *cells, s *stored) bool {
+func (b *Budget) insert(owner *cells, s *keptBytes) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// retire sets the flag before it looks for bytes to drop, so either the flag is seen
@@ -160,7 +160,7 @@ func (b *Budget) insert(owner *cells, s *stored) bool {
 // MakeRoom makes room for an encoding of about size bytes, as if it were kept, and reports whether
 // there is enough. If not, the caller should write the encoding straight to its response.
 func (b *Budget) MakeRoom(size int64) bool {
-	cost := size + storedOverhead
+	cost := size + keptOverhead
 	if b.excess(cost) == 0 {
 		return true
 	}
@@ -243,18 +243,18 @@ func (b *Budget) exhausted(added int64) bool {
 	return all > 0 && b.logBytes.Load()+added > all
 }
 
-func (b *Budget) appendLocked(s *stored) {
+func (b *Budget) appendLocked(s *keptBytes) {
 	s.older, s.newer = b.sentinel.older, &b.sentinel
 	s.older.newer, s.newer.older = s, s
 }
 
-func (b *Budget) unlinkLocked(s *stored) {
+func (b *Budget) unlinkLocked(s *keptBytes) {
 	s.older.newer, s.newer.older = s.newer, s.older
 	s.older, s.newer = nil, nil
 }
 
 // evictLocked drops s to make room, and counts the eviction.
-func (b *Budget) evictLocked(s *stored) {
+func (b *Budget) evictLocked(s *keptBytes) {
 	if s.frame {
 		s.schema.pressure.frames.Add(1)
 	} else {
@@ -263,7 +263,7 @@ func (b *Budget) evictLocked(s *stored) {
 	b.dropLocked(s)
 }
 
-func (b *Budget) dropLocked(s *stored) {
+func (b *Budget) dropLocked(s *keptBytes) {
 	b.unlinkLocked(s)
 	s.counted().Add(-int64(len(s.bytes)))
 	total := b.count(&b.total, -s.cost())
@@ -275,7 +275,7 @@ func (b *Budget) dropLocked(s *stored) {
 	s.cell.kept.Store(nil)
 }
 
-func (s *stored) cost() int64 { return int64(s.allocated) + storedOverhead }
+func (s *keptBytes) cost() int64 { return int64(s.allocated) + keptOverhead }
 
 // largestLog returns the Log with the most bytes among those that can drop events. The size of own includes the events
 // that are about to be added: adding is their number, cost their bytes.

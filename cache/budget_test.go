@@ -30,7 +30,7 @@ func budgetObjects(schema *ResourceSchema, n int) []*Object {
 func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
-		budget := NewBudget(room * (1024 + storedOverhead))
+		budget := NewBudget(room * (1024 + keptOverhead))
 		objects := budgetObjects(NewResourceSchema("things", budget), n)
 		scan(t, objects, 1)
 		made := 0
@@ -46,7 +46,7 @@ func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 // TestIdleEncodingsAreDropped checks that encodings that are no longer read make room for encodings that are.
 func TestIdleEncodingsAreDropped(t *testing.T) {
 	const n = 100
-	budget := NewBudget(n * (1024 + storedOverhead))
+	budget := NewBudget(n * (1024 + keptOverhead))
 	objects := budgetObjects(NewResourceSchema("things", budget), n)
 	scan(t, objects, 1)
 	for range 2 * idleRounds {
@@ -59,7 +59,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 
 // TestFramesAreKeptThoughAllEncodingsAreInUse checks that a frame is kept even if all encodings are in use.
 func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
-	budget := NewBudget(10 * (1024 + storedOverhead))
+	budget := NewBudget(10 * (1024 + keptOverhead))
 	schema := NewResourceSchema("things", budget)
 	objects := budgetObjects(schema, 20)
 	scan(t, objects, 1)
@@ -166,7 +166,7 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 // TestExpensiveEncodingsReplaceCheapOnes checks that encodings that are expensive to make replace cheap ones, and
 // stay.
 func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
-	budget := NewBudget(10 * (1024 + storedOverhead))
+	budget := NewBudget(10 * (1024 + keptOverhead))
 	objects := budgetObjects(NewResourceSchema("things", budget), 20)
 	scan(t, objects, 1)
 	made := 0
@@ -185,7 +185,7 @@ func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
 
 // TestBudgetMakesRoom checks that an encoding is kept if and only if MakeRoom returned true.
 func TestBudgetMakesRoom(t *testing.T) {
-	budget := NewBudget(10 * (1024 + storedOverhead))
+	budget := NewBudget(10 * (1024 + keptOverhead))
 	objects := budgetObjects(NewResourceSchema("things", budget), 40)
 	fitted := 0
 	for range 3 {

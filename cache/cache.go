@@ -241,7 +241,7 @@ func (c *Cache) notify() {
 	}
 }
 
-// publish shows the state to readers, and then its events: see the package's third guarantee.
+// publish shows the state to readers, and then its events, so that a Snapshot is never behind the Log.
 func (c *Cache) publish(next *state) {
 	if invariants.Enabled {
 		next.spotCheck()

@@ -7,8 +7,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// storedOverhead is the memory of a kept encoding besides its bytes.
-const storedOverhead = 144
+// keptOverhead is the memory of a kept encoding besides its bytes.
+const keptOverhead = 144
 
 // cells are the encodings of an Object or the frames of an Event, by number. They are a linked list with one cell for
 // each number ever requested. New cells are added at the head, so reading takes no lock. The bytes come and go inside
@@ -28,7 +28,7 @@ const retired = 1
 type cell struct {
 	number uint32
 	next   *cell // immutable
-	kept   atomic.Pointer[stored]
+	kept   atomic.Pointer[keptBytes]
 
 	mu sync.Mutex // held while the bytes are made; guards nothing else
 }
@@ -42,8 +42,8 @@ type account struct {
 	urgent bool
 }
 
-// stored is one kept encoding or frame and its position in the Budget's order.
-type stored struct {
+// keptBytes is one kept encoding or frame and its position in the Budget's order.
+type keptBytes struct {
 	seal  invariants.Seal // of bytes
 	bytes []byte
 	cell  *cell
@@ -51,11 +51,11 @@ type stored struct {
 	round     atomic.Uint32 // of the budget, when the bytes were last used
 	allocated uint32        // the size of the allocation
 
-	older, newer *stored // guarded by Budget.mu
+	older, newer *keptBytes // guarded by Budget.mu
 }
 
 // counted returns the sum in which the bytes are counted.
-func (s *stored) counted() *atomic.Int64 {
+func (s *keptBytes) counted() *atomic.Int64 {
 	if s.frame {
 		return &s.schema.frames
 	}
@@ -63,7 +63,7 @@ func (s *stored) counted() *atomic.Int64 {
 }
 
 // shared returns the bytes to a reader. Builds tagged invariants check that no reader wrote to them.
-func (s *stored) shared() []byte {
+func (s *keptBytes) shared() []byte {
 	s.seal.Check(s.bytes, "cache: an encoding or frame")
 	return s.bytes
 }
@@ -113,8 +113,8 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 	if err != nil {
 		return nil, err
 	}
-	b, room := trim(b)
-	a.schema.budget.add(cs, &stored{seal: invariants.SealOf(b), bytes: b, cell: c, account: a, allocated: room})
+	b, allocated := trim(b)
+	a.schema.budget.add(cs, &keptBytes{seal: invariants.SealOf(b), bytes: b, cell: c, account: a, allocated: allocated})
 	return b, nil
 }
 

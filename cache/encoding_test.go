@@ -85,7 +85,7 @@ func TestEncodersMayAskForOtherEncodings(t *testing.T) {
 // keptCost returns the memory of a kept encoding: at least its bytes, and not much more.
 func (o *Object) keptCost(id EncodingID) int64 {
 	s := o.cells.cell(uint32(id)).kept.Load()
-	room := s.cost() - storedOverhead
+	room := s.cost() - keptOverhead
 	if n := int64(len(s.bytes)); room < n || room > n+n/8+64 {
 		panic(fmt.Sprintf("%d bytes count %d", n, room))
 	}
@@ -135,7 +135,7 @@ func (m *budgetModel) encode(t *rapid.T) {
 		t.Fatalf("made %t although kept %t", made, known)
 	}
 	_, kept := m.kept(at, id)
-	if cost := int64(len(want)) + storedOverhead + 64; !kept && !m.retired[at] && before+m.history+cost <= m.limit {
+	if cost := int64(len(want)) + keptOverhead + 64; !kept && !m.retired[at] && before+m.history+cost <= m.limit {
 		t.Fatalf("%d was not kept although %d and %d of %d are used", cost, before, m.history, m.limit)
 	}
 	if m.retired[at] && kept {

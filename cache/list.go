@@ -164,14 +164,14 @@ type pinnedIndex struct {
 // smallest returns the index with the fewest objects in range. It counts in all indexes up to a bound, which grows
 // until one index stays below it. So the cost depends on the smallest index.
 func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
-	for few := 16; ; few *= 4 {
-		best, least := 0, few
+	for bound := 16; ; bound *= 4 {
+		best, least := 0, bound
 		for i, p := range pinned {
 			if n := p.count(start, prefix, least); n < least {
 				best, least = i, n
 			}
 		}
-		if least < few {
+		if least < bound {
 			return pinned[best]
 		}
 	}

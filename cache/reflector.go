@@ -107,8 +107,7 @@ func (r *Reflector) Reload() { r.config.Sub.Reload() }
 func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.follow(ctx2, group) })
-	err := r.maintain(ctx2) // on this goroutine, because a server has many caches (T5)
-	group.Go(func() error { return err })
+	r.maintain(ctx2) // on this goroutine, because a server has many caches (T5)
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -116,14 +115,14 @@ func (r *Reflector) Run(ctx context.Context) error {
 }
 
 // maintain drops old events from the log of an idle cache, reviews and builds learnt indexes, and retries corrupt
-// objects. It uses one goroutine and one timer, because a server has many caches (T4, T5).
-func (r *Reflector) maintain(ctx context.Context) error {
+// objects, until ctx ends. It uses one goroutine and one timer, because a server has many caches (T4, T5).
+func (r *Reflector) maintain(ctx context.Context) {
 	tick := time.NewTicker(maintainEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		case <-r.cache.learner.wanted:
 			r.cache.learn()
 		case now := <-tick.C:
@@ -170,8 +169,8 @@ func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) er
 func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 	replacements := r.config.Store.Replacements()
 	oldest, exactTo := r.config.Since, int64(0)
-	if now, known := r.cache.present(); replacements == r.replacements {
-		oldest, exactTo = max(oldest, now.revision), known // Fresh may be lower after the load
+	if now, exact := r.cache.present(); replacements == r.replacements {
+		oldest, exactTo = max(oldest, now.revision), exact // Fresh may be lower after the load
 	}
 	for {
 		past, present, err := r.config.Sub.Begin(ctx, oldest)

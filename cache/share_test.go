@@ -96,7 +96,7 @@ func (m *shareModel) encode(t *rapid.T) {
 	kept := m.kept()[keptEncoding{at, id}]
 	if made && !kept && !m.retired[at] {
 		m.want[at%4].Refused++
-		if cost := int64(len(want)) + storedOverhead + 64; cost <= room {
+		if cost := int64(len(want)) + keptOverhead + 64; cost <= room {
 			t.Fatalf("%d bytes were not kept with room for %d", cost, room)
 		}
 	}
@@ -158,7 +158,7 @@ func TestSharesKeepTheirRoom(t *testing.T) {
 // TestScansCostAShareNothing checks that repeated reads of more than fits do not take memory from a share. Others can
 // use memory that the share does not use, until the share needs it.
 func TestScansCostAShareNothing(t *testing.T) {
-	const cost = 1024 + storedOverhead
+	const cost = 1024 + keptOverhead
 	parent := NewBudget(100 * cost)
 	pods := budgetObjects(NewResourceSchema("pods", parent.NewShare(40*cost)), 60)
 	others := budgetObjects(NewResourceSchema("others", parent), 300)

@@ -125,7 +125,7 @@ func (g *group) detach(w *Watcher) bool {
 	return last == 0
 }
 
-// each calls visit for each watcher.
+// each calls visit for each watcher, with mu held.
 func (g *group) each(visit func(*Watcher)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

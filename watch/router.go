@@ -71,9 +71,9 @@ func routeKeyOf(f *filter) routeKey {
 
 // add adds g under its routeKey, or to a shardTable.
 func (r *router) add(g *group) {
-	at := routeKeyOf(&g.filter)
+	key := routeKeyOf(&g.filter)
 	// Use a shardTable if only the shard narrows the filter.
-	if g.byShard = at == (routeKey{}) && g.shard != nil && isNarrow(&g.filter); g.byShard {
+	if g.byShard = key == (routeKey{}) && g.shard != nil && isNarrow(&g.filter); g.byShard {
 		t := r.shards[g.shard.Key()]
 		if t == nil {
 			t = new(shardTable)
@@ -83,9 +83,9 @@ func (r *router) add(g *group) {
 		t.edit(g, func(at []*group) []*group { return append(at, g) })
 		return
 	}
-	r.groups[at] = append(r.groups[at], g)
-	if at.trigger != (trigger{}) {
-		r.triggers[at.trigger]++
+	r.groups[key] = append(r.groups[key], g)
+	if key.trigger != (trigger{}) {
+		r.triggers[key.trigger]++
 	}
 }
 
@@ -100,15 +100,15 @@ func (r *router) remove(g *group) {
 		}
 		return
 	}
-	at := routeKeyOf(&g.filter)
-	if r.groups[at] = without(r.groups[at]); len(r.groups[at]) == 0 {
-		delete(r.groups, at)
+	key := routeKeyOf(&g.filter)
+	if r.groups[key] = without(r.groups[key]); len(r.groups[key]) == 0 {
+		delete(r.groups, key)
 	}
-	if at.trigger == (trigger{}) {
+	if key.trigger == (trigger{}) {
 		return
 	}
-	if r.triggers[at.trigger]--; r.triggers[at.trigger] == 0 {
-		delete(r.triggers, at.trigger)
+	if r.triggers[key.trigger]--; r.triggers[key.trigger] == 0 {
+		delete(r.triggers, key.trigger)
 	}
 }
 
@@ -147,8 +147,8 @@ func (r *router) visitCandidates(e *cache.Event, visit func(*group)) (skipped ui
 }
 
 // visitKey calls visit for each group under a routeKey.
-func (r *router) visitKey(at routeKey, visit func(*group)) {
-	for _, g := range r.groups[at] {
+func (r *router) visitKey(key routeKey, visit func(*group)) {
+	for _, g := range r.groups[key] {
 		visit(g)
 	}
 }

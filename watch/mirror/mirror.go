@@ -121,8 +121,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 		group.Go(func() error { return m.tail.Run(inner) })
 	}
 	group.Go(func() error { return m.reflect(inner) })
-	err := m.Hub.Run(inner) // on this goroutine, because a server has many mirrors (T5)
-	group.Go(func() error { return err })
+	_ = m.Hub.Run(inner) // on this goroutine, because a server has many mirrors (T5); its error is inner's
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
