@@ -50,7 +50,7 @@ func newCrowd(b *testing.B, options []watch.Options) *crowd {
 	return c
 }
 
-// write applies one update of an object that is not in the test's history.
+// write applies an update that is not recorded in the fixture's history.
 func (c *crowd) write(key, node string) {
 	c.last++
 	o := cache.NewObject(cache.ObjectConfig{
@@ -157,7 +157,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// idleBytes returns the memory of one of 10,000 caught-up watchers of the options.
+// idleBytes returns the bytes of heap per watcher that has read everything, of 10,000 watchers with the options.
 func idleBytes(t testing.TB, options func(i int) watch.Options) float64 {
 	const n = 10_000
 	f := newFixture(t, config{events: 100})
@@ -214,23 +214,23 @@ func BenchmarkIdle(b *testing.B) {
 
 func TestIdleWatchesAreSmall(t *testing.T) {
 	if size := idleBytes(t, oneGroup); size > 512 {
-		t.Errorf("%.0f B for an idle watch in a group of many", size)
+		t.Errorf("an idle watch in a group of many takes %.0f bytes, want at most 512", size)
 	}
 	if size := idleBytes(t, ownGroup); size > 1024 {
-		t.Errorf("%.0f B for an idle watch in a group of its own", size)
+		t.Errorf("an idle watch in a group of its own takes %.0f bytes, want at most 1024", size)
 	}
 }
 
-// rested are watchers without goroutines. Those that were woken are in due.
-type rested struct {
+// parked are watchers without goroutines. Those that were woken are in due.
+type parked struct {
 	*fixture
 	watchers []*watch.Watcher
 	due      []int
 	room     []watch.Delivery
 }
 
-func newRested(t testing.TB, options []watch.Options) *rested {
-	r := &rested{fixture: newFixture(t, config{events: 100_000}), room: make([]watch.Delivery, 0, 16)}
+func newParked(t testing.TB, options []watch.Options) *parked {
+	r := &parked{fixture: newFixture(t, config{events: 100_000}), room: make([]watch.Delivery, 0, 16)}
 	r.reset()
 	r.watchers = make([]*watch.Watcher, len(options))
 	r.due = make([]int, 0, len(options))
@@ -245,7 +245,7 @@ func newRested(t testing.TB, options []watch.Options) *rested {
 }
 
 // serve reads the woken watchers, and returns the number of deliveries.
-func (r *rested) serve(t testing.TB) (n int) {
+func (r *parked) serve(t testing.TB) (n int) {
 	for _, i := range r.due {
 		for {
 			ds, err := r.watchers[i].Poll(r.room)
@@ -265,7 +265,7 @@ func (r *rested) serve(t testing.TB) (n int) {
 // BenchmarkWake delivers each event to 200 watchers without goroutines.
 func BenchmarkWake(b *testing.B) {
 	const watchers = 200
-	r := newRested(b, make([]watch.Options, watchers))
+	r := newParked(b, make([]watch.Options, watchers))
 	c := &crowd{fixture: r.fixture}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -278,29 +278,29 @@ func BenchmarkWake(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/watchers, "ns/delivery")
 }
 
-// TestDeliveriesAllocateNothing compares the allocations of an event with few watchers and with many.
-func TestDeliveriesAllocateNothing(t *testing.T) {
+// TestDeliveriesDoNotAllocate compares the allocations of an event with few watchers and with many.
+func TestDeliveriesDoNotAllocate(t *testing.T) {
 	if invariants.Enabled {
 		t.Skip("assertions allocate")
 	}
 	cost := func(watchers int) float64 {
-		r := newRested(t, make([]watch.Options, watchers))
+		r := newParked(t, make([]watch.Options, watchers))
 		c := &crowd{fixture: r.fixture}
 		return testing.AllocsPerRun(100, func() {
 			c.write("default/p", "n")
 			r.publishAll()
 			if n := r.serve(t); n != watchers {
-				t.Fatalf("%d deliveries", n)
+				t.Fatalf("got %d deliveries, want %d", n, watchers)
 			}
 		})
 	}
 	if few, many := cost(1), cost(201); many > few+10 {
-		t.Errorf("an event costs %.0f allocations with one watcher, %.0f with 201", few, many)
+		t.Errorf("an event costs %.0f allocations with one watcher and %.0f with 201, want at most 10 more", few, many)
 	}
 }
 
-// TestInitialObjectsAllocateNothing reads many initial objects.
-func TestInitialObjectsAllocateNothing(t *testing.T) {
+// TestInitialObjectsDoNotAllocate reads many initial objects.
+func TestInitialObjectsDoNotAllocate(t *testing.T) {
 	f := newFixture(t, config{events: 100})
 	f.reset()
 	const objects = 2000
@@ -327,10 +327,10 @@ func TestInitialObjectsAllocateNothing(t *testing.T) {
 			n += len(ds)
 		}
 		if n != objects {
-			t.Fatalf("%d objects", n)
+			t.Fatalf("got %d objects, want %d", n, objects)
 		}
 	})
 	if allocations > objects/10 {
-		t.Errorf("%d objects cost %.0f allocations", objects, allocations)
+		t.Errorf("%d objects cost %.0f allocations, want at most %d", objects, allocations, objects/10)
 	}
 }

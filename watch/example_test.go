@@ -47,14 +47,14 @@ func Example() {
 	c.Apply(cache.Batch{Revision: 12, Changes: []cache.Change{{Key: "default/c", Object: pod("default/c", "web", 12)}}})
 	c.Apply(cache.Batch{Revision: 13, Changes: []cache.Change{{Key: "default/a", Object: pod("default/a", "db", 13)}}})
 
-	for told := 0; told < 4; {
+	for received := 0; received < 4; {
 		deliveries, err := watcher.Next(ctx, nil)
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
 		for _, d := range deliveries {
-			told++
+			received++
 			if d.Object == nil {
 				fmt.Println(d.Type, "at", d.Revision)
 				continue

@@ -46,7 +46,7 @@ type config struct {
 func newFixture(t interface{ Fatal(...any) }, c config) *fixture {
 	f := &fixture{}
 	schema := cache.NewResourceSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
-	schema.IdentifyBy(func(head []byte) []byte { return head }) // another one with each write
+	schema.IdentifyBy(func(head []byte) []byte { return head }) // each write changes the identity
 	var err error
 	f.cache, err = cache.New(cache.Config{
 		Schema:   schema,
@@ -64,7 +64,7 @@ func newFixture(t interface{ Fatal(...any) }, c config) *fixture {
 	return f
 }
 
-// reset begins a new epoch with the present objects.
+// reset begins a new epoch with the current objects.
 func (f *fixture) reset() {
 	f.last++
 	states, changes := f.objects, []watchtest.Change(nil)
@@ -104,21 +104,21 @@ func (f *fixture) apply(changes ...change) {
 	var truth []watchtest.Change
 	for _, c := range changes {
 		next := cache.Change{Key: c.key}
-		told := watchtest.Change{Key: c.key}
+		expected := watchtest.Change{Key: c.key}
 		if c.gone {
 			delete(f.objects, c.key)
 		} else {
-			told.State = &watchtest.State{
+			expected.State = &watchtest.State{
 				Key: c.key, Revision: f.last, Digest: digest(c.key, f.last),
 				Labels: attributes(c.labels), Fields: attributes(c.fields),
 			}
-			f.objects[c.key] = told.State
-			next.Object = f.object(told.State)
+			f.objects[c.key] = expected.State
+			next.Object = f.object(expected.State)
 		}
 		if c.bad {
 			next.Object = cache.NewObject(cache.ObjectConfig{Key: c.key, Revision: f.last, Err: errBad}, f.cache.Schema())
 		}
-		truth = append(truth, told)
+		truth = append(truth, expected)
 		batch.Changes = append(batch.Changes, next)
 	}
 	f.history.Add(f.last, truth...)
@@ -135,7 +135,7 @@ func attributes(text string) map[string]string {
 	return set
 }
 
-// filter is the text of a filter.
+// filter is a filter in text form.
 type filter struct{ namespace, name, label, field, shard string }
 
 func (f filter) options() watch.Options {
@@ -220,7 +220,7 @@ func reports(ds []watch.Delivery) (rs []watchtest.Report) {
 	return rs
 }
 
-// publishAll makes the hub publish everything.
+// publishAll makes the Hub publish all events.
 func (f *fixture) publishAll() {
 	for f.hub.Step() {
 	}

@@ -41,7 +41,7 @@ func running(t *testing.T, c config) (f *fixture, stop func()) {
 	return f, stop
 }
 
-// drain reads everything that is available, so that the watcher waits.
+// drain reads all available deliveries, so that the watcher waits.
 func drain(t *testing.T, w *watch.Watcher) {
 	t.Helper()
 	for {
@@ -59,7 +59,7 @@ func drain(t *testing.T, w *watch.Watcher) {
 	}
 }
 
-func TestNextWaits(t *testing.T) {
+func TestNextWaitsForAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, stop := running(t, config{events: 100})
 		defer stop()
@@ -75,13 +75,14 @@ func TestNextWaits(t *testing.T) {
 		synctest.Wait()
 		w.apply(change{key: "a/p"}, change{key: "a/q"})
 		if rs := <-got; len(rs) != 2 || rs[1].Key != "a/q" {
-			t.Errorf("got %v", rs)
+			t.Errorf("got %v, want the creations of a/p and a/q", rs)
 		}
 	})
 }
 
-// TestReadyAfterPart polls with too little room for all available events. Ready must not wait for another event.
-func TestReadyAfterPart(t *testing.T) {
+// TestReadyWhileEventsAreLeft polls with too little room for all available events. Ready must not wait for another
+// event.
+func TestReadyWhileEventsAreLeft(t *testing.T) {
 	f := newFixture(t, config{events: 100})
 	f.reset()
 	watcher := f.must(t, watch.Options{After: f.last})
@@ -110,11 +111,11 @@ func TestNextEndsWithItsContext(t *testing.T) {
 			cancel()
 		}()
 		if ds, err := watcher.Next(ctx, nil); len(ds) != 0 || err != context.Canceled {
-			t.Errorf("cancelled: %v, %v", ds, err)
+			t.Errorf("cancelled: got %v and error %v, want %v", ds, err, context.Canceled)
 		}
 		w.apply(change{key: "a/p"})
 		if ds, err := watcher.Next(t.Context(), nil); len(ds) != 1 || err != nil {
-			t.Errorf("afterwards: %v, %v", ds, err)
+			t.Errorf("afterwards: got %v and error %v, want 1 delivery", ds, err)
 		}
 	})
 }
@@ -130,13 +131,13 @@ func TestCloseEndsNext(t *testing.T) {
 		}()
 		for range 2 {
 			if _, err := watcher.Next(t.Context(), nil); err != io.EOF {
-				t.Errorf("closed: %v", err)
+				t.Errorf("closed: got error %v, want io.EOF", err)
 			}
 		}
 	})
 }
 
-func TestEndOfRun(t *testing.T) {
+func TestEndOfRunClosesWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, stop := running(t, config{events: 100})
 		ended := make(chan error)
@@ -153,11 +154,11 @@ func TestEndOfRun(t *testing.T) {
 		stop()
 		for range filters {
 			if err := <-ended; err != io.EOF {
-				t.Errorf("watcher ended with %v", err)
+				t.Errorf("watcher ended with %v, want io.EOF", err)
 			}
 		}
 		if _, err := w.hub.Watch(watch.Options{After: w.last}); err != watch.ErrClosed {
-			t.Errorf("Watch afterwards: %v", err)
+			t.Errorf("Watch afterwards: got error %v, want ErrClosed", err)
 		}
 		if s := w.hub.Stats(); s.Watchers != 0 || s.Groups != 0 {
 			t.Errorf("leaked: %+v", s)
@@ -173,7 +174,7 @@ func TestEndOfEpochWakesAllWatchers(t *testing.T) {
 		drain(t, watcher)
 		w.reset()
 		if _, err := watcher.Next(t.Context(), nil); err != io.EOF {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want io.EOF", err)
 		}
 	})
 }
@@ -235,17 +236,17 @@ func TestNoWakeIsLost(t *testing.T) {
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
-	told := make(chan int64, watchers)
+	received := make(chan int64, watchers)
 	for i := range watchers {
 		next := w.sleeper(t, i%2 == 0)
 		go func() {
 			for range rounds {
 				ds, err := next(ctx)
 				if err != nil || len(ds) != 1 {
-					told <- -1
+					received <- -1
 					return
 				}
-				told <- ds[0].Revision
+				received <- ds[0].Revision
 				for range rand.IntN(20_000) { // some microseconds
 				}
 			}
@@ -254,7 +255,7 @@ func TestNoWakeIsLost(t *testing.T) {
 	for range rounds {
 		w.apply(change{key: "a/p"})
 		for range watchers {
-			if revision := <-told; revision != w.last {
+			if revision := <-received; revision != w.last {
 				t.Fatalf("received revision %d, want %d", revision, w.last)
 			}
 		}
@@ -289,8 +290,8 @@ func (f *fixture) sleeper(t *testing.T, ready bool) (next func(context.Context) 
 	}
 }
 
-// TestEventsOfAnOlderEpoch publishes events that were read before a watcher entered the next epoch.
-func TestEventsOfAnOlderEpoch(t *testing.T) {
+// TestEventsOfAnOlderEpochAreNotDelivered publishes events that were read before a watcher entered the next epoch.
+func TestEventsOfAnOlderEpochAreNotDelivered(t *testing.T) {
 	f := newFixture(t, config{events: 100})
 	f.reset()
 	old := f.must(t, watch.Options{After: f.last})
@@ -311,21 +312,21 @@ func TestEventsOfAnOlderEpoch(t *testing.T) {
 		t.Errorf("bookmark %v, want %d", reportOf(b), f.last)
 	}
 	if ds, err := old.Poll(nil); len(ds) != 0 || err != io.EOF {
-		t.Errorf("the watcher of the previous epoch: %v, %v", reports(ds), err)
+		t.Errorf("the watcher of the previous epoch: got %v and error %v, want io.EOF", reports(ds), err)
 	}
 }
 
 func TestStaleSnapshotsEndWatchers(t *testing.T) {
 	f := newFixture(t, config{events: 100})
 	if _, err := f.hub.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
-		t.Errorf("before the first load: %v", err)
+		t.Errorf("before the first load: got error %v, want ErrNotReady", err)
 	}
 	f.reset()
 	old := f.cache.Snapshot()
 	f.reset()
 	watcher := f.must(t, watch.Options{Initial: &old, Bookmarks: true})
 	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != io.EOF {
-		t.Errorf("with a snapshot of the previous epoch: %v, %v", ds, err)
+		t.Errorf("with a snapshot of the previous epoch: got %v and error %v, want io.EOF", ds, err)
 	}
 	if _, ok := watcher.Bookmark(); ok {
 		t.Error("got a bookmark of the previous epoch")
@@ -343,11 +344,11 @@ func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	f.apply(change{key: "a/p"})
 	f.publishAll()
 	if ds, err := all.Poll(nil); len(ds) != 1 || err != nil {
-		t.Errorf("everything: %v, %v", ds, err)
+		t.Errorf("everything: got %v and error %v, want 1 delivery", ds, err)
 	}
 	for _, none := range []*watch.Watcher{noLabel, noField} {
 		if ds, err := none.Poll(nil); len(ds) != 0 || err != nil {
-			t.Errorf("nothing: %v, %v", ds, err)
+			t.Errorf("nothing: got %v and error %v, want no delivery", ds, err)
 		}
 	}
 }
@@ -374,22 +375,26 @@ func TestReadEventsAreGarbage(t *testing.T) {
 		}
 	}
 	runtime.GC()
-	kept := 0
-	for _, o := range objects {
-		if o.Value() != nil {
-			kept++
-		}
-	}
-	// Only the Log's two events keep their objects, each received twice.
-	if kept > 8 {
-		t.Errorf("%d of %d objects delivered are still held", kept, len(objects))
+	// Only the Log's two events hold their objects, each received twice.
+	if n := reachable(objects); n > 8 {
+		t.Errorf("%d of %d delivered objects are still in memory, want at most 8", n, len(objects))
 	}
 	runtime.KeepAlive(one)
 	runtime.KeepAlive(two)
 	runtime.KeepAlive(other)
 }
 
-// TestStuckWatchersUseBoundedMemory checks that a watcher that never reads keeps few objects in memory.
+// reachable returns the number of objects that are still in memory.
+func reachable(objects []weak.Pointer[cache.Object]) (n int) {
+	for _, o := range objects {
+		if o.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// TestStuckWatchersUseBoundedMemory checks that a watcher that never reads holds few objects in memory.
 func TestStuckWatchersUseBoundedMemory(t *testing.T) {
 	f := newFixture(t, config{events: 2, backlog: 4})
 	f.reset()
@@ -406,31 +411,26 @@ func TestStuckWatchersUseBoundedMemory(t *testing.T) {
 		objects = append(objects, weak.Make(ds[0].Object))
 	}
 	runtime.GC()
-	kept := 0
-	for _, o := range objects {
-		if o.Value() != nil {
-			kept++
-		}
-	}
-	if limit := 4 + 2 + 1; kept > limit {
-		t.Errorf("%d objects are in memory, want at most 4 of the backlog, 2 of the Log and 1 replaced", kept)
+	if n, limit := reachable(objects), 4+2+1; n > limit {
+		t.Errorf("%d objects are in memory, want at most 4 of the backlog, 2 of the Log and 1 replaced", n)
 	}
 	ds, err := stuck.Poll(nil)
 	if err != nil || len(ds) != 4 {
-		t.Errorf("the stuck watcher reads %v, %v", reports(ds), err)
+		t.Errorf("the stuck watcher reads %v and error %v, want 4 deliveries", reports(ds), err)
 	}
 	if _, err := stuck.Poll(nil); !errors.As(err, new(cache.ErrTooOld)) {
-		t.Errorf("the stuck watcher ends with %v", err)
+		t.Errorf("the stuck watcher ends with %v, want ErrTooOld", err)
 	}
 	if s := f.hub.Stats(); s.Lapped != 1 {
-		t.Errorf("%d lapped", s.Lapped)
+		t.Errorf("%d watchers counted as lapped, want 1", s.Lapped)
 	}
 	runtime.KeepAlive(f)
 }
 
 func TestFramesAreBuiltOnce(t *testing.T) {
 	f := newFixture(t, config{events: 100})
-	f.apply2(t)
+	f.reset()
+	f.apply(change{key: "a/p", labels: "app=x"})
 	s := f.cache.Snapshot()
 	initial := f.must(t, watch.Options{Initial: &s, Bookmarks: true})
 	one, two := f.must(t, watch.Options{After: f.last}), f.must(t, watch.Options{After: f.last, Namespace: "a"})
@@ -481,15 +481,8 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 		}
 	}
 	if _, err := (watch.Delivery{}).Frame(0, func(watch.Delivery) ([]byte, error) { return nil, errBad }); err != errBad {
-		t.Errorf("the error of build: %v", err)
+		t.Errorf("got error %v, want that of build, %v", err, errBad)
 	}
-}
-
-// apply2 loads the fixture with one object, a/p with app=x, at revision 2.
-func (f *fixture) apply2(t *testing.T) {
-	t.Helper()
-	f.reset()
-	f.apply(change{key: "a/p", labels: "app=x"})
 }
 
 func filterAfter(label string, after int64) watch.Options {
@@ -543,9 +536,9 @@ func TestEventTypesHaveNames(t *testing.T) {
 	}
 }
 
-// TestEndsDeliverTheChain checks that a live watcher delivers events published before its Hub or epoch ended. The
-// last events of a resource that is no longer served cannot be read otherwise.
-func TestEndsDeliverTheChain(t *testing.T) {
+// TestLiveWatchersDeliverTheChainBeforeTheyEnd checks that a live watcher delivers events that were published before
+// its Hub or epoch ended. The last events of a resource that is no longer served cannot be read otherwise.
+func TestLiveWatchersDeliverTheChainBeforeTheyEnd(t *testing.T) {
 	for name, end := range map[string]func(w *fixture, stop func()){
 		"the hub":   func(_ *fixture, stop func()) { stop() },
 		"the epoch": func(w *fixture, _ func()) { w.reset() },
@@ -562,13 +555,13 @@ func TestEndsDeliverTheChain(t *testing.T) {
 				synctest.Wait()
 				end(w, stop)
 				if ds, err := watcher.Next(t.Context(), make([]watch.Delivery, 0, 1)); len(ds) != 1 || err != nil {
-					t.Errorf("first %v, %v", reports(ds), err)
+					t.Errorf("first read: got %v and error %v, want 1 delivery", reports(ds), err)
 				}
 				if ds, err := watcher.Next(t.Context(), nil); len(ds) != 1 || err != nil {
-					t.Errorf("then %v, %v", reports(ds), err)
+					t.Errorf("second read: got %v and error %v, want 1 delivery", reports(ds), err)
 				}
 				if ds, err := watcher.Next(t.Context(), nil); len(ds) != 0 || err != io.EOF {
-					t.Errorf("last %v, %v", reports(ds), err)
+					t.Errorf("last read: got %v and error %v, want io.EOF", reports(ds), err)
 				}
 			})
 		})

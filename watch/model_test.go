@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model runs random histories through a Hub that is stepped explicitly. So it can draw every interleaving of writer,
-// hub and watchers, and shrink every failure.
+// model runs random histories through a Hub that publishes only when the test says so. So rapid can try every
+// interleaving of writer, Hub and watchers, and shrink every failure.
 type model struct {
 	*fixture
 	keys     []string
@@ -31,11 +31,11 @@ type client struct {
 	*alarm
 }
 
-// alarm checks that a watcher wakes a client that found nothing.
+// alarm checks that a watcher wakes a client whose last Poll returned nothing.
 type alarm struct {
-	asked bool // Wake was called
-	quiet bool // the last Poll gave nothing
-	woken bool
+	set   bool // Options.Wake is set
+	quiet bool // the last Poll returned nothing
+	woken bool // Wake was called since
 }
 
 var (
@@ -92,7 +92,7 @@ func (m *model) drawChanges(t *rapid.T) []change {
 	return changes
 }
 
-// open adds a watcher. A resumed one continues after another.
+// open adds a watcher. With resumed it continues where another has ended.
 func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 	o := f.options()
 	request := watchtest.Request{Selects: f.predicate(), After: after, Resumed: resumed}
@@ -103,8 +103,8 @@ func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 	} else {
 		o.After = after
 	}
-	a := &alarm{asked: rapid.Bool().Draw(t, "wake")}
-	if a.asked {
+	a := &alarm{set: rapid.Bool().Draw(t, "wake")}
+	if a.set {
 		o.Wake = func() { a.woken = true }
 	}
 	w, err := m.hub.Watch(o)
@@ -127,9 +127,9 @@ func (m *model) draw(t *rapid.T) *client {
 	return rapid.SampledFrom(m.watchers).Draw(t, "watcher")
 }
 
-// poll reads once and reports whether there was anything.
+// poll reads once and reports whether there were deliveries.
 func (m *model) poll(t *rapid.T, c *client, room int) bool {
-	asleep := c.asked && c.quiet && !c.woken
+	asleep := c.set && c.quiet && !c.woken
 	c.woken = false
 	ds, err := c.Poll(make([]watch.Delivery, 0, room))
 	if asleep && (len(ds) > 0 || err != nil) {
@@ -159,7 +159,7 @@ func (m *model) end(t *rapid.T, c *client, err error) {
 	case !errors.As(err, &tooOld):
 		t.Fatalf("%+v: %v", c.filter, err)
 	case tooOld.Requested >= tooOld.Oldest:
-		t.Fatalf("%+v: not too old: %v", c.filter, err)
+		t.Fatalf("%+v: ended although its revision is not too old: %v", c.filter, err)
 	}
 	if c.epoch == m.cache.Snapshot().Epoch() {
 		m.verify(t, c, 0)
@@ -193,6 +193,7 @@ func (m *model) bookmark(t *rapid.T, c *client) {
 
 func (m *model) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
+		// Names with a digit make an action more frequent.
 		"apply":  func(t *rapid.T) { m.apply(m.drawChanges(t)...) },
 		"apply2": func(t *rapid.T) { m.apply(m.drawChanges(t)...) },
 		"burst": func(t *rapid.T) {
@@ -233,7 +234,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// finish delivers everything to every watcher, and checks all.
+// finish delivers all events to every watcher, and verifies the deliveries.
 func (m *model) finish(t *rapid.T) {
 	m.publishAll()
 	for _, c := range slices.Clone(m.watchers) {
@@ -247,18 +248,18 @@ func (m *model) finish(t *rapid.T) {
 		m.remove(c)
 	}
 	if s := m.hub.Stats(); s.Watchers != 0 || s.Groups != 0 {
-		t.Fatalf("left behind: %+v", s)
+		t.Fatalf("watchers or groups were leaked: %+v", s)
 	}
 }
 
 // TestHubMatchesItsModel runs many short histories; -rapid.checks and -rapid.steps make them more and longer.
 func TestHubMatchesItsModel(t *testing.T) {
 	for i := range 10 {
-		t.Run(strconv.Itoa(i), rapid.MakeCheck(live))
+		t.Run(strconv.Itoa(i), rapid.MakeCheck(runModel))
 	}
 }
 
-func live(t *rapid.T) {
+func runModel(t *rapid.T) {
 	m := &model{fixture: newFixture(t, config{
 		backlog: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "backlog"),
 		events:  rapid.SampledFrom([]int{4, 16, 1000}).Draw(t, "events"),

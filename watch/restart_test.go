@@ -19,14 +19,14 @@ import (
 
 const restartPrefix = "/registry/pods/"
 
-// process is the memory of one server, which a restart loses.
+// process is the cache and hub of one server. A restart loses them.
 type process struct {
 	cache *cache.Cache
 	hub   *watch.Hub
 	stop  func()
 }
 
-// boot starts a process over a store and waits until it is ready.
+// boot starts a process on a store and waits until it is ready.
 func boot(t *testing.T, store kv.Store) *process {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10_000})
@@ -132,7 +132,7 @@ func TestWatchesResumeAfterRestart(t *testing.T) {
 			p = boot(t, w.store)
 			w.write(t, 50)
 			for _, r := range readers {
-				r.resume(t, p, &w.history)
+				r.follow(t, p, &w.history, true)
 			}
 		})
 	}
@@ -147,13 +147,13 @@ func openEtcd(t *testing.T, dir string) (store *kv.Etcd, stop func()) {
 	return store, kvtest.RunUntilEnd(t, store.Run)
 }
 
-// reader is a client that received some events before its server ended.
+// reader is a client that received some events before its server stopped.
 type reader struct {
 	filter filter
-	after  int64 // resumes here
+	after  int64 // revision at which it resumes
 }
 
-// startReader watches from the last write on until it has received a few events.
+// startReader watches the last 40 writes.
 func startReader(t *testing.T, p *process, f filter, h *watchtest.History) *reader {
 	t.Helper()
 	r := &reader{filter: f, after: h.Last() - 40}
@@ -161,13 +161,7 @@ func startReader(t *testing.T, p *process, f filter, h *watchtest.History) *read
 	return r
 }
 
-// resume watches from the reader's revision on.
-func (r *reader) resume(t *testing.T, p *process, h *watchtest.History) {
-	t.Helper()
-	r.follow(t, p, h, true)
-}
-
-// follow reads until everything up to the last write was received, and checks it.
+// follow watches from the reader's revision up to the last write, and checks the deliveries.
 func (r *reader) follow(t *testing.T, p *process, h *watchtest.History, resumed bool) {
 	t.Helper()
 	options := r.filter.options()

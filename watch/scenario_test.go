@@ -12,14 +12,13 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestScenariosMatchTheirFiles runs the scenarios in testdata. Nothing happens without a command: the
-// hub works at the command hub, a watcher at poll. Record new results with -rewrite, and commit only
-// changes that you can explain.
+// TestScenariosMatchTheirFiles runs the scenarios in testdata. The Hub publishes only at the command hub, a watcher
+// delivers only at poll. Record new results with -rewrite, and commit only changes that you can explain.
 //
-//	new [backlog=N] [events=N]   a loaded cache at revision 1, a hub
-//	apply                        one revision; lines: KEY [labels=a=b,..] [fields=a=b,..] [gone] [bad]
-//	fresh revision=N             the store is known to have no more changes up to N
-//	reset                        a new epoch
+//	new [backlog=N] [events=N]   loads a cache at revision 1, and creates a hub
+//	apply                        applies one revision; lines: KEY [labels=a=b,..] [fields=a=b,..] [gone] [bad]
+//	fresh revision=N             the source reports that all changes up to N have been delivered
+//	reset                        begins a new epoch
 //	hub                          the hub publishes all events
 //	stop                         the hub ends
 //	watch NAME [namespace=] [name=] [label=()] [field=()] [initial | after=N] [silent]
@@ -91,7 +90,7 @@ func (s *scenario) now() string {
 	return "revision " + strconv.FormatInt(s.cache.Snapshot().Revision(), 10)
 }
 
-// line reads one change.
+// line parses one change.
 func (s *scenario) line(words []string) {
 	c := change{key: words[0]}
 	for _, word := range words[1:] {

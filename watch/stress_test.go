@@ -15,10 +15,10 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// TestWatchersSurviveStress has clients with every filter open, read at different rates, close and resume watches.
-// Meanwhile revisions are written as fast as possible, and the cache is sometimes loaded again. The events of each are
-// checked against the history of its epoch.
-func TestWatchersSurviveStress(t *testing.T) {
+// TestConcurrentWatchersKeepTheGuarantees has clients with every filter open, read at different rates, close and resume
+// watches. Meanwhile revisions are written as fast as possible, and the cache is sometimes reloaded. The deliveries of
+// each watch are checked against the history of its epoch.
+func TestConcurrentWatchersKeepTheGuarantees(t *testing.T) {
 	for _, c := range []config{
 		{backlog: 1000, events: 10000},
 		{backlog: 3, events: 10000},
@@ -41,8 +41,8 @@ type stress struct {
 	*fixture
 	t      *testing.T
 	epochs [stressEpochs + 1]*watchtest.History // by epoch, from 1
-	over   chan struct{}                        // closed when nothing more happens and the hub has published all
-	final  int64                                // the last revision, when over
+	over   chan struct{}                        // closed after the last write, when the hub has published all events
+	final  int64                                // the last revision; set before over is closed
 
 	mu      sync.Mutex
 	streams []stream
@@ -124,7 +124,7 @@ func (s *stress) change(rnd *rand.Rand) {
 	}
 }
 
-// client watches until it has received everything.
+// client watches until it has received all events.
 func (s *stress) client(f filter, rnd *rand.Rand) {
 	resume := int64(-1)
 	for {
@@ -150,7 +150,7 @@ func (s *stress) client(f filter, rnd *rand.Rand) {
 	}
 }
 
-// open begins a watch, with the initial objects if after is negative.
+// open begins a watch. If after is negative, it starts with the initial objects.
 func (s *stress) open(f filter, after int64) (stream, *watch.Watcher, error) {
 	o := f.options()
 	request := watchtest.Request{Selects: f.predicate(), After: after, Resumed: true}
@@ -171,7 +171,7 @@ func (s *stress) open(f filter, after int64) (stream, *watch.Watcher, error) {
 	return stream{filter: f, checker: watchtest.NewChecker(request), epoch: epoch}, w, nil
 }
 
-// follow reads until the client has enough, or everything.
+// follow reads a random number of batches, or until the client has all events.
 func (s *stress) follow(st *stream, w *watch.Watcher, rnd *rand.Rand) (done bool, err error) {
 	for patience := 5 + rnd.IntN(100); ; patience-- {
 		over := s.isOver()
@@ -181,7 +181,7 @@ func (s *stress) follow(st *stream, w *watch.Watcher, rnd *rand.Rand) (done bool
 		}
 		st.checker.Observe(reports(ds)...)
 		if rnd.IntN(10) == 0 {
-			runtime.Gosched() // a slow one
+			runtime.Gosched() // a slow client
 		}
 		if len(ds) > 0 {
 			continue
@@ -236,6 +236,6 @@ func (s *stress) check() {
 	}
 	s.t.Logf("%d watches: %v; %+v", len(s.streams), s.ended, s.hub.Stats())
 	if s.ended["closed"] < len(filters)*clientsPerKind {
-		s.t.Error("hardly anything was watched")
+		s.t.Errorf("%d watches were closed by their clients, want at least %d", s.ended["closed"], len(filters)*clientsPerKind)
 	}
 }

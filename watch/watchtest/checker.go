@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Type is the type of a report, by its name on the wire. InitialEnd is the bookmark
-// with the annotation that ends the initial objects.
+// Type is the type of an event, as in Kubernetes' watch protocol. InitialEnd is the bookmark that ends the initial
+// objects.
 type Type string
 
 // The types of reports.
@@ -20,12 +20,12 @@ const (
 	InitialEnd Type = "INITIAL-END"
 )
 
-// Report is one event as a watcher's client saw it.
+// Report is one event as a client received it.
 type Report struct {
 	Type Type
-	// Key is the object's, "" for bookmarks.
+	// Key is the key of the object, "" for bookmarks.
 	Key string
-	// Revision is the resource version that the client saw.
+	// Revision is the resourceVersion in the event.
 	Revision int64
 	// Digest identifies the content of the object; "" if it is unknown.
 	Digest string
@@ -41,8 +41,8 @@ type Request struct {
 	Selects func(*State) bool
 	// Initial says that the existing objects come first. After is not used then.
 	Initial bool
-	// At is the revision of the initial objects. If it is 0, it is that of the InitialEnd; without one the initial
-	// objects cannot be verified.
+	// At is the revision of the initial objects. If it is 0, the revision of the InitialEnd is used; without an
+	// InitialEnd the initial objects cannot be verified.
 	At    int64
 	After int64
 	// Resumed says that After comes from an earlier watch, so that a missing event breaks Resumable.

@@ -73,13 +73,13 @@ func TestCheckerNamesTheBrokenGuarantee(t *testing.T) {
 		{"a hole after resuming", watchtest.Request{After: 1, Resumed: true}, one(all[1]), 0, "W5"},
 		{"out of order", after1, one(all[1], all[0]), 0, "W1"},
 		{"twice", after1, [][]watchtest.Report{{all[0], all[0]}}, 0, "W2"},
-		{"what was before", watchtest.Request{After: 2}, one(all[0], all[1]), 0, "W2 W7"},
+		{"an event up to After", watchtest.Request{After: 2}, one(all[0], all[1]), 0, "W2 W7"},
 		{"a revision in two batches", watchtest.Request{After: 6}, one(seven...), 7, "W4"},
 		{"half a revision", watchtest.Request{After: 6}, one(seven[0]), 7, "W3"},
 		{"the new object with a deletion", after1, one(all[0], all[1], r(deleted, "a", 4, "v4")), 0, "W7"},
 		{"a deletion with the object's revision", after1, one(all[0], all[1], r(deleted, "a", 2, "v2")), 0, "W1 W7"},
 		{"the wrong type", after1, one(r(modified, "a", 2, "v2")), 0, "W7"},
-		{"what is not selected", watchtest.Request{}, one(r(added, "a", 1, "v1")), 0, "W7"},
+		{"an object that is not selected", watchtest.Request{}, one(r(added, "a", 1, "v1")), 0, "W7"},
 		{"no digest", after1, one(r(added, "a", 2, "")), 0, ""},
 		{"a bookmark", after1, one(all[0], r(bookmark, "", 2, "")), 0, ""},
 		{"a bookmark beyond", watchtest.Request{After: 7}, one(r(bookmark, "", 99, "")), 99, ""},
@@ -96,7 +96,7 @@ func TestCheckerNamesTheBrokenGuarantee(t *testing.T) {
 		{"initial object of another revision", watchtest.Request{Initial: true}, one(r(added, "a", 4, ""), r(added, "b", 3, "v3"), r(initialEnd, "", 5, "")), 0, "W7"},
 		{"two ends", watchtest.Request{Initial: true}, one(r(initialEnd, "", 1, ""), r(initialEnd, "", 1, "")), 0, "W6"},
 		{"an end before its objects", watchtest.Request{Initial: true}, one(r(added, "a", 2, "v2"), r(initialEnd, "", 1, "")), 0, "W6 W7"},
-		{"an initial object told again", watchtest.Request{Initial: true, At: 3}, one(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(modified, "b", 3, "v3")), 3, "W2 W7"},
+		{"an event up to the revision of the initial objects", watchtest.Request{Initial: true, At: 3}, one(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(modified, "b", 3, "v3")), 3, "W2 W7"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,9 +1,8 @@
 // Package watchtest compares the deliveries of watchers with the history of a store.
 //
-// A [History] is every change of the store, in revision order. A [Checker] records the deliveries of
-// one watcher as its client saw them. It names each guarantee of package watch that was broken (W1
-// Ordered to W7 Filtered). Neither knows how a watch is served: the reports may come from a Watcher
-// in this process, or from any server that speaks Kubernetes' watch protocol.
+// A [History] is all changes of the store, in revision order. A [Checker] records the events that one client
+// received. It names each guarantee of package watch that was broken (W1 Ordered to W7 Filtered). The events may
+// come from a Watcher in this process, or from any server that speaks Kubernetes' watch protocol.
 //
 //	c := watchtest.NewChecker(watchtest.Request{After: 17, Selects: selects})
 //	for ... {
