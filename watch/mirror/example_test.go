@@ -74,12 +74,12 @@ func Example() {
 	defer watcher.Close()
 	put("c", `{"color":"blue"}`)
 	put("d", `{"color":"red"}`)
-	told, err := watcher.Next(ctx, nil)
+	deliveries, err := watcher.Next(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, d := range told {
+	for _, d := range deliveries {
 		fmt.Printf("%s %s: %s\n", d.Type, d.Object.Key(), d.Object.Body())
 	}
 	// Output:

@@ -38,8 +38,8 @@ func put(t *testing.T, store kv.Store, key, value string) int64 {
 	return kvtest.Put(t, store, prefix+key, value)
 }
 
-// shown returns keys and bodies.
-func shown(s cache.Snapshot) string {
+// contents returns the keys and bodies of a snapshot.
+func contents(s cache.Snapshot) string {
 	var list []string
 	for o := range s.All() {
 		list = append(list, o.Key()+"="+string(o.Body()))
@@ -68,40 +68,40 @@ func TestReadsSeeEarlierWrites(t *testing.T) {
 		store := kvtest.NewMemory()
 		put(t, store, "a", "1")
 		m := start(t, mirror.Config{Store: store, Prefix: prefix})
-		if snapshot, err := m.ConsistentSnapshot(t.Context()); err != nil || shown(snapshot) != "a=1" {
-			t.Fatalf("%q, %v", shown(snapshot), err)
+		if snapshot, err := m.ConsistentSnapshot(t.Context()); err != nil || contents(snapshot) != "a=1" {
+			t.Fatalf("the snapshot has %q, error %v", contents(snapshot), err)
 		}
 		store.Hold()
 		written := put(t, store, "a", "2")
 		if o, err := m.Get(soon(t), "a"); err == nil {
-			t.Errorf("read %q before the event came", o.Body())
+			t.Errorf("Get returned %q before the event was delivered", o.Body())
 		}
 		read := make(chan string)
 		go func() {
 			page, revision, err := m.List(context.Background(), cache.Query{})
 			if err != nil || len(page.Objects) != 1 || revision < written {
-				t.Errorf("%+v at %d, %v; want one of %d", page, revision, err, written)
+				t.Errorf("List returned %+v at %d and error %v, want one object at %d", page, revision, err, written)
 			}
 			read <- string(page.Objects[0].Body())
 		}()
 		<-time.After(time.Minute)
-		if got := shown(m.Snapshot()); got != "a=1" || m.HasRevision(written) {
+		if got := contents(m.Snapshot()); got != "a=1" || m.HasRevision(written) {
 			t.Errorf("Snapshot has %q, HasRevision returns %v", got, m.HasRevision(written))
 		}
 		store.Release()
 		if got := <-read; got != "2" {
-			t.Errorf("read %q", got)
+			t.Errorf("List returned %q, want the object written last, 2", got)
 		}
 		if o, err := m.Get(t.Context(), "a"); err != nil || o == nil || o.Revision() != written || !m.HasRevision(written) {
-			t.Errorf("%+v, %v, shown %v", o, err, m.HasRevision(written))
+			t.Errorf("Get returned %+v, error %v, HasRevision %v; want revision %d", o, err, m.HasRevision(written), written)
 		}
 		if o, err := m.Get(t.Context(), "b"); err != nil || o != nil {
-			t.Errorf("Get of a missing key: %+v, %v", o, err)
+			t.Errorf("Get of a missing key returned %+v, error %v", o, err)
 		}
 	})
 }
 
-// soon returns a context that ends soon.
+// soon returns a context that ends after five seconds.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	t.Cleanup(cancel)
@@ -126,7 +126,7 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := m.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
-			t.Errorf("watch before the mirror has loaded: %v", err)
+			t.Errorf("watch before the mirror has loaded: got error %v, want ErrNotReady", err)
 		}
 		kvtest.RunUntilEnd(t, m.Run)
 		put(t, store, "ns/a", "x")
@@ -143,7 +143,7 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 		put(t, store, "ns/c", "y")
 		last := put(t, store, "ns/a", "y")
 		if got := receivedBy(t, w); got != "ADDED ns/a, ADDED ns/b, DELETED ns/a" {
-			t.Errorf("received %q", got)
+			t.Errorf("received %q, want the initial objects and the deletion of ns/a", got)
 		}
 		idle, err := m.Watch(watch.Options{After: last})
 		if err != nil {
@@ -157,9 +157,9 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 	})
 }
 
-// TestReplacedStoresShowOnlyTheNewHistory restores the store to an older state while events are held back. Reads
+// TestReadsAfterReplacementSeeTheNewHistory restores the store to an older state while events are held back. Reads
 // must see only the new history, and watchers must end with ErrReplaced.
-func TestReplacedStoresShowOnlyTheNewHistory(t *testing.T) {
+func TestReadsAfterReplacementSeeTheNewHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		old := put(t, store, "a", "old")
@@ -168,37 +168,37 @@ func TestReplacedStoresShowOnlyTheNewHistory(t *testing.T) {
 			put(t, store, "a", "lost")
 		}
 		snapshot, err := m.ConsistentSnapshot(t.Context())
-		if err != nil || shown(snapshot) != "a=lost" {
-			t.Fatalf("%q, %v", shown(snapshot), err)
+		if err != nil || contents(snapshot) != "a=lost" {
+			t.Fatalf("the snapshot has %q, error %v", contents(snapshot), err)
 		}
 		w, err := m.Watch(watch.Options{After: snapshot.Revision()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		asked := make(chan struct{})
+		checked := make(chan struct{})
 		store.SetHook(func(op, _ string) error {
 			if op == "list" {
-				<-asked // the new history loads only after the call of Outdated
+				<-checked // the new history loads only after the call of Outdated
 			}
 			return nil
 		})
 		store.Restore(old, true)
 		if !m.Outdated() || m.HasRevision(old) {
-			t.Errorf("after the store was replaced, the old state is outdated: %v, shown: %v", m.Outdated(), m.HasRevision(old))
+			t.Errorf("after the store was replaced: Outdated %v, HasRevision %v; want true, false", m.Outdated(), m.HasRevision(old))
 		}
-		close(asked)
-		if snapshot, err = m.ConsistentSnapshot(t.Context()); err != nil || shown(snapshot) != "a=old" || m.Outdated() {
-			t.Errorf("%q, %v, outdated %v", shown(snapshot), err, m.Outdated())
+		close(checked)
+		if snapshot, err = m.ConsistentSnapshot(t.Context()); err != nil || contents(snapshot) != "a=old" || m.Outdated() {
+			t.Errorf("the snapshot has %q, error %v, Outdated %v; want a=old", contents(snapshot), err, m.Outdated())
 		}
 		if _, err := w.Next(t.Context(), nil); !errors.Is(err, watch.ErrReplaced) {
-			t.Errorf("the watch ended with %v", err)
+			t.Errorf("the watch ended with %v, want ErrReplaced", err)
 		}
 	})
 }
 
 // TestConsistentReadsWaitForTheLoad checks that a mirror can be watched after a consistent read that began before the
-// load, and that a read that ends before the load says so.
+// load, and that a read that ends before the load returns ErrNotReady.
 func TestConsistentReadsWaitForTheLoad(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestConsistentReadsWaitForTheLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := m.ConsistentSnapshot(soon(t)); !errors.Is(err, cache.ErrNotReady) {
-				t.Errorf("a read of a mirror that does not run: %v", err)
+				t.Errorf("a read of a mirror that does not run: got error %v, want ErrNotReady", err)
 			}
 			kvtest.RunUntilEnd(t, tail.Run)
 			kvtest.RunUntilEnd(t, m.Run)
@@ -228,9 +228,9 @@ func TestConsistentReadsWaitForTheLoad(t *testing.T) {
 	}
 }
 
-// TestReplacedDuringConsistentRead replaces the store after a read of its revision. The mirror must not wait for that
-// revision, which belongs to the old history.
-func TestReplacedDuringConsistentRead(t *testing.T) {
+// TestReplacementDuringAConsistentRead replaces the store after a read of its revision. The mirror must not wait for
+// that revision, which belongs to the old history.
+func TestReplacementDuringAConsistentRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := kvtest.NewMemory()
 		old := put(t, memory, "a", "old")
@@ -245,8 +245,8 @@ func TestReplacedDuringConsistentRead(t *testing.T) {
 		synctest.Wait()
 		store.then = func() { memory.Restore(old, true) }
 		snapshot, err := m.ConsistentSnapshot(soon(t))
-		if err != nil || shown(snapshot) != "a=old" {
-			t.Errorf("%q, %v", shown(snapshot), err)
+		if err != nil || contents(snapshot) != "a=old" {
+			t.Errorf("the snapshot has %q, error %v; want a=old", contents(snapshot), err)
 		}
 	})
 }
@@ -272,7 +272,7 @@ func (l *late) Replacements() uint64 {
 	return l.Memory.Replacements()
 }
 
-// TestMirrorsShareATail checks that mirrors of one Tail share a watch of the store, and that each shows only its
+// TestMirrorsShareATail checks that mirrors of one Tail share a watch of the store, and that each has only its
 // prefix.
 func TestMirrorsShareATail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,12 +293,12 @@ func TestMirrorsShareATail(t *testing.T) {
 			mirror *mirror.Mirror
 			want   string
 		}{"pods": {pods, "a=1"}, "nodes": {nodes, ""}} {
-			if snapshot, err := c.mirror.ConsistentSnapshot(t.Context()); err != nil || shown(snapshot) != c.want {
-				t.Errorf("%s: %q, %v; want %q", name, shown(snapshot), err, c.want)
+			if snapshot, err := c.mirror.ConsistentSnapshot(t.Context()); err != nil || contents(snapshot) != c.want {
+				t.Errorf("%s: the snapshot has %q, error %v; want %q", name, contents(snapshot), err, c.want)
 			}
 		}
 		if n := store.Watches(); n != 1 {
-			t.Errorf("%d watches of the store", n)
+			t.Errorf("%d watches of the store, want 1", n)
 		}
 		end()
 		if err := <-ended; err != nil {
@@ -306,7 +306,7 @@ func TestMirrorsShareATail(t *testing.T) {
 		}
 		nodes.Retire()
 		if _, err := nodes.ConsistentSnapshot(t.Context()); !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("Snapshot of a retired mirror: %v", err)
+			t.Errorf("ConsistentSnapshot of a retired mirror: got error %v, want ErrClosed", err)
 		}
 	})
 }
@@ -329,10 +329,10 @@ func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 		put(t, store, "a", "good")
 		put(t, store, "b", "bad")
 		if _, err := m.Get(t.Context(), "b"); !errors.Is(err, bad) {
-			t.Errorf("Get of the corrupt key: %v", err)
+			t.Errorf("Get of the corrupt key: got error %v, want %v", err, bad)
 		}
 		if _, _, err := m.List(t.Context(), cache.Query{}); !errors.Is(err, bad) {
-			t.Errorf("List of all: %v", err)
+			t.Errorf("List of all: got error %v, want %v", err, bad)
 		}
 		if o, err := m.Get(t.Context(), "a"); err != nil || string(o.Body()) != "good" {
 			t.Errorf("Get of another key: %v, %v", o, err)
@@ -340,8 +340,8 @@ func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 	})
 }
 
-// TestAStoreThatEndsEndsTheMirror checks that a mirror ends with its store, with the same error.
-func TestAStoreThatEndsEndsTheMirror(t *testing.T) {
+// TestMirrorEndsWithItsStore checks that a mirror ends with its store, and with the same error.
+func TestMirrorEndsWithItsStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix})
@@ -357,12 +357,12 @@ func TestAStoreThatEndsEndsTheMirror(t *testing.T) {
 		end()
 		_ = store.Run(ended) // closes it
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run: got error %v, want ErrClosed", err)
 		}
 	})
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestNewRejectsInvalidConfigs(t *testing.T) {
 	store := kvtest.NewMemory()
 	decode := func(context.Context, string, []byte, int64) *cache.Object { return nil }
 	for name, config := range map[string]mirror.Config{
@@ -378,7 +378,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// borrowing records whether its pages were borrowed: their memory is overwritten later.
+// borrowing counts the pages that were read with RangeOptions.Borrow, whose memory is reused later.
 type borrowing struct {
 	kv.Store
 	pages, borrowed atomic.Int64
@@ -392,9 +392,9 @@ func (b *borrowing) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, e
 	return b.Store.Range(ctx, opts)
 }
 
-// TestKeptValuesAreNotBorrowed checks that a mirror without Decode, which keeps the values of a page, does not borrow
-// the page even with DecodeCopies.
-func TestKeptValuesAreNotBorrowed(t *testing.T) {
+// TestRetainedPagesAreNotBorrowed checks that a mirror without Decode, which retains the values of a page, does not
+// borrow the page even with DecodeCopies.
+func TestRetainedPagesAreNotBorrowed(t *testing.T) {
 	decode := func(_ context.Context, key string, _ []byte, revision int64) *cache.Object {
 		return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, cache.NewResourceSchema("pods", nil))
 	}
