@@ -57,7 +57,7 @@ func TestBodiesAreTrimmed(t *testing.T) {
 	grown := make([]byte, 100, 1000)
 	o := NewObject(ObjectConfig{Key: "a", Body: grown}, NewResourceSchema("things", nil))
 	if !bytes.Equal(o.Body(), grown) || cap(o.Body()) > 150 {
-		t.Errorf("body of %d bytes keeps %d", len(o.Body()), cap(o.Body()))
+		t.Errorf("a body of %d bytes has capacity %d, want at most 150", len(o.Body()), cap(o.Body()))
 	}
 	tight := make([]byte, 100, 108)
 	o = NewObject(ObjectConfig{Key: "a", Body: tight}, NewResourceSchema("things", nil))
@@ -69,12 +69,12 @@ func TestBodiesAreTrimmed(t *testing.T) {
 // TestLabelsAreShared checks that objects of one workload share their label string.
 func TestLabelsAreShared(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
-	make1 := func(i, workload int) *Object {
+	object := func(i, workload int) *Object {
 		return NewObject(ObjectConfig{Key: fmt.Sprint(i), Labels: labels.Set{"app": strings.Repeat("x", workload), "tier": "web", "track": "stable"}}, schema)
 	}
 	for i := range 1000 {
-		if a, b := make1(i, i), make1(i, i); a.labels != b.labels {
-			t.Fatalf("the labels of workload %d are kept twice", i)
+		if a, b := object(i, i), object(i, i); a.labels != b.labels {
+			t.Fatalf("two objects of workload %d have separate label strings", i)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
 	old := NewObject(ObjectConfig{Key: "a"}, schema)
 	NewObject(ObjectConfig{Key: "b", Fields: fields.Set{"spec.late": "x"}}, schema)
 	if !fields.ParseSelectorOrDie("spec.late=").Matches(old.Fields()) || old.Fields().Has("spec.late") {
-		t.Error("a field that was learned after the object must be absent from it")
+		t.Error("a field name that was learned after the object was made is not absent from it")
 	}
 }
 
@@ -106,11 +106,11 @@ func TestObjectsAreMadeWhileFieldsAreLearned(t *testing.T) {
 	}
 	workers.Wait()
 	if names := *schema.fields.Load(); len(names) != 20 {
-		t.Errorf("learned %q", names)
+		t.Errorf("learned %d field names, want 20: %q", len(names), names)
 	}
 }
 
-// FuzzPacked packs arbitrary pairs as labels and fields, and looks up these and other names.
+// FuzzPacked packs random pairs as labels and fields, and looks up these and other names.
 func FuzzPacked(f *testing.F) {
 	f.Add("app", "web", "tier", "")
 	f.Add("", strings.Repeat("v", 200), "metadata.name", "a")

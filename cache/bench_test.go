@@ -196,8 +196,7 @@ func BenchmarkReset(b *testing.B) {
 	})
 }
 
-// BenchmarkEncoding measures an encoding that is already kept, which every object of every LIST in that encoding
-// needs.
+// BenchmarkEncoding reads an encoding that is already kept, as a LIST does for every object.
 func BenchmarkEncoding(b *testing.B) {
 	o := newTestObject(NewResourceSchema("things", nil), "a")
 	encode := encodeTest(2)
@@ -231,7 +230,7 @@ func BenchmarkLogRead(b *testing.B) {
 	}
 }
 
-// BenchmarkAt reconstructs a state at the maximum distance from a checkpoint.
+// BenchmarkAt reconstructs a past state at the maximum distance from a checkpoint.
 func BenchmarkAt(b *testing.B) {
 	eachSize(b, func(b *testing.B, c *Cache, n int) {
 		revision := int64(n)
@@ -299,8 +298,7 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
-// BenchmarkEventOverhead reports the memory of an event without the object that it replaced, including the kept
-// snapshots.
+// BenchmarkEventOverhead reports the memory of an event without the object that it replaced, including checkpoints.
 func BenchmarkEventOverhead(b *testing.B) {
 	for b.Loop() {
 		const n = 50_000

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// scan reads an encoding of every object, and returns how many had to be made.
+// scan reads an encoding of every object, and returns the number of encodings that were made.
 func scan(t *testing.T, objects []*Object, id EncodingID) (made int) {
 	t.Helper()
 	for _, o := range objects {
@@ -25,8 +25,8 @@ func budgetObjects(schema *ResourceSchema, n int) []*Object {
 	return objects
 }
 
-// TestScansBeyondTheBudgetKeepWhatFits repeatedly reads more encodings than the budget allows. As many as fit must be
-// kept.
+// TestScansBeyondTheBudgetKeepWhatFits repeatedly reads more encodings than fit into the budget. As many as fit must
+// stay cached.
 func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
@@ -38,7 +38,7 @@ func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 			made += scan(t, objects, 1)
 		}
 		if want := 20 * (n - room) * 11 / 10; made > want {
-			t.Errorf("of %d objects, %d were made in 20 scans, want at most %d", n, made, want)
+			t.Errorf("20 scans of %d objects made %d encodings, want at most %d", n, made, want)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 		scan(t, objects, 2)
 	}
 	if made := scan(t, objects, 2); made > n/10 {
-		t.Errorf("%d of %d are made again in each scan", made, n)
+		t.Errorf("a scan made %d of %d encodings again, want at most %d", made, n, n/10)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 		}
 	}
 	if built != 1 {
-		t.Errorf("built %d times", built)
+		t.Errorf("the frame was built %d times, want 1", built)
 	}
 }
 
@@ -104,17 +104,17 @@ func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	for end := revision + 200; revision < end; revision++ {
 		apply(revision)
 		if budget.LogBytes() != c.Log().Bytes() {
-			t.Fatalf("%d counted, the log has %d", budget.LogBytes(), c.Log().Bytes())
+			t.Fatalf("the budget counts %d bytes of logs, the log has %d", budget.LogBytes(), c.Log().Bytes())
 		}
 		if budget.LogBytes() > budget.Limit() {
-			t.Fatalf("%d bytes of history, %d are allowed", budget.LogBytes(), budget.Limit())
+			t.Fatalf("the log has %d bytes, the limit is %d", budget.LogBytes(), budget.Limit())
 		}
 	}
 	if c.Log().Len() < 50 {
-		t.Errorf("the log has only %d events", c.Log().Len())
+		t.Errorf("the log has %d events, want at least 50", c.Log().Len())
 	}
 	if made := scan(t, []*Object{b}, 1); made != 1 {
-		t.Error("an encoding was kept beyond the budget")
+		t.Error("the encoding is still cached although the log fills the budget")
 	}
 }
 
@@ -134,7 +134,7 @@ func TestEventsOfLargeObjectsFitTheBudget(t *testing.T) {
 		c.Apply(Batch{Revision: revision, Time: time.Unix(0, 0), Changes: []Change{{"a", object}}})
 	}
 	if bytes, length := budget.LogBytes(), c.Log().Len(); bytes > 20*size || length < 19 {
-		t.Errorf("%d events have %d bytes, %d are allowed", length, bytes, 20*size)
+		t.Errorf("%d events have %d bytes, want at least 19 events and at most %d bytes", length, bytes, 20*size)
 	}
 }
 
@@ -152,14 +152,14 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 		c.Reset([]*Object{NewObject(ObjectConfig{Key: "a", Revision: 1, Body: body}, schema)}, 1)
 		caches = append(caches, c)
 		if budget.Limit() != want.encodings || budget.TotalLimit() != want.all {
-			t.Errorf("limit %d and %d, want %d", budget.Limit(), budget.TotalLimit(), want)
+			t.Errorf("limits %d and %d, want %d", budget.Limit(), budget.TotalLimit(), want)
 		}
 	}
 	for _, c := range caches {
 		c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a"}}})
 	}
 	if budget.Limit() != 700 || budget.TotalLimit() != 1000 {
-		t.Errorf("limit %d and %d without objects", budget.Limit(), budget.TotalLimit())
+		t.Errorf("without objects the limits are %d and %d, want the minimum, 700 and 1000", budget.Limit(), budget.TotalLimit())
 	}
 }
 
@@ -179,12 +179,12 @@ func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
 		scan(t, objects, 1)
 	}
 	if made != 8 {
-		t.Errorf("made %d of 8", made)
+		t.Errorf("8 expensive encodings were made %d times, want 8", made)
 	}
 }
 
-// TestBudgetMakesRoom checks that an encoding is kept if and only if MakeRoom returned true.
-func TestBudgetMakesRoom(t *testing.T) {
+// TestEncodingsAreKeptAfterMakeRoom checks that an encoding is kept if MakeRoom has returned true.
+func TestEncodingsAreKeptAfterMakeRoom(t *testing.T) {
 	budget := NewBudget(10 * (1024 + keptOverhead))
 	objects := budgetObjects(NewResourceSchema("things", budget), 40)
 	fitted := 0
@@ -201,7 +201,7 @@ func TestBudgetMakesRoom(t *testing.T) {
 		}
 	}
 	if fitted < 10 || fitted > 20 {
-		t.Errorf("MakeRoom returned true %d times with room for 10", fitted)
+		t.Errorf("MakeRoom returned true %d times with room for 10 encodings, want 10 to 20", fitted)
 	}
 	if !NewBudget(0).MakeRoom(1 << 40) {
 		t.Error("MakeRoom returned false without a limit")

@@ -23,22 +23,22 @@ func newTestCache(t *testing.T, config Config) *Cache {
 	return c
 }
 
-func TestNewRefusesIncompleteConfigs(t *testing.T) {
+func TestNewRejectsInvalidConfigs(t *testing.T) {
 	for name, config := range map[string]Config{
 		"no schema":       {},
 		"empty index":     {Schema: NewResourceSchema("things", nil, Index{})},
 		"two-sided index": {Schema: NewResourceSchema("things", nil, Index{Field: "a", Label: "b"})},
 	} {
 		if _, err := New(config); err == nil || !strings.HasPrefix(err.Error(), "cache: ") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want one of this package", name, err)
 		}
 	}
 }
 
-func TestApplyBeforeReset(t *testing.T) {
+func TestApplyBeforeResetPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("a batch without a state to apply it to was accepted")
+			t.Error("Apply did not panic without a state")
 		}
 	}()
 	newTestCache(t, Config{}).Apply(Batch{Revision: 1})
@@ -50,17 +50,17 @@ func TestWaitReadyWaitsForTheFirstLoad(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.WaitReady(ctx); !errors.Is(err, ErrNotReady) || !errors.Is(err, context.DeadlineExceeded) || c.Ready() {
-			t.Errorf("not loaded: %v, ready %t", err, c.Ready())
+			t.Errorf("not loaded: got error %v, Ready %t; want ErrNotReady, false", err, c.Ready())
 		}
 		if err := c.Wait(ctx, 0); !errors.Is(err, ErrNotReady) {
-			t.Errorf("waiting for a revision: %v", err)
+			t.Errorf("waiting for a revision: got error %v, want ErrNotReady", err)
 		}
 		done := make(chan error)
 		go func() { done <- c.WaitReady(t.Context()) }()
 		synctest.Wait()
 		c.Reset(nil, 1)
 		if err := <-done; err != nil || !c.Ready() {
-			t.Errorf("loaded: %v, ready %t", err, c.Ready())
+			t.Errorf("loaded: got error %v, Ready %t", err, c.Ready())
 		}
 		c.Reset(nil, 2)
 		if !c.Ready() {
@@ -76,12 +76,12 @@ func TestWaitWithoutSourceFails(t *testing.T) {
 	c.Apply(Batch{Revision: 3})
 	for revision, want := range map[int64]error{1: nil, 3: nil, 4: errFuture{Requested: 4, Current: 3}} {
 		if err := c.Wait(t.Context(), revision); err != want {
-			t.Errorf("revision %d: %v", revision, err)
+			t.Errorf("revision %d: got error %v, want %v", revision, err, want)
 		}
 	}
 }
 
-// stubSource is a Source with given answers.
+// stubSource is a Source with fixed results.
 type stubSource struct {
 	onFresh func() int64
 	err     error
@@ -90,17 +90,17 @@ type stubSource struct {
 func (s *stubSource) Fresh() int64                      { return s.onFresh() }
 func (s *stubSource) Wait(context.Context, int64) error { return s.err }
 
-func TestWaitAsksSource(t *testing.T) {
+func TestWaitReturnsTheErrorOfTheSource(t *testing.T) {
 	failure := errors.New("too late")
 	c := newTestCache(t, Config{Source: &stubSource{err: failure}})
 	c.Reset(nil, 10)
 	if err := c.Wait(t.Context(), 5); !errors.Is(err, failure) {
-		t.Errorf("a revision that the cache has passed: %v", err)
+		t.Errorf("a revision that the cache has passed: got error %v, want %v", err, failure)
 	}
 }
 
-// TestSnapshotRevisionIsNotAheadOfItsState checks a change between the reads of the source and of the state. The
-// snapshot must have it, or a lower revision.
+// TestSnapshotRevisionIsNotAheadOfItsState applies a change between the reads of the source and of the state. The
+// snapshot must have the change, or a lower revision.
 func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	source := new(stubSource)
 	c := newTestCache(t, Config{Source: source})
@@ -110,7 +110,7 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 		return 4
 	}
 	if s := c.Snapshot(); s.Revision() != 5 || s.Get("a") == nil {
-		t.Errorf("revision %d, a is %v", s.Revision(), s.Get("a"))
+		t.Errorf("snapshot at revision %d, a is %v; want revision 5 with a", s.Revision(), s.Get("a"))
 	}
 	// The store is replaced by an older one and the cache reloaded, after the source returned a revision.
 	source.onFresh = func() int64 {
@@ -118,12 +118,12 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 		return 5
 	}
 	if s := c.Snapshot(); s.Revision() != 3 {
-		t.Errorf("revision %d of the new epoch", s.Revision())
+		t.Errorf("snapshot at revision %d in the new epoch, want 3", s.Revision())
 	}
 }
 
-// TestOnAppendIsCalledAfterEachChange checks the calls of OnAppend.
-func TestOnAppendIsCalledAfterEachChange(t *testing.T) {
+// TestOnAppendIsCalledForEachLoadAndBatch counts the calls of OnAppend for loads, new batches and a repeated batch.
+func TestOnAppendIsCalledForEachLoadAndBatch(t *testing.T) {
 	appended := 0
 	c := newTestCache(t, Config{OnAppend: func() { appended++ }})
 	c.Reset(nil, 1)
@@ -132,12 +132,12 @@ func TestOnAppendIsCalledAfterEachChange(t *testing.T) {
 	c.Apply(Batch{Revision: 3})
 	c.Reset(nil, 4)
 	if appended != 4 {
-		t.Errorf("OnAppend was called %d times", appended)
+		t.Errorf("OnAppend was called %d times, want 4", appended)
 	}
 }
 
-// TestOffersDoNotPileUp checks that offers that are never taken are dropped.
-func TestOffersDoNotPileUp(t *testing.T) {
+// TestUntakenOffersAreDropped checks that the number and size of offers that no event takes are limited.
+func TestUntakenOffersAreDropped(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 1)
 	offer := func(key string, size int) *Offer {
@@ -157,7 +157,7 @@ func TestOffersDoNotPileUp(t *testing.T) {
 			bytes += o.size
 		}
 		if n := len(c.offers.order); n != want || bytes > maxOfferBytes || bytes != c.offers.bytes {
-			t.Errorf("%s: %d offers, want %d; of %d bytes, %d counted", what, n, want, bytes, c.offers.bytes)
+			t.Errorf("%s: %d offers, want %d; they have %d bytes, %d are counted", what, n, want, bytes, c.offers.bytes)
 		}
 	}
 	for i := range 3 * maxOffers {
@@ -182,7 +182,7 @@ func TestOffersDoNotPileUp(t *testing.T) {
 	}
 	check("taken", 15)
 	c.Reset(nil, 1)
-	check("loaded again", 0)
+	check("reloaded", 0)
 	c.Written(offer("late", 10), 1)
 	check("applied already", 0)
 	o := offer("early", 10)
@@ -214,13 +214,13 @@ func TestOffersAreTakenByTheirValue(t *testing.T) {
 			case 1:
 				object := c.offers.take(key, []byte(value), 7)
 				if (object != nil) != (left[id] > 0) {
-					t.Fatalf("%s: taken %t, offered %d times", id, object != nil, left[id])
+					t.Fatalf("%s: taken %t although %d offers are left", id, object != nil, left[id])
 				}
 				if object == nil {
 					continue
 				}
 				if o := object.Object(7); o.Revision() != 7 || string(o.Body()) != id {
-					t.Fatalf("%s: got %q at %d", id, o.Body(), o.Revision())
+					t.Fatalf("%s: got %q at %d, want %q at 7", id, o.Body(), o.Revision(), id)
 				}
 				left[id]--
 			case 2:
@@ -237,8 +237,8 @@ func TestOffersAreTakenByTheirValue(t *testing.T) {
 	}
 }
 
-// TestReadersDoNotAllocate checks that reads that serve requests do not allocate.
-func TestReadersDoNotAllocate(t *testing.T) {
+// TestReadsDoNotAllocate checks that the reads behind GET and LIST requests do not allocate.
+func TestReadsDoNotAllocate(t *testing.T) {
 	c := benchCache(t, 1000, 10, Index{Field: "spec.nodeName"})
 	o := c.Snapshot().Get("namespace-0/workload-0-7d4b9c6f5-00000")
 	if _, err := o.Encoding(1, encodeTest(1)); err != nil {
@@ -261,9 +261,9 @@ func TestReadersDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestRetiredCacheShowsItsLastState checks that a retired cache still shows its last state, and does not use the
+// TestRetiredCacheServesItsLastState checks that a retired cache still serves its last state, and does not use the
 // budget.
-func TestRetiredCacheShowsItsLastState(t *testing.T) {
+func TestRetiredCacheServesItsLastState(t *testing.T) {
 	budget := NewBudget(1 << 20)
 	schema := NewResourceSchema("things", budget)
 	c, err := New(Config{Schema: schema})
@@ -287,22 +287,22 @@ func TestRetiredCacheShowsItsLastState(t *testing.T) {
 	for name, s := range map[string]Snapshot{"before": before, "after": c.Snapshot()} {
 		page, err := s.List(Query{}, nil)
 		if err != nil || len(page.Objects) != 2 || s.Revision() != 2 || s.Get("a") == nil {
-			t.Errorf("%s: %d objects at %d, %v", name, len(page.Objects), s.Revision(), err)
+			t.Errorf("%s: %d objects at %d, error %v; want 2 objects at 2", name, len(page.Objects), s.Revision(), err)
 		}
 		if b, err := s.Get("a").Encoding(1, encode); err != nil || string(b) != "other" {
-			t.Errorf("%s: %q, %v", name, b, err)
+			t.Errorf("%s: got encoding %q and error %v, want other", name, b, err)
 		}
 	}
 	if !c.Retired() || !c.Ready() {
-		t.Errorf("retired %v, ready %v", c.Retired(), c.Ready())
+		t.Errorf("Retired %v, Ready %v; want both", c.Retired(), c.Ready())
 	}
 	if _, _, err := c.Log().Read(position, nil); !errors.Is(err, ErrReset) {
-		t.Errorf("the log of the previous epoch can be read: %v", err)
+		t.Errorf("reading the log of the previous epoch: got error %v, want ErrReset", err)
 	}
 	if _, _, err := c.Log().Read(c.Snapshot().Position(), nil); err != nil {
-		t.Errorf("the log after the last state: %v", err)
+		t.Errorf("reading the log after the last state: %v", err)
 	}
 	if used, history, bodies := budget.Used(), budget.LogBytes(), budget.bodies.Load(); used != 0 || history != 0 || bodies != 0 {
-		t.Errorf("still takes %d bytes of encodings, %d of the past, %d of bodies", used, history, bodies)
+		t.Errorf("the budget still counts %d bytes of encodings, %d of logs, %d of bodies", used, history, bodies)
 	}
 }

@@ -18,20 +18,20 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 		Log:    LogConfig{CheckpointEvery: 4},
 	})
 	random := rand.New(rand.NewPCG(3, 4))
-	present := map[string]int64{}
+	current := map[string]int64{}
 	c.Reset(nil, 0)
 	states := []map[string]int64{{}}
 	for revision := int64(1); revision <= revisions; revision++ {
 		key := fmt.Sprint(random.IntN(40))
 		change := Change{Key: key}
 		if random.IntN(3) == 0 {
-			delete(present, key)
+			delete(current, key)
 		} else {
 			change.Object = NewObject(ObjectConfig{Key: key, Revision: revision}, c.schema)
-			present[key] = revision
+			current[key] = revision
 		}
 		c.Apply(Batch{Revision: revision, Changes: []Change{change}})
-		states = append(states, maps.Clone(present))
+		states = append(states, maps.Clone(current))
 	}
 	for _, revision := range random.Perm(revisions + 1) {
 		s, err := c.At(int64(revision))
@@ -47,31 +47,31 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 			got[o.Key()] = o.Revision()
 		}
 		if !maps.Equal(got, states[revision]) {
-			t.Fatalf("at %d: %v, want %v", revision, got, states[revision])
+			t.Fatalf("at %d: got %v, want %v", revision, got, states[revision])
 		}
 	}
-	// Checkpoints are dense near the present and sparse before: far fewer than one for four events.
+	// Checkpoints are dense near the current state and sparse before, so there are far fewer than one for four events.
 	list := c.checkpoints.list()
 	if len(list) < 10 || len(list) > 60 {
-		t.Errorf("%d checkpoints", len(list))
+		t.Errorf("%d checkpoints, want 10 to 60", len(list))
 	}
 	for i, s := range list {
 		if s.indexes != nil || s.events != nil {
 			t.Error("a checkpoint holds more than its objects")
 		}
 		if i > 0 && s.position-list[i-1].position > 2*32*4 {
-			t.Errorf("a gap of %d events", s.position-list[i-1].position)
+			t.Errorf("%d events between two checkpoints, want at most %d", s.position-list[i-1].position, 2*32*4)
 		}
 	}
 }
 
-// TestRebuiltStatesKeepNoDiscardedObjects checks that a checkpoint and a reconstructed state keep discarded objects no
-// longer than the Log does.
-func TestRebuiltStatesKeepNoDiscardedObjects(t *testing.T) {
-	for name, forget := range map[string]func(*Cache){
-		"with age":       func(c *Cache) { c.discardOld(time.Unix(1000, 0)) },
-		"in a new epoch": func(c *Cache) { c.Reset(nil, 100) },
-		"with more of it": func(c *Cache) {
+// TestPastStatesReleaseDiscardedObjects checks that checkpoints and reconstructed states hold objects no longer than
+// the Log does.
+func TestPastStatesReleaseDiscardedObjects(t *testing.T) {
+	for name, discard := range map[string]func(*Cache){
+		"old events": func(c *Cache) { c.discardOld(time.Unix(1000, 0)) },
+		"a reload":   func(c *Cache) { c.Reset(nil, 100) },
+		"old events, then a new": func(c *Cache) {
 			c.Apply(Batch{Revision: 100, Time: time.Unix(1000, 0)})
 			c.discardOld(time.Unix(1000, 0))
 		},
@@ -89,13 +89,13 @@ func TestRebuiltStatesKeepNoDiscardedObjects(t *testing.T) {
 			if s, err := c.At(1); err != nil || s.Get("a") != gone.Value() {
 				t.Fatalf("the state at 1: %v", err)
 			}
-			forget(c)
+			discard(c)
 			runtime.GC()
 			if gone.Value() != nil {
-				t.Error("an object of the past is held")
+				t.Error("an object of a discarded state is still in memory")
 			}
 			if _, err := c.At(1); err == nil {
-				t.Error("the past can still be read")
+				t.Error("a discarded state can still be read")
 			}
 		})
 	}

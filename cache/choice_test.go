@@ -64,7 +64,7 @@ func TestTheSmallestIndexIsUsed(t *testing.T) {
 			}
 		}
 		if page.Scanned > least {
-			t.Fatalf("%q, %q: scanned %d objects by index %q, want %d", text, q.Field, page.Scanned, page.Index, least)
+			t.Fatalf("%q, %q: scanned %d objects by index %q, want at most %d", text, q.Field, page.Scanned, page.Index, least)
 		}
 	})
 }
@@ -79,9 +79,9 @@ func inRange(objects []*Object, prefix string, ix Index, value string) (n int) {
 	return n
 }
 
-// TestPoorDeclaredIndex checks that a declared index with few distinct values does not prevent a better one from
-// being learnt and used.
-func TestPoorDeclaredIndex(t *testing.T) {
+// TestBetterIndexIsLearntBesideADeclaredOne checks that a declared index with few distinct values does not prevent a
+// better one from being learnt and used.
+func TestBetterIndexIsLearntBesideADeclaredOne(t *testing.T) {
 	schema := NewResourceSchema("things", nil, Index{Label: "tier"})
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -93,13 +93,13 @@ func TestPoorDeclaredIndex(t *testing.T) {
 		objects = append(objects, NewObject(ObjectConfig{Key: fmt.Sprintf("ns/%04d", i), Revision: 1, Labels: set}, schema))
 	}
 	c.Reset(objects, 1)
-	const query = "tier=backend,app=7"
-	if index := ask(t, c, query, 5); index != "tier" {
-		t.Errorf("by index %q before another was learnt", index)
+	const text = "tier=backend,app=7"
+	if index := query(t, c, text, 5); index != "tier" {
+		t.Errorf("listed by index %q before another was learnt, want tier", index)
 	}
 	c.learn()
-	page, err := c.Snapshot().List(Query{Label: selector(t, query)}, nil)
+	page, err := c.Snapshot().List(Query{Label: selector(t, text)}, nil)
 	if err != nil || page.Index != "app" || page.Scanned != 20 || len(page.Objects) != 20 {
-		t.Errorf("%d of %d objects by index %q, %v", len(page.Objects), page.Scanned, page.Index, err)
+		t.Errorf("scanned %d objects by index %q and found %d, error %v; want 20 by index app", page.Scanned, page.Index, len(page.Objects), err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// movingSource is a Source whose freshness the writer raises only after it has
-// applied, as a subscription does.
+// movingSource is a Source whose revision the writer raises only after it has applied a batch, as a subscription
+// does.
 type movingSource struct{ fresh atomic.Int64 }
 
 func (s *movingSource) Fresh() int64                      { return s.fresh.Load() }
@@ -24,9 +24,9 @@ func (s *movingSource) Wait(context.Context, int64) error { return nil }
 
 const concurrentKeys = 40
 
-// writeWorld applies batches that preserve an invariant: both objects of a pair have the same revision in their
-// bodies, or neither exists.
-func writeWorld(c *Cache, source *movingSource, revisions int64) {
+// writePairs applies batches that preserve an invariant: both objects of a pair have the same revision, or neither
+// exists.
+func writePairs(c *Cache, source *movingSource, revisions int64) {
 	random := rand.New(rand.NewPCG(1, 2))
 	load := func(revision int64) {
 		var all []*Object
@@ -68,8 +68,8 @@ func pairObjects(s *ResourceSchema, pair int, revision int64) (both []*Object) {
 	return both
 }
 
-// TestReadersRunBesideTheWriter runs readers of every kind concurrently with one writer.
-func TestReadersRunBesideTheWriter(t *testing.T) {
+// TestConcurrentReadersSeeConsistentStates runs readers of every kind concurrently with one writer.
+func TestConcurrentReadersSeeConsistentStates(t *testing.T) {
 	source := new(movingSource)
 	c, err := New(Config{
 		Schema: NewResourceSchema("pairs", NewBudget(4000), Index{Field: "pair"}),
@@ -98,31 +98,31 @@ func TestReadersRunBesideTheWriter(t *testing.T) {
 			}
 		})
 	}
-	writeWorld(c, source, revisions)
+	writePairs(c, source, revisions)
 	done.Store(true)
 	readers.Wait()
 	if got := c.Snapshot().Revision(); got != revisions {
-		t.Errorf("ended at revision %d of %d", got, revisions)
+		t.Errorf("ended at revision %d, want %d", got, revisions)
 	}
 }
 
-// pairsWhole checks the invariant of writeWorld, and that no object is newer than limit.
-func pairsWhole(objects []*Object, limit int64) error {
+// checkPairs checks the invariant of writePairs, and that no object is newer than limit.
+func checkPairs(objects []*Object, limit int64) error {
 	left := map[string]int64{}
 	for _, o := range objects {
 		if o.Revision() > limit {
-			return fmt.Errorf("%s@%d in a snapshot of %d", o.Key(), o.Revision(), limit)
+			return fmt.Errorf("%s@%d in a state of revision %d", o.Key(), o.Revision(), limit)
 		}
 		if o.Namespace() == "left" {
 			left[o.Name()] = o.Revision()
 		} else if left[o.Name()] != o.Revision() {
-			return fmt.Errorf("pair %s is at %d and %d", o.Name(), left[o.Name()], o.Revision())
+			return fmt.Errorf("the objects of pair %s are at revisions %d and %d", o.Name(), left[o.Name()], o.Revision())
 		} else {
 			delete(left, o.Name())
 		}
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("halves of pairs: %v", left)
+		return fmt.Errorf("one object of these pairs is missing: %v", left)
 	}
 	return nil
 }
@@ -131,24 +131,24 @@ func readLists(_ *testing.T, c *Cache) error {
 	before := c.config.Source.Fresh()
 	s := c.Snapshot()
 	if s.Revision() < before {
-		return fmt.Errorf("snapshot of %d, %d was known", s.Revision(), before)
+		return fmt.Errorf("snapshot of revision %d, but the source was at %d before", s.Revision(), before)
 	}
 	page, err := s.List(Query{}, nil)
 	if err != nil {
 		return err
 	}
 	if len(page.Objects) != s.Len() {
-		return fmt.Errorf("%d of %d objects", len(page.Objects), s.Len())
+		return fmt.Errorf("listed %d of %d objects", len(page.Objects), s.Len())
 	}
-	if err := pairsWhole(page.Objects, s.Revision()); err != nil {
+	if err := checkPairs(page.Objects, s.Revision()); err != nil {
 		return err
 	}
 	pair := fmt.Sprint(rand.IntN(concurrentKeys / 2))
 	page, err = s.List(Query{Field: fields.OneTermEqualSelector("pair", pair)}, nil)
 	if err != nil || page.Index != "pair" || len(page.Objects)%2 != 0 {
-		return fmt.Errorf("pair %s: %d objects by %q: %w", pair, len(page.Objects), page.Index, err)
+		return fmt.Errorf("pair %s: listed %d objects by index %q: %w", pair, len(page.Objects), page.Index, err)
 	}
-	return pairsWhole(page.Objects, s.Revision())
+	return checkPairs(page.Objects, s.Revision())
 }
 
 // readFollowing follows the Log from a snapshot for a while. Its copy must equal every later snapshot that it
@@ -177,7 +177,7 @@ func readFollowing(_ *testing.T, c *Cache) error {
 				return fmt.Errorf("event of %d after %d", e.Revision, revision)
 			}
 			if mirror[e.Key()] != e.Prev {
-				return fmt.Errorf("event %d of %s replaces what was not there", e.Revision, e.Key())
+				return fmt.Errorf("event of %s at revision %d replaces another object than the current one", e.Key(), e.Revision)
 			}
 			revision = e.Revision
 			if e.Object == nil {
@@ -200,7 +200,7 @@ func readFollowing(_ *testing.T, c *Cache) error {
 			copied[o.Key()] = o
 		}
 		if !maps.Equal(copied, mirror) {
-			return fmt.Errorf("the followed copy differs at %d", revision)
+			return fmt.Errorf("the copy made from events differs from the snapshot at revision %d", revision)
 		}
 	}
 	return nil
@@ -219,7 +219,7 @@ func readPast(_ *testing.T, c *Cache) error {
 	if err != nil {
 		return err
 	}
-	return pairsWhole(page.Objects, revision)
+	return checkPairs(page.Objects, revision)
 }
 
 func readEncodings(_ *testing.T, c *Cache) error {
@@ -248,9 +248,9 @@ func readEncodings(_ *testing.T, c *Cache) error {
 	return nil
 }
 
-// TestAtDuringApply reads the revision just below the present one. At must reconstruct it even if the newest
-// events are not in the Log yet.
-func TestAtDuringApply(t *testing.T) {
+// TestAtFindsThePreviousStateDuringApply reads the revision just below the current one. At must reconstruct it even if
+// the newest events are not in the Log yet.
+func TestAtFindsThePreviousStateDuringApply(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -269,7 +269,7 @@ func TestAtDuringApply(t *testing.T) {
 	for revision := int64(2); revision < 600; revision++ {
 		c.Apply(Batch{Revision: revision, Changes: []Change{{"a", newTestObject(schema, "a")}}})
 		if got := <-seen; got != revision-1 {
-			t.Fatalf("saw %d", got)
+			t.Fatalf("At returned revision %d, want %d", got, revision-1)
 		}
 	}
 	// Between the publication of a state and the publication of its events.

@@ -22,8 +22,8 @@ func encodeTest(id EncodingID) func(*Object) ([]byte, error) {
 	}
 }
 
-// TestEncodingMadeOnce checks that concurrent callers share one call of the encoder and its result.
-func TestEncodingMadeOnce(t *testing.T) {
+// TestConcurrentCallersShareAnEncoding checks that concurrent callers share one call of the encoder and its result.
+func TestConcurrentCallersShareAnEncoding(t *testing.T) {
 	o := newTestObject(NewResourceSchema("things", nil), "a")
 	var calls atomic.Int32
 	release := make(chan struct{})
@@ -41,11 +41,11 @@ func TestEncodingMadeOnce(t *testing.T) {
 	close(release)
 	callers.Wait()
 	if calls.Load() != 1 {
-		t.Errorf("encoded %d times", calls.Load())
+		t.Errorf("the encoder was called %d times, want 1", calls.Load())
 	}
 	for _, b := range results {
 		if string(b) != "made" {
-			t.Errorf("got %q", b)
+			t.Errorf("got encoding %q, want made", b)
 		}
 	}
 }
@@ -55,30 +55,29 @@ func TestFailedEncodersCanBeCalledAgain(t *testing.T) {
 	o := newTestObject(NewResourceSchema("things", nil), "a")
 	failure := errors.New("broken")
 	if _, err := o.Encoding(1, func(*Object) ([]byte, error) { return nil, failure }); !errors.Is(err, failure) {
-		t.Errorf("error %v", err)
+		t.Errorf("got error %v, want %v", err, failure)
 	}
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("the encoder's panic was swallowed")
+				t.Error("the encoder's panic did not reach the caller")
 			}
 		}()
 		_, _ = o.Encoding(1, func(*Object) ([]byte, error) { panic("broken") })
 	}()
 	if b, err := o.Encoding(1, encodeTest(1)); err != nil || len(b) == 0 {
-		t.Errorf("after failures: %q, %v", b, err)
+		t.Errorf("after failures: got encoding %q and error %v", b, err)
 	}
 }
 
-// TestEncodersMayAskForOtherEncodings checks that an encoder may request another encoding of its object.
-func TestEncodersMayAskForOtherEncodings(t *testing.T) {
+func TestEncodersMayUseOtherEncodingsOfTheirObject(t *testing.T) {
 	o := newTestObject(NewResourceSchema("things", nil), "a")
 	b, err := o.Encoding(1, func(o *Object) ([]byte, error) {
 		inner, err := o.Encoding(2, encodeTest(2))
 		return append([]byte("outer "), inner...), err
 	})
 	if err != nil || !bytes.HasPrefix(b, []byte("outer body of a as 2")) {
-		t.Errorf("got %q, %v", b, err)
+		t.Errorf("got encoding %q and error %v, want one that contains encoding 2", b, err)
 	}
 }
 
@@ -87,12 +86,12 @@ func (o *Object) keptCost(id EncodingID) int64 {
 	s := o.cells.cell(uint32(id)).kept.Load()
 	room := s.cost() - keptOverhead
 	if n := int64(len(s.bytes)); room < n || room > n+n/8+64 {
-		panic(fmt.Sprintf("%d bytes count %d", n, room))
+		panic(fmt.Sprintf("an encoding of %d bytes counts as %d", n, room))
 	}
 	return s.cost()
 }
 
-// budgetModel records what was kept, and compares it with the Budget's count.
+// budgetModel uses a Budget at random, and compares its counts with the encodings that are kept.
 type budgetModel struct {
 	limit   int64
 	budget  *Budget
@@ -129,17 +128,17 @@ func (m *budgetModel) encode(t *rapid.T) {
 	got, err := m.objects[at].Encoding(id, func(o *Object) ([]byte, error) { made = true; return encodeTest(id)(o) })
 	want, _ := encodeTest(id)(m.objects[at])
 	if err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("wrong answer %q, %v", got, err)
+		t.Fatalf("got encoding %q and error %v, want %q", got, err, want)
 	}
 	if made == known {
-		t.Fatalf("made %t although kept %t", made, known)
+		t.Fatalf("the encoder was called: %t, although the encoding was kept: %t", made, known)
 	}
 	_, kept := m.kept(at, id)
 	if cost := int64(len(want)) + keptOverhead + 64; !kept && !m.retired[at] && before+m.history+cost <= m.limit {
-		t.Fatalf("%d was not kept although %d and %d of %d are used", cost, before, m.history, m.limit)
+		t.Fatalf("an encoding of cost %d was not kept, although encodings use %d and logs %d of %d", cost, before, m.history, m.limit)
 	}
 	if m.retired[at] && kept {
-		t.Fatal("kept for an object that is gone")
+		t.Fatal("an encoding of a retired object was kept")
 	}
 }
 
@@ -167,26 +166,26 @@ func (m *budgetModel) check(t *rapid.T) {
 		}
 	}
 	if got := [2]int64{m.schemas[0].EncodingBytes(), m.schemas[1].EncodingBytes()}; got != want {
-		t.Fatalf("%d bytes are counted, want %d", got, want)
+		t.Fatalf("the schemas count %d bytes, want %d", got, want)
 	}
 	if m.budget.Used() != used || m.budget.LogBytes() != m.history {
-		t.Fatalf("used %d and %d, want %d and %d", m.budget.Used(), m.budget.LogBytes(), used, m.history)
+		t.Fatalf("the budget counts %d for encodings and %d for logs, want %d and %d", m.budget.Used(), m.budget.LogBytes(), used, m.history)
 	}
 	if used > 0 && used+m.history > m.limit {
-		t.Fatalf("%d and %d are more than %d", used, m.history, m.limit)
+		t.Fatalf("encodings use %d and logs %d, more than the limit %d", used, m.history, m.limit)
 	}
 }
 
-func TestBudgetKeepsItsLimits(t *testing.T) {
+func TestBudgetMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newBudgetModel(rapid.Int64Range(300, 2000).Draw(t, "limit"))
 		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "history": m.grow, "": m.check})
 	})
 }
 
-// TestBudgetIsExactUnderPressure checks that with concurrent use every encoding is right and the count ends at
+// TestBudgetCountsConcurrentUseExactly checks that with concurrent use every encoding is right and the count ends at
 // zero.
-func TestBudgetIsExactUnderPressure(t *testing.T) {
+func TestBudgetCountsConcurrentUseExactly(t *testing.T) {
 	budget := NewBudget(3000)
 	schema := NewResourceSchema("things", budget)
 	objects := make([]*Object, 20)
@@ -201,7 +200,7 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 				got, err := o.Encoding(id, encodeTest(id))
 				want, _ := encodeTest(id)(o)
 				if err != nil || !bytes.Equal(got, want) {
-					t.Errorf("wrong answer %q, %v", got, err)
+					t.Errorf("got encoding %q and error %v, want %q", got, err, want)
 					return
 				}
 				if i > 4000 && i%50 == 0 {
@@ -215,7 +214,7 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 		o.cells.retire(budget)
 	}
 	if budget.Used() != 0 || budget.sentinel.newer != &budget.sentinel || schema.EncodingBytes() != 0 {
-		t.Errorf("%d bytes used, %d counted after all are gone", budget.Used(), schema.EncodingBytes())
+		t.Errorf("after all objects are retired, the budget counts %d bytes and the schema %d, want 0", budget.Used(), schema.EncodingBytes())
 	}
 }
 
@@ -245,7 +244,7 @@ func TestFramesAreBuiltOncePerEvent(t *testing.T) {
 		}
 	}
 	if built != 2 || schema.FrameBytes() != int64(len("frame 0")*2) {
-		t.Errorf("built %d frames, %d bytes", built, schema.FrameBytes())
+		t.Errorf("built %d frames of %d bytes, want 2 of %d", built, schema.FrameBytes(), len("frame 0")*2)
 	}
 	c.Apply(Batch{Revision: 3, Changes: []Change{{Key: "a"}}})
 	if schema.FrameBytes() != 0 || budget.Used() != 0 {

@@ -16,8 +16,8 @@ type pacedLog struct {
 	size  int
 	due   time.Time
 
-	times map[int64]time.Time // of revisions
-	most  int64               // bytes that its log ever held
+	times map[int64]time.Time // by revision
+	most  int64               // the largest size of the log so far, in bytes
 }
 
 func newPacedLog(t *testing.T, budget *Budget, name string, every time.Duration, size int) *pacedLog {
@@ -72,32 +72,32 @@ func TestLargestLogsAreCutFirst(t *testing.T) {
 	all := []*pacedLog{hot, cold, rare, next}
 	check := func(_ *pacedLog, now time.Time) {
 		if budget.LogBytes() > limit {
-			t.Fatalf("%d bytes are held", budget.LogBytes())
+			t.Fatalf("the logs have %d bytes, the limit is %d", budget.LogBytes(), limit)
 		}
 		for _, p := range []*pacedLog{cold, rare} {
 			if lost := p.times[p.Log().Oldest()]; !lost.IsZero() && now.Sub(lost) < 75*time.Second {
-				t.Fatalf("%s reaches back %v", p.schema.name, now.Sub(lost))
+				t.Fatalf("the log of %s reaches back %v, want at least 75s", p.schema.name, now.Sub(lost))
 			}
 		}
 	}
 	revision := int64(1)
 	now := runPaced(all, &revision, time.Unix(0, 0), 200*time.Second, check)
 	if hot.Log().Bytes() < limit/2 || cold.Pressure()+rare.Pressure()+next.Pressure() != 0 {
-		t.Errorf("the busiest log has %d bytes; others dropped %d, %d, %d events",
-			hot.Log().Bytes(), cold.Pressure(), rare.Pressure(), next.Pressure())
+		t.Errorf("the busiest log has %d bytes, want at least %d; others dropped %d, %d, %d events, want none",
+			hot.Log().Bytes(), limit/2, cold.Pressure(), rare.Pressure(), next.Pressure())
 	}
 	next.every, next.size = 10*time.Millisecond, 20_000
 	runPaced(all[1:], &revision, now, 20*time.Second, check)
 	if next.Log().Bytes() < limit/3 {
-		t.Errorf("the log that is now the busiest has %d bytes", next.Log().Bytes())
+		t.Errorf("the log that is now the busiest has %d bytes, want at least %d", next.Log().Bytes(), limit/3)
 	}
 }
 
 // Pressure returns the number of events that were discarded for lack of memory.
 func (p *pacedLog) Pressure() int64 { return p.schema.Pressure().Events }
 
-// TestLogsAreCutToEqualParts runs logs with random rates and sizes. Logs that never exceeded an equal part must
-// not be cut, and the total must not exceed the limit.
+// TestLogsAreCutToEqualParts runs logs with random rates and sizes. A log that never exceeded an equal part must not
+// be cut, and the total must not exceed the limit.
 func TestLogsAreCutToEqualParts(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -111,32 +111,31 @@ func TestLogsAreCutToEqualParts(t *testing.T) {
 		revision := int64(1)
 		runPaced(all, &revision, time.Unix(0, 0), 5*time.Second, func(_ *pacedLog, now time.Time) {
 			if budget.LogBytes() > limit {
-				t.Fatalf("seed %d: %d of %d bytes are held", seed, budget.LogBytes(), limit)
+				t.Fatalf("seed %d: the logs have %d bytes, the limit is %d", seed, budget.LogBytes(), limit)
 			}
 		})
 		var sum int64
 		for i, p := range all {
-			part := limit/int64(len(all)) - int64(p.size) - eventOverhead // it must be able to add one
+			part := limit/int64(len(all)) - int64(p.size) - eventOverhead // minus room for another event
 			if p.Pressure() > 0 && p.most < part {
-				t.Errorf("seed %d: log %d was cut with %d bytes at most, its part is %d", seed, i, p.most, part)
+				t.Errorf("seed %d: log %d was cut although it never had more than %d bytes; its part is %d", seed, i, p.most, part)
 			}
 			sum += p.Log().Bytes()
 		}
 		if sum != budget.LogBytes() {
-			t.Errorf("seed %d: %d bytes counted, %d held", seed, budget.LogBytes(), sum)
+			t.Errorf("seed %d: the budget counts %d bytes, the logs have %d", seed, budget.LogBytes(), sum)
 		}
 		for _, p := range all {
 			p.Reset(nil, revision)
 		}
 		if logs := budget.LogBytes(); logs != 0 {
-			t.Errorf("seed %d: %d bytes are left", seed, logs)
+			t.Errorf("seed %d: the budget counts %d bytes after all logs are reset, want 0", seed, logs)
 		}
 	}
 }
 
-// TestLogsMakeRoomForEachOther has writers of several caches shorten each other's logs while readers follow them. No
-// reader may see a gap.
-func TestLogsMakeRoomForEachOther(t *testing.T) {
+// TestReadersSeeNoGapWhileLogsAreCut has writers of several caches shorten each other's logs while readers follow them.
+func TestReadersSeeNoGapWhileLogsAreCut(t *testing.T) {
 	const limit = 100_000
 	budget := NewBudget(limit)
 	var over atomic.Bool
@@ -160,12 +159,12 @@ func TestLogsMakeRoomForEachOther(t *testing.T) {
 				events, _, _ := p.Log().Read(at, nil)
 				for _, e := range events {
 					if revision++; e.Revision != revision {
-						t.Errorf("%d comes before %d", e.Revision, revision)
+						t.Errorf("read revision %d, want %d", e.Revision, revision)
 						return
 					}
 				}
 				if s, err := p.At(p.Log().Oldest()); err == nil && s.Len() > 1 {
-					t.Errorf("%d objects", s.Len())
+					t.Errorf("a past state has %d objects, want at most 1", s.Len())
 				}
 			}
 		})
@@ -174,13 +173,13 @@ func TestLogsMakeRoomForEachOther(t *testing.T) {
 	over.Store(true)
 	readers.Wait()
 	for _, p := range all {
-		p.write(4000, time.Unix(0, 0)) // no other cache writes
+		p.write(4000, time.Unix(0, 0)) // no other cache is written meanwhile
 	}
 	var sum int64
 	for _, p := range all {
 		sum += p.Log().Bytes()
 	}
 	if sum != budget.LogBytes() || sum > limit {
-		t.Errorf("%d bytes counted, %d held, %d allowed", budget.LogBytes(), sum, limit)
+		t.Errorf("the budget counts %d bytes, the logs have %d, the limit is %d", budget.LogBytes(), sum, limit)
 	}
 }

@@ -15,9 +15,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
-
-	"github.com/larder-io/larder/kv"
-	"github.com/larder-io/larder/kv/kvtest"
 )
 
 func selector(tb testing.TB, text string) labels.Selector {
@@ -47,9 +44,9 @@ func (c *Cache) learntIndexes() (names []string) {
 	return names
 }
 
-// TestLearntIndexesEqualScans checks that while indexes are built, also from older states, and dropped, every page of
-// every list of every state equals a scan's. Corrupt objects fail lists until they can be decoded, and are then found
-// like others.
+// TestLearntIndexesEqualScans builds indexes, also from older states, and drops them. Meanwhile every page of every list
+// of every state must equal a scan's. Corrupt objects fail lists until they can be decoded, and are then found like
+// others.
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema := NewResourceSchema("things", nil, Index{Label: "zone"})
@@ -141,17 +138,17 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 					building = building[1:]
 				}
 			},
-			"forget": func(*rapid.T) {
+			"drop unused": func(*rapid.T) {
 				for range maxIdle / 4 {
 					c.review()
 				}
 			},
-			"keep": func(t *rapid.T) {
+			"snapshot": func(t *rapid.T) {
 				pasts = append(pasts[max(0, len(pasts)-3):], past{c.Snapshot(), maps.Clone(objects), slices.Sorted(maps.Keys(corrupt))})
 			},
 			"": func(t *rapid.T) {
 				if names := c.learntIndexes(); len(names) > 2 {
-					t.Fatalf("indexes %q", names)
+					t.Fatalf("learnt indexes %q, want at most 2", names)
 				}
 				c.current.Load().check()
 				text := rapid.SampledFrom([]string{"app=a", "app=", "tier in (b)", "tier=a,app=b", "zone=a,tier=c", "app in (a,b)", "!app", "app=a,app!=a", "nobody=x", "tier!=a"}).Draw(t, "selector")
@@ -197,14 +194,14 @@ func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, corrupt
 		}
 	}
 	if failed != (len(corrupt) > 0) {
-		t.Fatalf("%s by index %q: failed %v, with corrupt objects %q", text, used, failed, corrupt)
+		t.Fatalf("list of %s by index %q failed: %v, with corrupt objects %q", text, used, failed, corrupt)
 	}
 	// The failed page may begin with objects before the corrupt one, but too few to fill it.
 	if failed && len(got) < len(want) && (limit == 0 || len(want)-len(got) <= limit) {
 		want = want[:len(got)]
 	}
 	if !slices.Equal(got, want) {
-		t.Fatalf("%s gives %q by index %q, want %q", text, got, used, want)
+		t.Fatalf("list of %s by index %q: got %q, want %q", text, used, got, want)
 	}
 }
 
@@ -236,8 +233,8 @@ func learnFrom(t testing.TB, n int, config learnConfig) *Cache {
 	return c
 }
 
-// ask lists, and returns which index was used.
-func ask(t *testing.T, c *Cache, text string, times int) (index string) {
+// query lists a number of times and returns the index that the last list used.
+func query(t *testing.T, c *Cache, text string, times int) (index string) {
 	t.Helper()
 	for range times {
 		page, err := c.Snapshot().List(Query{Label: selector(t, text)}, nil)
@@ -249,8 +246,8 @@ func ask(t *testing.T, c *Cache, text string, times int) (index string) {
 	return index
 }
 
-// TestQueriesTeachIndexes checks which queries make the cache learn which indexes.
-func TestQueriesTeachIndexes(t *testing.T) {
+// TestRepeatedQueriesCreateIndexes checks which queries make the cache learn which indexes.
+func TestRepeatedQueriesCreateIndexes(t *testing.T) {
 	for _, c := range []struct {
 		query  string
 		times  int
@@ -258,7 +255,7 @@ func TestQueriesTeachIndexes(t *testing.T) {
 		want   []string
 		index  string // used by the query, if there are several
 	}{
-		{query: "app=7", times: 4, want: nil}, // objects that were found do not count
+		{query: "app=7", times: 4, want: nil}, // matching objects do not count as scanned in vain
 		{query: "app=7", times: 5, want: []string{"app"}},
 		{query: "app in (7)", times: 5, want: []string{"app"}},
 		{query: "app in (7,8)", times: 50, want: nil},
@@ -273,93 +270,83 @@ func TestQueriesTeachIndexes(t *testing.T) {
 		{query: "app=7", times: 50, config: learnConfig{minScan: 1001}, want: nil},
 	} {
 		cache := learnFrom(t, 1000, c.config)
-		ask(t, cache, c.query, c.times)
+		query(t, cache, c.query, c.times)
 		cache.learn()
 		if got := cache.learntIndexes(); !slices.Equal(got, c.want) {
-			t.Errorf("%d times %s: indexes %q, want %q", c.times, c.query, got, c.want)
+			t.Errorf("%s, %d times: learnt indexes %q, want %q", c.query, c.times, got, c.want)
 		}
 		index := c.index
 		if index == "" && len(c.want) > 0 {
 			index = c.want[0]
 		}
-		if got := ask(t, cache, c.query, 1); got != index {
+		if got := query(t, cache, c.query, 1); got != index {
 			t.Errorf("%s uses index %q, want %q", c.query, got, index)
 		}
 	}
 }
 
-// TestLearntIndexesAreBounded checks that a new index replaces the least used one, if that is rarely used.
-func TestLearntIndexesAreBounded(t *testing.T) {
+// TestNewIndexReplacesARarelyUsedOne checks that the number of learnt indexes is limited, and that a new index replaces
+// the least used one only if that is rarely used.
+func TestNewIndexReplacesARarelyUsedOne(t *testing.T) {
 	cache := learnFrom(t, 1000, learnConfig{maxIndexes: 3})
 	for i, label := range []string{"a", "b", "c"} {
-		ask(t, cache, label+"=1", 5)
+		query(t, cache, label+"=1", 5)
 		cache.learn()
-		ask(t, cache, label+"=1", 3-i)
+		query(t, cache, label+"=1", 3-i)
 	}
-	ask(t, cache, "d=1", 5)
+	query(t, cache, "d=1", 5)
 	cache.learn()
 	if got, want := cache.learntIndexes(), []string{"a", "b", "d"}; !slices.Equal(got, want) {
-		t.Errorf("indexes %q, want %q", got, want)
+		t.Errorf("learnt indexes %q, want %q", got, want)
 	}
 	for _, label := range []string{"a", "b", "d"} {
-		ask(t, cache, label+"=1", 50)
+		query(t, cache, label+"=1", 50)
 	}
-	ask(t, cache, "app=1", 5)
+	query(t, cache, "app=1", 5)
 	cache.learn()
 	if got, want := cache.learntIndexes(), []string{"a", "b", "d"}; !slices.Equal(got, want) {
-		t.Errorf("indexes %q, want %q", got, want)
+		t.Errorf("learnt indexes %q, want %q", got, want)
 	}
 	refused := cache.learner.candidates["app"]
-	ask(t, cache, "app=1", 50)
+	query(t, cache, "app=1", 50)
 	cache.review()
 	if score := cache.learner.candidates["app"]; refused >= 0 || score != refused/2 {
-		t.Errorf("score %d of a label without room for its index, later %d", refused, score)
+		t.Errorf("a label without room for its index has score %d, later %d; want a negative one, then half of it", refused, score)
 	}
 	for i := range 2 * maxCandidates {
-		ask(t, cache, fmt.Sprintf("other%d=1", i), 1)
+		query(t, cache, fmt.Sprintf("other%d=1", i), 1)
 	}
 	if n := len(cache.learner.candidates); n != maxCandidates {
-		t.Errorf("%d labels are observed, want %d", n, maxCandidates)
+		t.Errorf("%d labels are candidates, want %d", n, maxCandidates)
 	}
 	for range 2 * maxIdle {
-		ask(t, cache, "b=1", 1)
+		query(t, cache, "b=1", 1)
 		cache.review()
 	}
 	if got, want := cache.learntIndexes(), []string{"b"}; !slices.Equal(got, want) {
-		t.Errorf("indexes %q after a while, want %q", got, want)
+		t.Errorf("learnt indexes %q after b alone was used, want %q", got, want)
 	}
 }
 
-// TestRareQueriesAreNotLearnt checks that occasional queries do not make the cache learn an index.
-func TestRareQueriesAreNotLearnt(t *testing.T) {
+func TestRareQueriesCreateNoIndex(t *testing.T) {
 	cache := learnFrom(t, 1000, learnConfig{})
 	for range 100 {
-		ask(t, cache, "app=7", 1)
+		query(t, cache, "app=7", 1)
 		cache.review()
 		cache.learn()
 	}
 	if got := cache.learntIndexes(); got != nil {
-		t.Errorf("indexes %q", got)
+		t.Errorf("learnt indexes %q, want none", got)
 	}
 }
 
-// TestReflectorMakesAndDropsIndexes checks that a running cache builds and drops indexes by itself, and keeps them
-// over a reload.
-func TestReflectorMakesAndDropsIndexes(t *testing.T) {
+// TestReflectorBuildsAndDropsIndexes checks that a running cache builds and drops indexes by itself, and that they
+// survive a reload.
+func TestReflectorBuildsAndDropsIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &mirror{store: kvtest.NewMemory()}
-		m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
-		m.sub = m.tail.Subscribe(testPrefix)
-		schema := NewResourceSchema("things", nil)
-		var err error
-		m.cache, err = New(Config{Schema: schema, Source: m.sub, Decode: func(_ context.Context, key string, value []byte, revision int64) *Object {
-			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Labels: labels.Set{"app": string(value)}}, schema)
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.reflector, err = NewReflector(ReflectorConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix}); err != nil {
-			t.Fatal(err)
+		m := newMirror(t)
+		m.cache.config.Decode = func(_ context.Context, key string, value []byte, revision int64) *Object {
+			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Labels: labels.Set{"app": string(value)}}, m.cache.schema)
 		}
 		many := map[string][]byte{}
 		for i := range 1000 {
@@ -368,10 +355,10 @@ func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 		m.store.PutAll(many)
 		m.start(t)
 		m.awaitStore(t)
-		ask(t, m.cache, "app=7", 5)
+		query(t, m.cache, "app=7", 5)
 		synctest.Wait()
-		if got := ask(t, m.cache, "app=7", 1); got != "app" {
-			t.Errorf("index %q is used", got)
+		if got := query(t, m.cache, "app=7", 1); got != "app" {
+			t.Errorf("the list uses index %q, want app", got)
 		}
 		m.store.Restore(2, true)
 		time.Sleep(time.Second)
@@ -380,18 +367,18 @@ func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 		s := m.awaitStore(t)
 		page, err := s.List(Query{Label: selector(t, "app=7")}, nil)
 		if err != nil || s.Epoch() != 2 || page.Index != "app" || len(page.Objects) != 11 {
-			t.Errorf("after a reload: %d objects by index %q, %v", len(page.Objects), page.Index, err)
+			t.Errorf("after a reload: %d objects by index %q in epoch %d, error %v; want 11 by app in 2", len(page.Objects), page.Index, s.Epoch(), err)
 		}
 		time.Sleep(time.Hour)
 		if got := m.cache.learntIndexes(); got != nil {
-			t.Errorf("indexes %q after an hour", got)
+			t.Errorf("learnt indexes %q after an hour without lists, want none", got)
 		}
 	})
 }
 
-// TestLearnWhileReading lists and writes while indexes are built and dropped. Each list must equal a scan of its
+// TestConcurrentListsEqualScans lists and writes while indexes are built and dropped. Each list must equal a scan of its
 // snapshot.
-func TestLearnWhileReading(t *testing.T) {
+func TestConcurrentListsEqualScans(t *testing.T) {
 	c := learnFrom(t, 1000, learnConfig{maxIndexes: 2})
 	stop := make(chan struct{})
 	var workers sync.WaitGroup
@@ -439,7 +426,7 @@ func TestLearnWhileReading(t *testing.T) {
 			got[i] = o.Key()
 		}
 		if !slices.Equal(got, want) {
-			t.Fatalf("%s by index %q: %q, want %q", text, page.Index, got, want)
+			t.Fatalf("list of %s by index %q: got %q, want %q", text, page.Index, got, want)
 		}
 	}
 	close(stop)

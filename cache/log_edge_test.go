@@ -7,7 +7,7 @@ import (
 )
 
 // TestLogHasNoGapAtItsOldestRevision starts readers at the oldest revision of the Log while the Log drops events.
-// Each must get the next event first, or learn that it is gone.
+// Each must get the next event first, or an error.
 func TestLogHasNoGapAtItsOldestRevision(t *testing.T) {
 	const revisions = 30_000
 	c := newTestCache(t, Config{Log: LogConfig{MaxEvents: 16, MinEvents: 1}})
@@ -24,7 +24,7 @@ func TestLogHasNoGapAtItsOldestRevision(t *testing.T) {
 					continue
 				}
 				if events, _, err := log.Read(at, buffer); err == nil && len(events) > 0 && events[0].Revision != oldest+1 {
-					t.Errorf("after %d comes %d", oldest, events[0].Revision)
+					t.Errorf("the first event after revision %d has revision %d", oldest, events[0].Revision)
 					return
 				}
 			}

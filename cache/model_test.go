@@ -16,8 +16,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The reference model keeps every past state as a map, and filters slices. Caches with very different
-// configurations get the same random operations and must agree with it.
+// The model stores every past state as a map, and filters slices. Caches with very different configurations get the
+// same random operations and must agree with the model.
 
 var errCorrupt = errors.New("corrupt")
 
@@ -53,13 +53,13 @@ type modelState struct {
 
 type model struct {
 	epoch  int
-	states []modelState // of the present epoch, oldest first
+	states []modelState // of the current epoch, oldest first
 	fresh  int64
 }
 
 func (m *model) now() *modelState { return &m.states[len(m.states)-1] }
 
-// at returns the state at a revision of the present epoch.
+// at returns the state at a revision of the current epoch.
 func (m *model) at(revision int64) *modelState {
 	for i := len(m.states) - 1; i >= 0; i-- {
 		if m.states[i].revision <= revision {
@@ -239,8 +239,8 @@ func (m *machine) apply(t *rapid.T) {
 	m.clock = m.clock.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "seconds")) * time.Second)
 	next := modelState{revision: revision, objects: maps.Clone(now.objects), time: m.clock}
 	type change struct {
-		key   string
-		thing *modelObject
+		key    string
+		object *modelObject // nil: deleted
 	}
 	var changes []change
 	seen := map[string]bool{}
@@ -268,8 +268,8 @@ func (m *machine) apply(t *rapid.T) {
 		batch := Batch{Revision: revision, Time: m.clock}
 		for _, c := range changes {
 			change := Change{Key: c.key}
-			if c.thing != nil {
-				change.Object = c.thing.object(s.cache.schema, c.key)
+			if c.object != nil {
+				change.Object = c.object.object(s.cache.schema, c.key)
 			}
 			batch.Changes = append(batch.Changes, change)
 		}
@@ -301,7 +301,6 @@ func (m *machine) discardOld(t *rapid.T) {
 }
 
 // repair decodes some corrupt objects, in all states that have them.
-
 func (m *machine) repair(t *rapid.T) {
 	now := m.model.now().objects
 	for _, key := range slices.Sorted(maps.Keys(now)) {
@@ -359,31 +358,31 @@ func (m *machine) check(t *rapid.T) {
 	for _, s := range m.subjects {
 		snapshot := s.cache.Snapshot()
 		if snapshot.Revision() != label || snapshot.Len() != len(now.objects) || snapshot.Epoch() != uint64(m.model.epoch) {
-			t.Fatalf("%s: revision %d of %d, %d objects of %d, epoch %d of %d", s.name,
+			t.Fatalf("%s: revision %d, want %d; %d objects, want %d; epoch %d, want %d", s.name,
 				snapshot.Revision(), label, snapshot.Len(), len(now.objects), snapshot.Epoch(), m.model.epoch)
 		}
 		if _, err := s.cache.At(label + 1); !errors.As(err, new(errFuture)) {
-			t.Fatalf("%s: At the future: %v", s.name, err)
+			t.Fatalf("%s: At a future revision: got error %v, want errFuture", s.name, err)
 		}
 		snapshot.state.check()
 		s.checkLog(t, &m.model, m.clock)
 	}
 }
 
-// checkLog checks that the Log keeps exactly the events that it must.
+// checkLog checks that the Log has exactly the events that its config and budget require.
 func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	log, last := s.cache.Log(), m.now()
 	if log.Len() > max(s.config.MaxEvents, last.events) {
-		t.Fatalf("%s: %d events kept, %d allowed", s.name, log.Len(), s.config.MaxEvents)
+		t.Fatalf("%s: the log has %d events, want at most %d", s.name, log.Len(), s.config.MaxEvents)
 	}
 	if log.Bytes() > s.config.MaxBytes && log.Len() > last.events {
-		t.Fatalf("%s: %d bytes kept, %d allowed", s.name, log.Bytes(), s.config.MaxBytes)
+		t.Fatalf("%s: the log has %d bytes, want at most %d", s.name, log.Bytes(), s.config.MaxBytes)
 	}
 	if s.budget > 0 && log.Bytes() > s.budget && log.Len() > max(s.config.MinEvents, last.events) {
-		t.Fatalf("%s: %d bytes and %d events kept, budget %d", s.name, log.Bytes(), log.Len(), s.budget)
+		t.Fatalf("%s: the log has %d bytes and %d events, the budget is %d", s.name, log.Bytes(), log.Len(), s.budget)
 	}
 	if log.Len() != m.eventsAfter(log.Oldest()) {
-		t.Fatalf("%s: %d events kept since %d, should be %d", s.name, log.Len(), log.Oldest(), m.eventsAfter(log.Oldest()))
+		t.Fatalf("%s: the log has %d events since %d, want %d", s.name, log.Len(), log.Oldest(), m.eventsAfter(log.Oldest()))
 	}
 	// The newest discarded state must have been too old, or in excess of the limits.
 	discarded := m.at(log.Oldest())
@@ -396,7 +395,7 @@ func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	fits := kept+discarded.events <= s.config.MaxEvents && size <= s.config.MaxBytes &&
 		(s.budget == 0 || size <= s.budget || kept+discarded.events <= s.config.MinEvents)
 	if young && fits && discarded.revision == log.Oldest() {
-		t.Fatalf("%s: revision %d of %s was discarded at %s with %d events kept", s.name, log.Oldest(), discarded.time, now, kept)
+		t.Fatalf("%s: revision %d of %s was discarded too early, at %s; the log has %d events", s.name, log.Oldest(), discarded.time, now, kept)
 	}
 }
 
@@ -443,7 +442,7 @@ func (s *subject) follow(t *rapid.T) {
 
 func (s *subject) compare(t *rapid.T, got map[string]*Object, want modelObjects) {
 	if len(got) != len(want) {
-		t.Fatalf("%s: %d objects, want %d", s.name, len(got), len(want))
+		t.Fatalf("%s: the copy made from events has %d objects, want %d", s.name, len(got), len(want))
 	}
 	for key, x := range want {
 		o := got[key]
@@ -499,7 +498,7 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w modelObj
 			// With an index the end of the matches may be known earlier.
 			rest, _, _, _ := w.list(Query{Prefix: q.Prefix, From: next + "\x00", Label: q.Label, Field: q.Field})
 			if len(rest) > 0 {
-				t.Fatalf("%s: %+v: index ended before %q", s.name, q, rest)
+				t.Fatalf("%s: %+v: the list by index %s lacks %q", s.name, q, page.Index, rest)
 			}
 			return
 		}
@@ -520,7 +519,7 @@ func TestCacheMatchesItsModel(t *testing.T) {
 			"apply3":   m.apply,
 			"stale":    m.stale,
 			"progress": m.progress,
-			"forget":   m.discardOld,
+			"age":      m.discardOld,
 			"list":     m.list,
 			"list2":    m.list,
 			"follow":   m.follow,

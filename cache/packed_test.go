@@ -16,7 +16,7 @@ func sentences(n int) []byte {
 	return b.Bytes()[:n]
 }
 
-// TestLargeBodiesArePacked checks that a large body takes less memory than its length, and is read unchanged.
+// TestLargeBodiesArePacked checks which bodies are compressed, and that all are read unchanged.
 func TestLargeBodiesArePacked(t *testing.T) {
 	random := make([]byte, 4*packFrom)
 	for i := range random {
@@ -41,7 +41,7 @@ func TestLargeBodiesArePacked(t *testing.T) {
 				t.Fatalf("packed: %v, want %v", o.Packed(), c.packed)
 			}
 			if c.packed && len(o.body) > len(c.body)*3/4 {
-				t.Errorf("%d bytes are kept as %d", len(c.body), len(o.body))
+				t.Errorf("a body of %d bytes takes %d, want at most %d", len(c.body), len(o.body), len(c.body)*3/4)
 			}
 			wantHead := c.body
 			if c.packed {
@@ -51,23 +51,22 @@ func TestLargeBodiesArePacked(t *testing.T) {
 				t.Errorf("head %q, want %q", o.Head(), wantHead)
 			}
 			if !bytes.Equal(o.Body(), c.body) || o.Size() != len(c.body) {
-				t.Errorf("body of %d bytes, size %d, differs from the one of %d that was given", len(o.Body()), o.Size(), len(c.body))
+				t.Errorf("the body has %d bytes, size %d, and differs from the given body of %d bytes", len(o.Body()), o.Size(), len(c.body))
 			}
 			for _, room := range []int{0, 5, len(c.body), 2*len(c.body) + 5} {
 				dst := append(make([]byte, 0, room), "begin"...)
 				if got := o.AppendBody(dst); !bytes.Equal(got, append([]byte("begin"), c.body...)) {
-					t.Errorf("appended to room for %d: %d bytes that differ", room, len(got))
+					t.Errorf("AppendBody to a slice of capacity %d returned %d bytes that differ from the body", room, len(got))
 				}
 			}
 			if o.Err() != nil || o.Name() != "a" || o.Labels().Get("a") != "b" {
-				t.Errorf("error %v, name %q, label %q", o.Err(), o.Name(), o.Labels().Get("a"))
+				t.Errorf("got error %v, name %q, label %q; want none, a, b", o.Err(), o.Name(), o.Labels().Get("a"))
 			}
 		})
 	}
 }
 
-// TestPackedBodiesAreCountedByTheirPackedSize checks that a cache reports the memory of packed bodies as they are
-// stored.
+// TestPackedBodiesAreCountedByTheirPackedSize checks that cache and log count the memory that packed bodies take.
 func TestPackedBodiesAreCountedByTheirPackedSize(t *testing.T) {
 	schema := NewResourceSchema("things", NewBudget(1<<20))
 	c, err := New(Config{Schema: schema})
@@ -80,9 +79,9 @@ func TestPackedBodiesAreCountedByTheirPackedSize(t *testing.T) {
 	c.Reset([]*Object{object(1)}, 1)
 	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a", Object: object(2)}}})
 	if s := c.current.Load(); s.bytes >= 100_000 || s.stored != 300_000 {
-		t.Errorf("%d bytes kept of %d stored", s.bytes, s.stored)
+		t.Errorf("the cache counts %d bytes in memory and %d stored, want less than 100000 and 300000", s.bytes, s.stored)
 	}
 	if past := c.Log().Bytes(); past >= 100_000 || past < 1000 {
-		t.Errorf("the log holds %d bytes", past)
+		t.Errorf("the log counts %d bytes, want 1000 to 100000", past)
 	}
 }

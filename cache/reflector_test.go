@@ -29,7 +29,7 @@ type mirror struct {
 	reflector *Reflector
 }
 
-// decodeTest decodes everything but "corrupt" and "panic".
+// decodeTest decodes all values but "corrupt" and "panic".
 func decodeTest(schema *ResourceSchema) func(context.Context, string, []byte, int64) *Object {
 	return func(_ context.Context, key string, value []byte, revision int64) *Object {
 		config := ObjectConfig{Key: key, Revision: revision, Body: value}
@@ -37,7 +37,7 @@ func decodeTest(schema *ResourceSchema) func(context.Context, string, []byte, in
 		case "corrupt":
 			config.Err = errCorrupt
 		case "panic":
-			panic("cannot cope")
+			panic("decoder panic")
 		}
 		return NewObject(config, schema)
 	}
@@ -45,8 +45,15 @@ func decodeTest(schema *ResourceSchema) func(context.Context, string, []byte, in
 
 func newMirror(t *testing.T) *mirror {
 	t.Helper()
-	m := &mirror{store: kvtest.NewMemory()}
-	m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
+	return mirrorOf(t, kvtest.NewMemory(), kv.TailConfig{})
+}
+
+// mirrorOf returns a mirror of a store whose Tail has the limits of the config.
+func mirrorOf(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
+	t.Helper()
+	m := &mirror{store: store}
+	tail.Store, tail.Prefix = store, "/registry"
+	m.tail = kv.NewTail(tail)
 	m.sub = m.tail.Subscribe(testPrefix)
 	schema := NewResourceSchema("things", nil)
 	var err error
@@ -98,7 +105,7 @@ func (m *mirror) remove(t *testing.T, key string) int64 {
 	return result.Revision
 }
 
-// awaitStore waits until the cache is as new as the store, and compares them.
+// awaitStore waits until the cache has reached the store's revision, and compares them.
 func (m *mirror) awaitStore(t *testing.T) Snapshot {
 	t.Helper()
 	revision, err := m.store.Revision(t.Context())
@@ -110,7 +117,7 @@ func (m *mirror) awaitStore(t *testing.T) Snapshot {
 	}
 	s := m.cache.Snapshot()
 	if s.Revision() < revision {
-		t.Fatalf("snapshot of %d after waiting for %d", s.Revision(), revision)
+		t.Fatalf("snapshot of revision %d after waiting for %d", s.Revision(), revision)
 	}
 	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: testPrefix})
 	if err != nil {
@@ -129,7 +136,7 @@ func (m *mirror) awaitStore(t *testing.T) Snapshot {
 		return true
 	})
 	if !maps.Equal(got, want) {
-		t.Fatalf("cache holds %v, store %v", got, want)
+		t.Fatalf("the cache has %v, the store %v", got, want)
 	}
 	return s
 }
@@ -148,7 +155,7 @@ func TestReflectorMirrorsStore(t *testing.T) {
 		m.start(t)
 		m.awaitStore(t)
 		if stats := &m.reflector.Stats; stats.Loaded.Load() != 2500 || stats.Loads.Load() == 0 {
-			t.Errorf("after the load: %+v", stats)
+			t.Errorf("after the load the stats are %+v, want 2500 objects loaded", stats)
 		}
 		position := m.cache.Snapshot().Position()
 		var events []string
@@ -177,8 +184,8 @@ func TestReflectorMirrorsStore(t *testing.T) {
 	})
 }
 
-// TestReflectorFollowsOtherResources checks that writes of other resources raise the revision of an idle cache.
-func TestReflectorFollowsOtherResources(t *testing.T) {
+// TestWritesOfOtherResourcesRaiseTheRevision checks the revision of a cache without writes of its own.
+func TestWritesOfOtherResourcesRaiseTheRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.put(t, testPrefix+"a", "1")
@@ -186,12 +193,13 @@ func TestReflectorFollowsOtherResources(t *testing.T) {
 		m.awaitStore(t)
 		revision := m.put(t, "/registry/others/x", "1")
 		if got := m.awaitStore(t).Revision(); got < revision {
-			t.Errorf("label %d, want %d", got, revision)
+			t.Errorf("the cache is at revision %d, want %d", got, revision)
 		}
 	})
 }
 
-func TestReflectorCorruptObject(t *testing.T) {
+// TestCorruptObjectsFailTheReadsThatCoverThem checks values whose decoder fails or panics.
+func TestCorruptObjectsFailTheReadsThatCoverThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.put(t, testPrefix+"a/corrupt", "corrupt")
@@ -203,15 +211,15 @@ func TestReflectorCorruptObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := m.cache.Snapshot()
-		if err := s.Get("a/panics").Err(); err == nil || !strings.Contains(err.Error(), "cannot cope") {
-			t.Errorf("a decoder's panic gives %v", err)
+		if err := s.Get("a/panics").Err(); err == nil || !strings.Contains(err.Error(), "decoder panic") {
+			t.Errorf("after a panic of the decoder the object has error %v, want one with the panic", err)
 		}
 		var corrupt *CorruptError
 		if _, err := s.List(Query{Prefix: "a/"}, nil); !errors.As(err, &corrupt) || !errors.Is(err, errCorrupt) || corrupt.Object.Key() != "a/corrupt" {
-			t.Errorf("list of a corrupt object: %v", err)
+			t.Errorf("list of a corrupt object: got error %v, want a CorruptError of a/corrupt", err)
 		}
 		if page, err := s.List(Query{Prefix: "b/"}, nil); err != nil || len(page.Objects) != 1 {
-			t.Errorf("list beside a corrupt object: %v", err)
+			t.Errorf("list of another namespace: %d objects, error %v; want 1", len(page.Objects), err)
 		}
 		m.remove(t, testPrefix+"a/panics")
 		m.put(t, testPrefix+"a/corrupt", "repaired")
@@ -219,9 +227,9 @@ func TestReflectorCorruptObject(t *testing.T) {
 	})
 }
 
-// TestReflectorEndsUpEqualToTheStore checks that the cache ends up equal to the store whatever happens to the
-// watch, and in a new epoch if there was a gap.
-func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
+// TestCacheEqualsTheStoreAfterWatchFaults checks that after faults of the watch the cache equals the store, and that it
+// is in a new epoch if events may be missing.
+func TestCacheEqualsTheStoreAfterWatchFaults(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		epochs uint64
@@ -265,15 +273,15 @@ func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
 				}
 				_, _, err := m.cache.Log().Read(before.Position(), nil)
 				if errors.Is(err, ErrReset) != (c.epochs > 0) {
-					t.Errorf("reading from the old position: %v", err)
+					t.Errorf("reading the log from the old position: got error %v after %d new epochs", err, c.epochs)
 				}
 			})
 		})
 	}
 }
 
-// TestReflectorRepeatsLoad checks that a load that fails at any page is repeated.
-func TestReflectorRepeatsLoad(t *testing.T) {
+// TestReflectorRepeatsFailedLoads fails the first, third and sixth read of a page.
+func TestReflectorRepeatsFailedLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		many := map[string][]byte{}
@@ -297,18 +305,18 @@ func TestReflectorRepeatsLoad(t *testing.T) {
 		m.start(t)
 		m.awaitStore(t)
 		if stats := &m.reflector.Stats; stats.Loads.Load() != 1 || stats.Loaded.Load() != 13_000 {
-			t.Errorf("%+v", stats)
+			t.Errorf("the stats are %+v, want 1 load of 13000 objects", stats)
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		if lists <= 6 {
-			t.Errorf("%d pages were read", lists)
+			t.Errorf("%d pages were read, want more than 6", lists)
 		}
 	})
 }
 
-// TestReflectorCompactedBetweenPages checks a load whose revision is compacted meanwhile.
-func TestReflectorCompactedBetweenPages(t *testing.T) {
+// TestCompactionBetweenPagesOfALoad checks that a load whose revision is compacted is repeated at a later one.
+func TestCompactionBetweenPagesOfALoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		many := map[string][]byte{}
@@ -332,39 +340,40 @@ func TestReflectorCompactedBetweenPages(t *testing.T) {
 	})
 }
 
-func TestReflectorTakesOffers(t *testing.T) {
+// TestEventsAdoptMatchingOffers counts the events that adopt an offer, and those that are decoded.
+func TestEventsAdoptMatchingOffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
 		m.awaitStore(t)
 		stats := &m.reflector.Stats
 		offered, decoded := stats.Offered.Load(), stats.Decoded.Load()
-		handed := func(revision int64) *Object {
-			return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
+		build := func(revision int64) *Object {
+			return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("offered")}, m.cache.Schema())
 		}
-		m.cache.Offer("a", []byte("stored"), 1, handed) // before it is written, and the event comes first
+		m.cache.Offer("a", []byte("stored"), 1, build) // the event arrives before the response to the write
 		revision := m.put(t, testPrefix+"a", "stored")
 		if err := m.cache.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.cache.Snapshot().Get("a"); string(got.Body()) != "handed over" || got.Revision() != revision {
-			t.Errorf("the cache holds %q at %d", got.Body(), got.Revision())
+		if got := m.cache.Snapshot().Get("a"); string(got.Body()) != "offered" || got.Revision() != revision {
+			t.Errorf("the cache has %q at %d, want the offered object at %d", got.Body(), got.Revision(), revision)
 		}
 		// Offers of another value, or of a write that failed, do not fit this event.
-		m.cache.Offer("a", []byte("never stored"), 1, handed)
-		m.cache.Offer("a", []byte("stored again"), 1, handed).Withdraw()
+		m.cache.Offer("a", []byte("never stored"), 1, build)
+		m.cache.Offer("a", []byte("stored again"), 1, build).Withdraw()
 		m.put(t, testPrefix+"a", "stored again")
 		// An offer that cannot make its object is dropped.
 		m.cache.Offer("a", []byte("third"), 1, func(int64) *Object { return nil })
 		m.put(t, testPrefix+"a", "third")
 		m.awaitStore(t)
 		if stats.Offered.Load()-offered != 1 || stats.Decoded.Load()-decoded != 2 {
-			t.Errorf("before %d and %d, after %+v", offered, decoded, stats)
+			t.Errorf("%d events adopted an offer and %d were decoded, want 1 and 2", stats.Offered.Load()-offered, stats.Decoded.Load()-decoded)
 		}
 	})
 }
 
-func TestReflectorEndsWithItsContext(t *testing.T) {
+func TestReflectorEndsWithItsContextSubscriptionAndStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -375,27 +384,28 @@ func TestReflectorEndsWithItsContext(t *testing.T) {
 		}
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("cancelled: %v", err)
+			t.Errorf("Run with a cancelled context: %v", err)
 		}
 		go func() { done <- m.reflector.Run(t.Context()) }()
 		synctest.Wait()
 		m.sub.Close()
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("subscription closed: %v", err)
+			t.Errorf("Run with a closed subscription: got error %v, want ErrClosed", err)
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
 		_ = m.store.Run(ended) // closes it
 		go func() { done <- m.reflector.Run(t.Context()) }()
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("store closed: %v", err)
+			t.Errorf("Run with a closed store: got error %v, want ErrClosed", err)
 		}
 	})
 }
 
-// TestNothingIsAppliedAfterTheEnd ends the reflector while it decodes one batch, a few, and as many as it decodes in
-// parallel. A decoder that needs the context then fails, and the cache must not show these objects as corrupt.
-func TestNothingIsAppliedAfterTheEnd(t *testing.T) {
+// TestObjectsDecodedAfterTheEndAreNotApplied ends the reflector while it decodes one batch, a few, and as many as it
+// decodes in parallel. A decoder that needs the context then fails, and the cache must not have these objects as
+// corrupt.
+func TestObjectsDecodedAfterTheEndAreNotApplied(t *testing.T) {
 	for _, writes := range []int{1, 3, 3 * decodeChunk} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMirror(t)
@@ -426,14 +436,13 @@ func TestNothingIsAppliedAfterTheEnd(t *testing.T) {
 				t.Error(err)
 			}
 			if s := m.cache.Snapshot(); s.Revision() != first || s.Get("a").Err() != nil {
-				t.Errorf("after %d writes, the cache shows revision %d, %v; want %d", writes, s.Revision(), s.Get("a").Err(), first)
+				t.Errorf("after %d writes, the cache is at revision %d, error of the object %v; want %d and none", writes, s.Revision(), s.Get("a").Err(), first)
 			}
 		})
 	}
 }
 
-// TestReflectorTrimsTheLogOfAnIdleCache checks that the Log of an idle cache drops old events.
-func TestReflectorForgetsWhenIdle(t *testing.T) {
+func TestLogOfAnIdleCacheDropsOldEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
@@ -443,20 +452,20 @@ func TestReflectorForgetsWhenIdle(t *testing.T) {
 		}
 		m.awaitStore(t)
 		if n := m.cache.Log().Len(); n != 500 {
-			t.Fatalf("%d events", n)
+			t.Fatalf("%d events, want 500", n)
 		}
 		time.Sleep(75 * time.Second)
 		if n := m.cache.Log().Len(); n != 500 {
-			t.Errorf("%d events after 75 s", n)
+			t.Errorf("%d events after 75 s, want 500", n)
 		}
 		time.Sleep(60 * time.Second)
 		if n := m.cache.Log().Len(); n != 128 {
-			t.Errorf("%d events after 135 s", n)
+			t.Errorf("%d events after 135 s, want 128", n)
 		}
 	})
 }
 
-func TestNewReflectorRefuses(t *testing.T) {
+func TestNewReflectorRejectsInvalidConfigs(t *testing.T) {
 	m := newMirror(t)
 	bare, err := New(Config{Schema: NewResourceSchema("things", nil)})
 	if err != nil {
@@ -468,14 +477,14 @@ func TestNewReflectorRefuses(t *testing.T) {
 		"no slash":   {Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: "/registry/things"},
 	} {
 		if _, err := NewReflector(config); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: no error", name)
 		}
 	}
 }
 
-// TestReflectorEndsUpRightUnderLoad writes, disconnects, compacts and reads concurrently, outside of synctest.
-// Reads that waited for a revision must see it.
-func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
+// TestReadsSeeAwaitedWritesUnderLoad writes, disconnects and reads concurrently, outside of synctest. A read that
+// waited for a revision must see it.
+func TestReadsSeeAwaitedWritesUnderLoad(t *testing.T) {
 	m := newMirror(t)
 	m.start(t)
 	var workers sync.WaitGroup
@@ -510,7 +519,7 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 				}
 				o := m.cache.Snapshot().Get(key)
 				if o == nil || o.Revision() < revision {
-					t.Errorf("%s is not at %d after waiting for it", key, revision)
+					t.Errorf("%s is %v after waiting for revision %d", key, o, revision)
 					return
 				}
 				if o.Revision() == revision && string(o.Body()) != value {
@@ -535,7 +544,7 @@ func TestUnappliedReturnsTheNewestWrite(t *testing.T) {
 			t.Helper()
 			o := m.cache.Unapplied("a")
 			if o == nil && revision != 0 || o != nil && o.Revision() != revision {
-				t.Errorf("%s: unapplied %v, want revision %d", when, o, revision)
+				t.Errorf("%s: Unapplied returned %v, want revision %d", when, o, revision)
 			}
 			return o
 		}
@@ -546,71 +555,71 @@ func TestUnappliedReturnsTheNewestWrite(t *testing.T) {
 				return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte(value)}, m.cache.Schema())
 			})
 		}
-		expect("nothing was written", 0)
+		expect("before any write", 0)
 		m.store.Hold()
 		first, second, third := offer("first"), offer("second"), offer("third")
-		expect("nothing is known to have succeeded", 0)
+		expect("before the responses to the writes", 0)
 		one, two := m.put(t, testPrefix+"a", "first"), m.put(t, testPrefix+"a", "second")
 		m.cache.Written(second, two)
 		m.cache.Written(first, one)
 		third.Withdraw()
-		ahead := expect("two have succeeded", two)
+		ahead := expect("after two responses", two)
 		if m.cache.Unapplied("b") != nil {
 			t.Error("another key has an unapplied object")
 		}
 		if m.cache.Unapplied("a") != ahead || made != 1 {
-			t.Errorf("it is made %d times", made)
+			t.Errorf("two calls of Unapplied made %d objects, want the same one", made)
 		}
 		m.store.Release()
 		if err := m.cache.Wait(t.Context(), two); err != nil {
 			t.Fatal(err)
 		}
 		if o := m.cache.Snapshot().Get("a"); o != ahead || made != 2 {
-			t.Errorf("the event made another, of %d", made)
+			t.Errorf("the event did not adopt the unapplied object; %d were made, want 2", made)
 		}
-		expect("all events have come", 0)
+		expect("after all events", 0)
 		m.cache.Written(offer("late"), two)
-		expect("the event came before the answer", 0)
+		expect("when the event arrives before the response", 0)
 
 		// The same bytes at another revision are another object.
 		m.store.Hold()
 		m.cache.Written(offer("again"), two+5)
-		expect("it is known at a revision", two+5)
+		expect("after a response with a later revision", two+5)
 		other := m.put(t, testPrefix+"a", "again")
 		m.store.Release()
 		if err := m.cache.Wait(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
 		if o := m.cache.Snapshot().Get("a"); o.Revision() != other {
-			t.Errorf("the event at %d made an object at %d", other, o.Revision())
+			t.Errorf("the event of revision %d made an object at %d", other, o.Revision())
 		}
 
 		// A write stays unapplied until the state has it, even after its event has arrived.
-		decode, asked := m.cache.config.Decode, 0
+		decode, decoded := m.cache.config.Decode, 0
 		m.cache.config.Decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
-			expect("its event has come", revision)
-			asked++
+			expect("while its event is decoded", revision)
+			decoded++
 			return decode(ctx, key, value, revision)
 		}
 		offer("last")
 		last := m.store.PutAll(map[string][]byte{testPrefix + "a": []byte("last"), testPrefix + "b": []byte("decoded")})
-		if err := m.cache.Wait(t.Context(), last); err != nil || asked != 1 {
-			t.Fatalf("got %d decodes and error %v, want 1 decode", asked, err)
+		if err := m.cache.Wait(t.Context(), last); err != nil || decoded != 1 {
+			t.Fatalf("got %d decodes and error %v, want 1 decode", decoded, err)
 		}
-		expect("its event was applied", 0)
+		expect("after its event was applied", 0)
 	})
 }
 
-// TestMemoryOfDecodedPagesIsReused checks that with Copies the memory of a page is reused once all its values are
-// decoded, and not before. Without Copies values may be kept.
+// TestMemoryOfDecodedPagesIsReused checks that with DecodeCopies the memory of a page is reused once all its values are
+// decoded, and not before. Without DecodeCopies the decoder may retain values.
 func TestMemoryOfDecodedPagesIsReused(t *testing.T) {
 	const objects = 1500 // several pages, each of several parts
 	for _, copies := range []bool{true, false} {
 		m := newMirror(t)
-		var kept sync.Map // values by key
+		var retained sync.Map // values by key
 		m.cache.config.DecodeCopies = copies
 		m.cache.config.Decode = func(_ context.Context, key string, value []byte, revision int64) *Object {
-			kept.Store(key, value)
+			retained.Store(key, value)
 			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: bytes.Clone(value)}, m.cache.schema)
 		}
 		values := make(map[string][]byte)
@@ -629,7 +638,7 @@ func TestMemoryOfDecodedPagesIsReused(t *testing.T) {
 				if o := m.cache.Snapshot().Get(key); o == nil || !bytes.Equal(o.Body(), want) {
 					t.Fatalf("%s differs from the stored value", key)
 				}
-				if value, ok := kept.Load(key); ok && !bytes.Equal(value.([]byte), want) {
+				if value, ok := retained.Load(key); ok && !bytes.Equal(value.([]byte), want) {
 					overwritten++
 				}
 			}

@@ -12,9 +12,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLoadAcrossAReplacement replaces the store between two pages of a load by one that soon has the same
-// revision. The cache must never publish the mixed result.
-func TestLoadAcrossAReplacement(t *testing.T) {
+// TestLoadsDoNotMixHistories replaces the store between two pages of a load by one that soon has the same revision.
+func TestLoadsDoNotMixHistories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		values := make(map[string][]byte)
@@ -23,7 +22,7 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 		}
 		m.store.PutAll(values)
 		m.put(t, testPrefix+"a0", "lost")
-		pages, shown := 0, false
+		pages, loaded := 0, false
 		m.store.SetHook(func(op, _ string) error {
 			if op != "list" {
 				return nil
@@ -33,24 +32,24 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 				m.store.Restore(2, true)
 				m.put(t, testPrefix+"z9", "new")
 			case 3:
-				shown = m.cache.Snapshot().Epoch() > 0
+				loaded = m.cache.Snapshot().Epoch() > 0
 			}
 			return nil
 		})
 		m.start(t)
 		s := m.awaitStore(t)
-		if shown || pages <= 3 {
-			t.Errorf("the cache published objects of two histories (%d pages)", pages)
+		if loaded || pages <= 3 {
+			t.Errorf("the cache published pages of two histories: %t, after %d pages; want a repeated load", loaded, pages)
 		}
 		if s.History() != 1 || string(s.Get("a0").Body()) != "old" || string(s.Get("z9").Body()) != "new" {
-			t.Errorf("history %d holds %q and %q", s.History(), s.Get("a0").Body(), s.Get("z9").Body())
+			t.Errorf("the cache has %q and %q of history %d, want old and new of 1", s.Get("a0").Body(), s.Get("z9").Body(), s.History())
 		}
 	})
 }
 
-// TestSnapshotOfALostHistory checks that readers can tell that a snapshot is of a replaced store until the new one
-// is loaded.
-func TestSnapshotOfALostHistory(t *testing.T) {
+// TestSnapshotsNameTheirHistory checks that a snapshot is of the old history until the new one is loaded, and that Wait
+// does not return before.
+func TestSnapshotsNameTheirHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.put(t, testPrefix+"a", "kept")
@@ -71,7 +70,7 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 			t.Fatalf("revision after the restore is %d, error %v, want %d", revision, err, kept)
 		}
 		if s := m.cache.Snapshot(); s.History() != 0 || m.store.Replacements() != 1 {
-			t.Errorf("history %d is shown, of %d", s.History(), m.store.Replacements())
+			t.Errorf("the snapshot is of history %d, the store has %d; want 0 and 1", s.History(), m.store.Replacements())
 		}
 		waited := make(chan error, 1)
 		go func() { waited <- m.cache.Wait(t.Context(), revision) }()
@@ -84,7 +83,7 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := m.cache.Snapshot(); s.History() != 1 || s.Revision() != kept || string(s.Get("b").Body()) != "kept" {
-			t.Errorf("history %d at %d holds %q", s.History(), s.Revision(), s.Get("b").Body())
+			t.Errorf("the cache has %q at %d of history %d, want kept at %d of 1", s.Get("b").Body(), s.Revision(), s.History(), kept)
 		}
 		if err := m.cache.Wait(t.Context(), kept); err != nil {
 			t.Error(err)
@@ -93,23 +92,23 @@ func TestSnapshotOfALostHistory(t *testing.T) {
 		synctest.Wait()
 		m.store.Restore(kept, true)
 		if err := <-waited; !errors.Is(err, kv.ErrReplaced) {
-			t.Errorf("Wait: %v, want ErrReplaced", err)
+			t.Errorf("Wait for a revision of the old history: got error %v, want ErrReplaced", err)
 		}
 	})
 }
 
-// TestReplayOfAReplacedStore replaces the store, whose new history has its own past before the cache loads. The cache,
-// which was exact up to a later revision of the lost history, must not claim that revision of the new one.
-func TestReplayOfAReplacedStore(t *testing.T) {
+// TestRevisionAfterReplacementIsOfTheNewHistory replaces the store. The new history has further writes before the cache
+// loads. The cache had reached a later revision of the lost history, and must not claim it in the new one.
+func TestRevisionAfterReplacementIsOfTheNewHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := replayed(t, kvtest.NewMemory(), kv.TailConfig{Replay: 1000})
+		m := mirrorOf(t, kvtest.NewMemory(), kv.TailConfig{Replay: 1000})
 		kept := m.put(t, testPrefix+"a", "kept")
 		m.start(t)
 		for range 30 {
 			m.put(t, "/registry/others/a", "lost")
 		}
 		m.awaitStore(t)
-		m.store.EndWatches(kv.ErrCompacted) // the cache loads the past and stays exact up to the present
+		m.store.EndWatches(kv.ErrCompacted) // the cache reloads at an earlier revision and replays up to the current one
 		time.Sleep(10 * time.Second)
 		m.awaitStore(t)
 		m.store.SetHook(func(op, key string) error {
@@ -127,15 +126,15 @@ func TestReplayOfAReplacedStore(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		m.store.SetHook(nil)
 		if s := m.awaitStore(t); s.Revision() != kept+5 {
-			t.Errorf("the cache claims revision %d of a store at %d", s.Revision(), kept+5)
+			t.Errorf("the cache claims revision %d, the store is at %d", s.Revision(), kept+5)
 		}
 		m.checkPast(t, kept, kept+5)
 	})
 }
 
-// TestPastOfALostHistory checks that a slow reader of a state before a reload does not get past states of the
+// TestPastStatesDoNotMixHistories checks that a slow reader of a state before a reload does not get past states of the
 // reloaded history.
-func TestPastOfALostHistory(t *testing.T) {
+func TestPastStatesDoNotMixHistories(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -153,14 +152,14 @@ func TestPastOfALostHistory(t *testing.T) {
 	grow(5, 15)
 	for revision := int64(5); revision < 15; revision++ {
 		if _, err := c.past(before, revision); !errors.As(err, new(ErrTooOld)) {
-			t.Errorf("revision %d of the state before the reload: %v, want ErrTooOld", revision, err)
+			t.Errorf("revision %d of the state before the reload: got error %v, want ErrTooOld", revision, err)
 		}
 		s, err := c.At(revision)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.Len() != int(revision)-5 {
-			t.Errorf("revision %d has %d objects", revision, s.Len())
+			t.Errorf("revision %d has %d objects, want %d", revision, s.Len(), revision-5)
 		}
 	}
 }

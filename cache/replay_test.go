@@ -13,35 +13,16 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// replayed returns a mirror of a store with past revisions.
-func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
-	t.Helper()
-	m := &mirror{store: store}
-	tail.Store, tail.Prefix = store, "/registry"
-	m.tail = kv.NewTail(tail)
-	m.sub = m.tail.Subscribe(testPrefix)
-	schema := NewResourceSchema("things", nil)
-	var err error
-	if m.cache, err = New(Config{Schema: schema, Decode: decodeTest(schema), Source: m.sub}); err != nil {
-		t.Fatal(err)
-	}
-	m.reflector, err = NewReflector(ReflectorConfig{Store: store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix, Workers: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 // TestReflectorReplaysThePast checks that after a start a cache is not ready until it has reached the current revision.
-// Then its log reaches back as far as the store does.
+// Then its log has all events that the store still has, up to the limits of the Tail.
 func TestReflectorReplaysThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }
 	for _, c := range []struct {
 		name   string
 		tail   kv.TailConfig
-		before func(store *kvtest.Memory) error            // the start
-		list   func(store *kvtest.Memory, pages int) error // before a page is read
+		before func(store *kvtest.Memory) error            // runs before the start
+		list   func(store *kvtest.Memory, pages int) error // runs before a page is read
 		slow   time.Duration                               // how long a page takes
 		oldest int64
 	}{
@@ -62,7 +43,7 @@ func TestReflectorReplaysThePast(t *testing.T) {
 			},
 		},
 		{
-			name: "compacted before the loads", tail: kv.TailConfig{Replay: 1000}, oldest: 49,
+			name: "compacted before each of three loads", tail: kv.TailConfig{Replay: 1000}, oldest: 49,
 			list: func(store *kvtest.Memory, pages int) error {
 				if pages <= 3 {
 					return compact(store, 40+3*int64(pages))
@@ -107,13 +88,13 @@ func TestReflectorReplaysThePast(t *testing.T) {
 					pages++
 					return c.list(store, pages)
 				})
-				m := replayed(t, store, c.tail)
+				m := mirrorOf(t, store, c.tail)
 				m.start(t)
 				if err := m.cache.WaitReady(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if got := m.cache.Snapshot().Revision(); got < writes+1 {
-					t.Errorf("ready at revision %d", got)
+					t.Errorf("ready at revision %d, want %d", got, writes+1)
 				}
 				store.SetHook(nil)
 				m.awaitStore(t)
@@ -126,7 +107,7 @@ func TestReflectorReplaysThePast(t *testing.T) {
 	}
 }
 
-// checkPast compares past states with the store's.
+// checkPast compares past states with the store, and checks that older ones cannot be read.
 func (m *mirror) checkPast(t *testing.T, from, to int64) {
 	t.Helper()
 	for revision := from; revision <= to; revision++ {
@@ -149,13 +130,12 @@ func (m *mirror) checkPast(t *testing.T, from, to int64) {
 		}
 	}
 	if _, err := m.cache.At(from - 1); !errors.As(err, new(ErrTooOld)) {
-		t.Errorf("at %d: %v", from-1, err)
+		t.Errorf("at %d: got error %v, want ErrTooOld", from-1, err)
 	}
 }
 
-// TestReflectorIsReadyAtThePresent checks that the cache cannot be read until the watch has delivered the past,
-// and that later writes do not delay this.
-func TestReflectorIsReadyAtThePresent(t *testing.T) {
+// TestCacheIsReadyAfterTheReplay checks that the cache cannot be read until the watch has delivered the past events.
+func TestCacheIsReadyAfterTheReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 10 {
@@ -163,36 +143,36 @@ func TestReflectorIsReadyAtThePresent(t *testing.T) {
 		}
 		store.PutAll(map[string][]byte{"/registry/others/x": nil, "/registry/others/y": []byte("1")})
 		store.Hold()
-		m := replayed(t, store, kv.TailConfig{Replay: 5})
+		m := mirrorOf(t, store, kv.TailConfig{Replay: 5})
 		m.start(t)
 		time.Sleep(time.Second)
 		if s := m.cache.Snapshot(); m.cache.Ready() || s.Epoch() != 1 || s.Revision() != 7 {
-			t.Errorf("ready %v at revision %d of epoch %d", m.cache.Ready(), s.Revision(), s.Epoch())
+			t.Errorf("before the events: ready %v at revision %d of epoch %d, want false, 7 and 1", m.cache.Ready(), s.Revision(), s.Epoch())
 		}
 		if _, err := m.cache.At(7); !errors.Is(err, ErrNotReady) {
-			t.Errorf("a past state: %v", err)
+			t.Errorf("At before the cache is ready: got error %v, want ErrNotReady", err)
 		}
 		store.Release()
 		if err := m.cache.WaitReady(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := m.cache.Snapshot().Revision(); got < 12 {
-			t.Errorf("ready at revision %d", got)
+			t.Errorf("ready at revision %d, want 12", got)
 		}
 		m.awaitStore(t)
 	})
 }
 
-// TestReflectorReplaysOfReplacedStore checks that a store that is replaced during the replay does not leave the
-// cache waiting for a revision that may never come.
-func TestReflectorReplaysOfReplacedStore(t *testing.T) {
+// TestReplacementDuringAReplay checks that the cache does not wait for a revision of the old history, which may never
+// come.
+func TestReplacementDuringAReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 10 {
 			store.PutAll(map[string][]byte{testPrefix + "a": fmt.Append(nil, i)})
 		}
 		store.Hold()
-		m := replayed(t, store, kv.TailConfig{Replay: 8})
+		m := mirrorOf(t, store, kv.TailConfig{Replay: 8})
 		m.start(t)
 		synctest.Wait()
 		store.Restore(5, true)
@@ -204,19 +184,19 @@ func TestReflectorReplaysOfReplacedStore(t *testing.T) {
 	})
 }
 
-// TestReflectorReloadsThePast checks that after a gap the Log goes back as far as the store does, and does not
-// contradict what readers saw before.
-func TestReflectorReloadsThePast(t *testing.T) {
+// TestReflectorReplaysAfterAGap checks that after a gap the Log has all events that the store still has, and that the
+// revision of the cache does not decrease.
+func TestReflectorReplaysAfterAGap(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	for name, c := range map[string]struct {
 		reloaded  bool // at revision 71, while the watch delivers nothing
 		compacted int64
 		oldest    int64
 	}{
-		"compacted":                   {false, 60, 60},
-		"compacted up to the present": {false, 81, 81},
-		"loaded anew before":          {true, 60, 71},
-		"loaded anew, then compacted": {true, 75, 75},
+		"compacted":                      {false, 60, 60},
+		"compacted up to the last write": {false, 81, 81},
+		"reloaded before":                {true, 60, 71},
+		"reloaded, then compacted":       {true, 75, 75},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -227,12 +207,12 @@ func TestReflectorReloadsThePast(t *testing.T) {
 					}
 				}
 				write(writes)
-				m := replayed(t, store, kv.TailConfig{Replay: 1000})
+				m := mirrorOf(t, store, kv.TailConfig{Replay: 1000})
 				shown := int64(0)
 				m.cache.config.OnAppend = func() {
 					now := m.cache.Snapshot().Revision()
 					if now < shown && m.cache.Ready() {
-						t.Errorf("%d is shown after %d", now, shown)
+						t.Errorf("the cache is at revision %d after %d", now, shown)
 					}
 					shown = now
 				}
@@ -263,9 +243,9 @@ func TestReflectorReloadsThePast(t *testing.T) {
 	}
 }
 
-// TestReflectorIsReadyInAnotherHistory checks a cache that waits for the present of a store that is then replaced. It
-// must wait for the present of the new store, which has a past by then.
-func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
+// TestReplacementWithNewWritesDuringAReplay replaces the store while the cache waits for the store's revision. The
+// cache must then wait for the revision of the new history, which has a write of its own.
+func TestReplacementWithNewWritesDuringAReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 100 {
@@ -284,7 +264,7 @@ func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		})
-		m := replayed(t, store, kv.TailConfig{Replay: 80})
+		m := mirrorOf(t, store, kv.TailConfig{Replay: 80})
 		m.start(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -292,30 +272,30 @@ func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := m.awaitStore(t); s.Revision() != 51 || m.cache.Log().Oldest() != 50 {
-			t.Errorf("at %d, from %d on", s.Revision(), m.cache.Log().Oldest())
+			t.Errorf("the cache is at revision %d and its log reaches back to %d, want 51 and 50", s.Revision(), m.cache.Log().Oldest())
 		}
 	})
 }
 
-// TestReplayedEventsAge checks that replayed events, whose times are unknown, are kept for minutes longer than an event
-// of the time of the start, because clients may resume their watches late.
-func TestReplayedEventsAge(t *testing.T) {
+// TestReplayedEventsAreKeptLonger checks that replayed events, whose times are unknown, are kept for minutes longer than
+// an event written at the start, because clients may resume their watches late.
+func TestReplayedEventsAreKeptLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 500 {
 			store.PutAll(map[string][]byte{testPrefix + "a": fmt.Append(nil, i)})
 		}
 		time.Sleep(time.Hour)
-		m := replayed(t, store, kv.TailConfig{Replay: 1000})
+		m := mirrorOf(t, store, kv.TailConfig{Replay: 1000})
 		m.start(t)
 		m.awaitStore(t)
 		time.Sleep(4 * time.Minute)
 		if n := m.cache.Log().Len(); n != 500 {
-			t.Errorf("%d events four minutes after the start", n)
+			t.Errorf("%d events four minutes after the start, want 500", n)
 		}
 		time.Sleep(time.Minute)
 		if n := m.cache.Log().Len(); n != 128 {
-			t.Errorf("%d events five minutes after the start", n)
+			t.Errorf("%d events five minutes after the start, want 128", n)
 		}
 	})
 }

@@ -33,9 +33,9 @@ func allocated(work func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestRepairWhileIndexIsBuilt checks that an index finds an object that was corrupt in the state from which the index
-// was built, and was repaired meanwhile.
-func TestRepairWhileIndexIsBuilt(t *testing.T) {
+// TestIndexFindsObjectsRepairedWhileItWasBuilt checks objects that were corrupt in the state from which an index was
+// built, and were repaired meanwhile.
+func TestIndexFindsObjectsRepairedWhileItWasBuilt(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -56,13 +56,12 @@ func TestRepairWhileIndexIsBuilt(t *testing.T) {
 	for i, app := range []string{"0", "1"} {
 		page, err := c.Snapshot().List(Query{Label: selector(t, "app="+app)}, nil)
 		if err != nil || page.Index != "app" || len(page.Objects) != 2 || page.Objects[1] != sound[100+i] {
-			t.Errorf("app=%s: %d objects by index %q, %v", app, len(page.Objects), page.Index, err)
+			t.Errorf("app=%s: %d objects by index %q, error %v; want 2 by app", app, len(page.Objects), page.Index, err)
 		}
 	}
 }
 
-// TestRepairOfPastStates checks that past states have a repaired object, too.
-func TestRepairOfPastStates(t *testing.T) {
+func TestPastStatesHaveRepairedObjects(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema, Log: LogConfig{CheckpointEvery: 1}})
 	if err != nil {
@@ -82,14 +81,14 @@ func TestRepairOfPastStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if page, err := past.List(Query{}, nil); err != nil || !slices.Contains(page.Objects, sound[0]) {
-			t.Errorf("revision %d: %d objects, %v", revision+1, len(page.Objects), err)
+			t.Errorf("revision %d: %d objects without the repaired one, error %v", revision+1, len(page.Objects), err)
 		}
 	}
 }
 
-// TestRepairWhilePastIsRead checks that a past state that a slow reader reconstructs during a repair is not returned to
-// later readers, because it has the corrupt object.
-func TestRepairWhilePastIsRead(t *testing.T) {
+// TestPastStatesReadDuringARepairAreNotReused checks that a past state that a slow reader reconstructs during a repair is
+// not returned to later readers, because it has the corrupt object.
+func TestPastStatesReadDuringARepairAreNotReused(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -109,12 +108,13 @@ func TestRepairWhilePastIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page, err := past.List(Query{}, nil); err != nil || !slices.Equal(page.Objects, sound) {
-		t.Errorf("%d objects, %v", len(page.Objects), err)
+		t.Errorf("%d objects, error %v; want the repaired one", len(page.Objects), err)
 	}
 }
 
-// TestRepairOfEvents checks that a repair replaces the corrupt object in its event, and changes nothing else.
-func TestRepairOfEvents(t *testing.T) {
+// TestRepairsReplaceObjectsInEvents checks that a repair replaces the corrupt object in its event, and changes nothing
+// else.
+func TestRepairsReplaceObjectsInEvents(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
@@ -149,16 +149,16 @@ func TestRepairOfEvents(t *testing.T) {
 	c.publishRepaired([]repair{{corrupt[1], sound[1]}, {corrupt[2], sound[2]}, {corrupt[3], sound[3]}})
 	after := read()
 	if len(after) != 6 || len(before) != 6 {
-		t.Fatalf("%d events, %d before", len(after), len(before))
+		t.Fatalf("%d events, %d before the repair; want 6", len(after), len(before))
 	}
 	for i, want := range []*Object{other, corrupt[0], sound[1], sound[2], corrupt[3], nil} {
 		e, was := after[i], before[i]
 		if e.Object != want || e.Prev != was.Prev || e.Pos != was.Pos || e.Revision != was.Revision || e.Last != was.Last || e.time != was.time {
-			t.Errorf("event %d: %+v, before the repair %+v", i, e, was)
+			t.Errorf("event %d is %+v, before the repair %+v; want object %v", i, e, was, want)
 		}
 	}
 	if o := before[2].Object; o != corrupt[1] {
-		t.Error("an event that a reader has was changed")
+		t.Error("the repair changed an event that was read before")
 	}
 }
 
@@ -190,12 +190,12 @@ func TestCorruptObjectsCostLinearly(t *testing.T) {
 	for what, cost := range few {
 		t.Logf("%s: %d bytes for 4,000 objects, %d for 100,000", what, cost, many[what])
 		if many[what] > 50*cost {
-			t.Errorf("%s costs %d bytes for 4,000 objects and %d for 100,000", what, cost, many[what])
+			t.Errorf("%s costs %d bytes for 4,000 objects and %d for 100,000, want at most 50 times as many", what, cost, many[what])
 		}
 	}
 }
 
-// TestCorruptObjectsAreRetriedAFewAtATime checks that only some of many corrupt values are retried at a time. All are
+// TestCorruptObjectsAreRetriedAFewAtATime checks the rate at which many corrupt values are read again, and that all are
 // repaired soon after they can be decoded.
 func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 	const n = 10_000
@@ -236,10 +236,10 @@ func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 		time.Sleep(2 * maintainEvery)
 		m.awaitStore(t)
 		if _, err := m.cache.Snapshot().List(Query{}, nil); err != nil {
-			t.Errorf("after all can be decoded: %v", err)
+			t.Errorf("list after all values can be decoded: %v", err)
 		}
 		if reads.Load() > n+maxRetries {
-			t.Errorf("%d reads to repair %d objects", reads.Load(), n)
+			t.Errorf("%d reads to repair %d objects, want at most %d", reads.Load(), n, n+maxRetries)
 		}
 	})
 }

@@ -13,7 +13,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		smallest := rapid.IntRange(1, 4).Draw(t, "smallest")
 		r := newRing[int](smallest)
-		var all []int // every entry ever, by position
+		var all []int // all entries so far, by position
 		first := 0
 		room, grown, shrunk := len(*r.slots.Load()), int64(0), int64(0)
 		t.Repeat(map[string]func(*rapid.T){
@@ -26,7 +26,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 				}
 				r.Append(entries...)
 			},
-			"forget": func(t *rapid.T) {
+			"discard": func(t *rapid.T) {
 				to := rapid.IntRange(0, len(all)+2).Draw(t, "before")
 				r.Discard(Position(to))
 				first = max(first, min(to, len(all)))
@@ -49,7 +49,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 					want = min(limit, max(len(all)-from, 0))
 				}
 				if len(got) != 1+want || next != Position(from+want) {
-					t.Fatalf("Read(%d, %d) gave %d entries and %d, want %d", from, limit, len(got)-1, next, want)
+					t.Fatalf("Read(%d, %d) returned %d entries and position %d, want %d and %d", from, limit, len(got)-1, next, want, from+want)
 				}
 				for i, e := range got[1:] {
 					if *e != from+i {
@@ -59,7 +59,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if r.First() != Position(first) || r.Next() != Position(len(all)) {
-					t.Fatalf("ring holds %d to %d, want %d to %d", r.First(), r.Next(), first, len(all))
+					t.Fatalf("the ring has positions %d to %d, want %d to %d", r.First(), r.Next(), first, len(all))
 				}
 				size := len(*r.slots.Load())
 				if size < r.smallest {
@@ -80,7 +80,7 @@ func TestRingMatchesItsModel(t *testing.T) {
 }
 
 // TestRingReadersSeeConsecutiveEntries reads a ring while it is written, grown, shrunk and trimmed. Readers must see
-// consecutive entries, or learn that they were lapped.
+// consecutive entries, or that they were lapped.
 func TestRingReadersSeeConsecutiveEntries(t *testing.T) {
 	r := newRing[uint64](2)
 	var done atomic.Bool

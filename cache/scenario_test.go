@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestScenariosMatchTheirFiles runs the scenarios in testdata. Run it with -rewrite to record the
-// present results, and commit only changes that you can explain.
+// TestScenariosMatchTheirFiles runs the scenarios in testdata. Record new results with -rewrite, and commit only changes
+// that you can explain.
 //
 // An object is written "key@revision name=value...": node is spec.nodeName, all
 // other names are labels, "corrupt" makes it corrupt, "size=n" is the length of its
@@ -55,7 +55,7 @@ func (s *scenario) run(d *datadriven.TestData) {
 		s.apply(d)
 	case "progress":
 		s.source.fresh = number(s.t, d, "revision")
-	case "forget":
+	case "discard":
 		s.cache.discardOld(moment(s.t, d))
 	case "list":
 		s.list(d)
@@ -135,7 +135,7 @@ func (s *scenario) apply(d *datadriven.TestData) {
 	s.cache.Apply(batch)
 }
 
-// snapshot is the present, the state at=revision, or one saved from=name.
+// snapshot returns the current state, the state at=REVISION, or the one that was saved, in=NAME.
 func (s *scenario) snapshot(d *datadriven.TestData) (Snapshot, error) {
 	if d.HasArg("in") {
 		return s.saved[text(d, "in")], nil

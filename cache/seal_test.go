@@ -22,11 +22,11 @@ func TestWritesToSharedBytesAreCaught(t *testing.T) {
 		use     func(o *Object, e *Event)
 		want    string
 	}{
-		"body, used":   {func(o *Object, _ *Event) []byte { return o.Body() }, func(o *Object, _ *Event) { o.Body() }, body},
-		"body, leaves": {func(o *Object, _ *Event) []byte { return o.Body() }, func(o *Object, _ *Event) { o.retire() }, body + " that leaves"},
+		"body, used":    {func(o *Object, _ *Event) []byte { return o.Body() }, func(o *Object, _ *Event) { o.Body() }, body},
+		"body, retired": {func(o *Object, _ *Event) []byte { return o.Body() }, func(o *Object, _ *Event) { o.retire() }, body + " that leaves"},
 		"encoding, used": {func(o *Object, _ *Event) []byte { b, _ := o.Encoding(1, encode); return b },
 			func(o *Object, _ *Event) { o.Encoding(1, encode) }, encoding},
-		"encoding, asked for": {func(o *Object, _ *Event) []byte { b, _ := o.Encoding(1, encode); return b },
+		"encoding, looked up": {func(o *Object, _ *Event) []byte { b, _ := o.Encoding(1, encode); return b },
 			func(o *Object, _ *Event) { o.Kept(1) }, encoding},
 		"encoding, dropped": {func(o *Object, _ *Event) []byte { b, _ := o.ExpensiveEncoding(1, encode); return b },
 			func(o *Object, _ *Event) { o.retire() }, encoding + " that is dropped"},
@@ -45,7 +45,7 @@ func TestWritesToSharedBytesAreCaught(t *testing.T) {
 				want = c.want
 			}
 			if got := panics(func() { c.use(o, e) }); (got != "") != writes || !strings.HasPrefix(got, "invariant violated: "+want) && writes {
-				t.Errorf("%s, written to: %v: panic %q, want %q", name, writes, got, want)
+				t.Errorf("%s, written to: %v: got panic %q, want %q", name, writes, got, want)
 			}
 		}
 	}

@@ -16,8 +16,8 @@ func hashOf(text string) uint64 {
 	return h.Sum64()
 }
 
-// TestShardsSelectByTheWholeHash checks that all 64 bits of a hash decide when the bits kept beside an object do not.
-// It tries all ends of ranges, and compares Touches with Prefix.
+// TestShardsSelectByTheWholeHash checks Matches at the ends of ranges, where the bits of the hash that an object stores
+// do not suffice. It also compares Touches with Prefix.
 func TestShardsSelectByTheWholeHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema, by := NewResourceSchema("things", nil), rapid.SampledFrom([]ShardKey{ByIdentity, ByNamespace}).Draw(t, "by")
@@ -48,22 +48,22 @@ func TestShardsSelectByTheWholeHash(t *testing.T) {
 		}
 		s := NewShard(by, ranges...)
 		if s.Matches(o) != want {
-			t.Fatalf("%s of %x: %v", s, hash, !want)
+			t.Fatalf("shard %s matches hash %x: %v, want %v", s, hash, !want, want)
 		}
 		if by.Prefix(o) != uint8(hash>>56) || s.Touches(by.Prefix(o)) != touched {
-			t.Fatalf("%s of %x: prefix %x, touched %v", s, hash, by.Prefix(o), !touched)
+			t.Fatalf("shard %s, hash %x: prefix %x, touched: %v; want %x, %v", s, hash, by.Prefix(o), s.Touches(by.Prefix(o)), hash>>56, touched)
 		}
 		if again := NewShard(by, append(halves, halves...)...); again.String() != s.String() {
-			t.Fatalf("%s and %s", s, again)
+			t.Fatalf("shard %s, made from halves of its ranges, is %s", s, again)
 		}
 		if none := NewShard(by); (s.String() == none.String()) != (len(ranges) == 0) {
-			t.Fatalf("%s and %s", s, none)
+			t.Fatalf("a shard of %d ranges is %s, an empty one %s", len(ranges), s, none)
 		}
 	})
 }
 
-// TestShardsDivideAList checks that each object is in the pages of exactly one shard, in order, for all page sizes.
-// Omitted objects are counted, and shards cost no memory for objects.
+// TestShardsDivideAList checks that each object is in the pages of exactly one shard, in order, and that the objects
+// outside the shard are counted.
 func TestShardsDivideAList(t *testing.T) {
 	schema := NewResourceSchema("things", nil)
 	schema.IdentifyBy(func(head []byte) []byte { return head })
@@ -96,7 +96,7 @@ func TestShardsDivideAList(t *testing.T) {
 			}
 			want := slices.DeleteFunc(slices.Clone(whole.Objects), func(o *Object) bool { return !shard.Matches(o) })
 			if !slices.Equal(all, want) || scanned != len(whole.Objects) || outside != scanned-len(all) {
-				t.Fatalf("shard %s: %d of %d objects, %d looked at, %d outside", shard, len(all), len(want), scanned, outside)
+				t.Fatalf("shard %s: %d objects, want %d; %d scanned, %d outside", shard, len(all), len(want), scanned, outside)
 			}
 			for _, o := range all {
 				if found[o] {
@@ -106,7 +106,7 @@ func TestShardsDivideAList(t *testing.T) {
 			}
 		}
 		if len(found) != len(whole.Objects) {
-			t.Fatalf("%d of %d objects in shards", len(found), len(whole.Objects))
+			t.Fatalf("%d of %d objects are in a shard", len(found), len(whole.Objects))
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (m *shareModel) lost(t *rapid.T, by int, before map[keptEncoding]bool) {
 			continue
 		}
 		if of := budgetOf(e.object); of != by && of != 0 {
-			t.Fatalf("%v of share %d was dropped for %d", e, of, by)
+			t.Fatalf("encoding %v of share %d was dropped for budget %d", e, of, by)
 		}
 		m.want[e.object%4].Encodings++
 	}
@@ -91,22 +91,22 @@ func (m *shareModel) encode(t *rapid.T) {
 	got, err := encoding(id, func(o *Object) ([]byte, error) { made = true; return encodeTest(id)(o) })
 	want, _ := encodeTest(id)(m.objects[at])
 	if err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("wrong answer %q, %v", got, err)
+		t.Fatalf("got encoding %q and error %v, want %q", got, err, want)
 	}
 	kept := m.kept()[keptEncoding{at, id}]
 	if made && !kept && !m.retired[at] {
 		m.want[at%4].Refused++
 		if cost := int64(len(want)) + keptOverhead + 64; cost <= room {
-			t.Fatalf("%d bytes were not kept with room for %d", cost, room)
+			t.Fatalf("an encoding of cost %d was not kept with room for %d", cost, room)
 		}
 	}
 	if m.retired[at] && kept {
-		t.Fatal("kept for an object that is gone")
+		t.Fatal("an encoding of a retired object was kept")
 	}
 	m.lost(t, own, before)
 }
 
-func (m *shareModel) remember(t *rapid.T) {
+func (m *shareModel) grow(t *rapid.T) {
 	i := rapid.IntRange(0, 2).Draw(t, "budget")
 	before := m.kept()
 	more := rapid.Int64Range(-m.history[i], 300).Draw(t, "history")
@@ -130,10 +130,10 @@ func (m *shareModel) check(t *rapid.T) {
 			}
 		}
 		if b.Used() != used || b.LogBytes() != m.history[i] {
-			t.Fatalf("budget %d counts %d and %d, want %d and %d", i, b.Used(), b.LogBytes(), used, m.history[i])
+			t.Fatalf("budget %d counts %d for encodings and %d for logs, want %d and %d", i, b.Used(), b.LogBytes(), used, m.history[i])
 		}
 		if taken := m.taken(i); used > 0 && taken > m.limits[i] {
-			t.Fatalf("budget %d takes %d, more than %d", i, taken, m.limits[i])
+			t.Fatalf("budget %d uses %d, more than its limit %d", i, taken, m.limits[i])
 		}
 	}
 	if got, want := m.budgets[0].Limit(), max(1, m.limits[0]-m.taken(1)-m.taken(2)); got != want {
@@ -146,29 +146,29 @@ func (m *shareModel) check(t *rapid.T) {
 	}
 }
 
-// TestSharesKeepTheirRoom checks that other users cannot take a share's memory, that the total stays within the
+// TestSharesMatchTheirModel checks that other users cannot take a share's memory, that the total stays within the
 // limit, and that every encoding is right.
-func TestSharesKeepTheirRoom(t *testing.T) {
+func TestSharesMatchTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newShareModel(t)
-		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "history": m.remember, "": m.check})
+		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "history": m.grow, "": m.check})
 	})
 }
 
-// TestScansCostAShareNothing checks that repeated reads of more than fits do not take memory from a share. Others can
-// use memory that the share does not use, until the share needs it.
-func TestScansCostAShareNothing(t *testing.T) {
+// TestScansDoNotUseMemoryOfAShare checks that repeated reads of more than fits do not take memory from a share. Others
+// can use memory that the share does not use, until the share needs it.
+func TestScansDoNotUseMemoryOfAShare(t *testing.T) {
 	const cost = 1024 + keptOverhead
 	parent := NewBudget(100 * cost)
 	pods := budgetObjects(NewResourceSchema("pods", parent.NewShare(40*cost)), 60)
 	others := budgetObjects(NewResourceSchema("others", parent), 300)
 	scan(t, others, 1)
 	if made := scan(t, others[:100], 1); made != 0 {
-		t.Errorf("%d of 100 were made again while the share was not used", made)
+		t.Errorf("%d of 100 encodings were made again while the share was not used, want 0", made)
 	}
 	scan(t, pods[:40], 1)
 	if share := pods[0].schema.Budget(); parent.Used()+share.Used() > 100*cost {
-		t.Errorf("%d and %d are more than %d", parent.Used(), share.Used(), 100*cost)
+		t.Errorf("the parent uses %d and the share %d, more than %d", parent.Used(), share.Used(), 100*cost)
 	}
 	for range 2 * idleRounds {
 		scan(t, others, 1)
@@ -178,8 +178,7 @@ func TestScansCostAShareNothing(t *testing.T) {
 	}
 }
 
-// TestShareOfZeroBytesKeepsAMinimalLog checks that a share without room for encodings keeps only the minimum of its
-// Log, too.
+// TestShareOfZeroBytesKeepsAMinimalLog checks that a share of zero bytes keeps no encodings and only MinEvents events.
 func TestShareOfZeroBytesKeepsAMinimalLog(t *testing.T) {
 	for _, parent := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{MinEncodings: 1 << 20, MinTotal: 1 << 20, Max: 1 << 30})} {
 		schema := NewResourceSchema("things", parent.NewShare(0))
@@ -194,7 +193,7 @@ func TestShareOfZeroBytesKeepsAMinimalLog(t *testing.T) {
 			c.Apply(Batch{Revision: revision, Time: time.Unix(0, 0), Changes: []Change{{"a", object}}})
 		}
 		if used, length := schema.Budget().Used(), c.Log().Len(); used != 0 || length != 10 {
-			t.Errorf("%d bytes are kept and %d events", used, length)
+			t.Errorf("%d bytes of encodings and %d events are kept, want 0 and 10", used, length)
 		}
 		if want := (Pressure{Events: 98 - 10, Refused: 98}); schema.Pressure() != want {
 			t.Errorf("pressure %+v, want %+v", schema.Pressure(), want)
