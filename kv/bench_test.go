@@ -251,7 +251,7 @@ func BenchmarkTailDispatch(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay measures a start with a past: the time until all replayed revisions have been delivered.
+// BenchmarkReplay measures a start with past events: the time until all replayed revisions have been delivered.
 func BenchmarkReplay(b *testing.B) {
 	for _, revisions := range []int64{1_000, 10_000, 50_000} {
 		b.Run(fmt.Sprintf("revisions=%d", revisions), func(b *testing.B) {
@@ -269,7 +269,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// replay begins in the past and delivers all of it.
+// replay begins at a past revision and delivers all events up to the current one.
 func replay(b *testing.B, store kv.Store, revisions int64) {
 	ctx, cancel := context.WithCancel(b.Context())
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: revisions})

@@ -25,9 +25,9 @@ func cut(data []byte, size int) mem.BufferSlice {
 	return parts
 }
 
-// TestBorrowedAnswersEqualOthers checks that responses decoded into reused memory equal those of gRPC's codec, also
+// TestBorrowedResponsesEqualOthers checks that responses decoded into reused memory equal those of gRPC's codec, also
 // after a retry.
-func TestBorrowedAnswersEqualOthers(t *testing.T) {
+func TestBorrowedResponsesEqualOthers(t *testing.T) {
 	var pool sync.Pool
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.Int64Range(0, 1<<40)
@@ -53,7 +53,8 @@ func TestBorrowedAnswersEqualOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got.Count != want.Count || got.More != want.More || !proto.Equal(got.Header, want.Header) || len(b.items) != len(want.Kvs) {
-				t.Fatalf("got %d of %d items, more %t, %v", len(b.items), got.Count, got.More, got.Header)
+				t.Fatalf("got %d of %d items, more %t, header %v; want %d of %d, %t, %v",
+					len(b.items), got.Count, got.More, got.Header, len(want.Kvs), want.Count, want.More, want.Header)
 			}
 			for i, w := range want.Kvs {
 				if got, want := b.items[i], itemOf(w); got.Key != want.Key || !bytes.Equal(got.Value, want.Value) || got.Revision != want.Revision || got.CreateRevision != want.CreateRevision || got.Lease != want.Lease {
@@ -61,15 +62,15 @@ func TestBorrowedAnswersEqualOthers(t *testing.T) {
 				}
 			}
 			if err := b.Unmarshal(cut(data[:len(data)-1], len(data)), got); err == nil {
-				t.Fatal("half a field is no error")
+				t.Fatal("a truncated message gives no error")
 			}
 		}
 		b.release()
 	})
 }
 
-// TestBorrowedCodecKnowsOtherMessages checks that the codec handles requests and all other messages, too.
-func TestBorrowedCodecKnowsOtherMessages(t *testing.T) {
+// TestBorrowedCodecDecodesOtherMessages checks that the codec handles requests and all other messages, too.
+func TestBorrowedCodecDecodesOtherMessages(t *testing.T) {
 	b := &borrowed{pool: new(sync.Pool)}
 	want := &etcdserverpb.RangeRequest{Key: []byte("key"), Limit: 17}
 	data, err := b.Marshal(want)
@@ -81,6 +82,6 @@ func TestBorrowedCodecKnowsOtherMessages(t *testing.T) {
 		t.Errorf("got %v, want %v: %v", got, want, err)
 	}
 	if b.Name() != encoding.GetCodecV2(grpcproto.Name).Name() {
-		t.Errorf("the codec is called %q", b.Name())
+		t.Errorf("the codec is called %q, want the name of gRPC's codec", b.Name())
 	}
 }

@@ -21,16 +21,16 @@ func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	t.Helper()
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	var url string
-	proctest.Eventually(t, "a member leads", func() (err error) { // another may be elected now and then
+	proctest.Eventually(t, "a member leads", func() (err error) { // an election may be in progress
 		url, err = outsider.Leader(t.Context())
 		return err
 	})
 	return members[slices.Index(kvtest.URLs(members), url)]
 }
 
-// TestClusterLeaderKilled writes while the leader is killed and restarted. Acknowledged writes must not be lost,
-// and the Tail must see each once and in order, without losing its position.
-func TestClusterLeaderKilled(t *testing.T) {
+// TestWritesSurviveTheLeader writes while the leader is killed and restarted. Acknowledged writes must not be lost, and
+// the Tail must see each once and in order, without losing its position.
+func TestWritesSurviveTheLeader(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
@@ -51,7 +51,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 			result, err := store.Put(once, key, []byte("1"), kv.PutOptions{})
 			cancel()
 			if ctx.Err() != nil {
-				t.Fatalf("no write is acknowledged any more: %v", err)
+				t.Fatalf("no further write is acknowledged: %v", err)
 			}
 			if err == nil && result.Committed {
 				acknowledged[key] = result.Revision
@@ -73,7 +73,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	write(50)
 
 	var revision int64
-	for err := errors.New("not yet"); err != nil && ctx.Err() == nil; { // the member that came back may still be failing reads
+	for err := errors.New("not yet"); err != nil && ctx.Err() == nil; { // the restarted member may still fail reads
 		revision, err = store.Revision(ctx)
 	}
 	if err := sub.Wait(ctx, revision); err != nil {
@@ -89,9 +89,9 @@ func TestClusterLeaderKilled(t *testing.T) {
 	}
 }
 
-// TestReplacedEtcdIsNoticed replaces the etcd of a running store by one that has lost its data, and so has the
-// same cluster ID but lower revisions.
-func TestReplacedEtcdIsNoticed(t *testing.T) {
+// TestReplacedEtcdIsDetected restarts the etcd of a running store without its data. The new one has the same cluster ID
+// but lower revisions.
+func TestReplacedEtcdIsDetected(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 1, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
@@ -122,11 +122,11 @@ func TestReplacedEtcdIsNoticed(t *testing.T) {
 	}
 	page, err := store.Range(ctx, kv.RangeOptions{Prefix: "/registry/pods/"})
 	if err != nil || page.Count != 0 || page.Revision >= last {
-		t.Fatalf("after the loss: %+v, %v", page, err)
+		t.Fatalf("after the loss: got %+v and error %v, want no items at a revision below %d", page, err, last)
 	}
 	sub.Loaded(page.Revision)
 	kvtest.Put(t, store, "/registry/pods/new", "1")
 	if keys, _ := next(t, sub); len(keys) != 1 {
-		t.Errorf("after the reload came %q", keys)
+		t.Errorf("after the reload the events are %q, want one", keys)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// testReplay begins Tails in the past. They must go back as far as configured and as the store still has
-// revisions, and miss nothing since.
+// testReplay starts Tails that replay past revisions. They must go back as far as configured, or to the oldest revision
+// that the store still has, and deliver all events since.
 func (s *suite) testReplay() {
 	var revisions []int64
 	for i := range 20 {
@@ -22,28 +22,28 @@ func (s *suite) testReplay() {
 			revisions = append(revisions, s.delete(strconv.Itoa(i%5)))
 		}
 	}
-	present, compacted := revisions[len(revisions)-1], revisions[9]
+	current, compacted := revisions[len(revisions)-1], revisions[9]
 	s.must(s.Compact(s.ctx, compacted))
 	for _, c := range []struct{ replay, past int64 }{
 		{0, 0},
-		{1, present - 1},
-		{3, present - 3},
-		{present - compacted - 1, compacted + 1},
-		{present - compacted, compacted},
-		{present - compacted + 1, compacted},
+		{1, current - 1},
+		{3, current - 3},
+		{current - compacted - 1, compacted + 1},
+		{current - compacted, compacted},
+		{current - compacted + 1, compacted},
 		{1_000_000, compacted},
 	} {
-		s.replay(c.replay, c.past, present)
+		s.replay(c.replay, c.past, current)
 	}
-	s.must(s.Compact(s.ctx, present))
-	s.replay(1_000_000, 0, present)
+	s.must(s.Compact(s.ctx, current))
+	s.replay(1_000_000, 0, current)
 }
 
 // replay runs a Tail and compares the loaded and received items of a subscription with the store.
-func (s *suite) replay(reach, wantPast, present int64) {
+func (s *suite) replay(reach, wantPast, current int64) {
 	s.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance", Replay: reach})
-	sub := tail.Subscribe(s.prefix) // before the Tail runs, so that it misses nothing of the past
+	sub := tail.Subscribe(s.prefix) // before the Tail runs, so that it gets all past events
 	ctx, cancel := context.WithCancel(s.ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return tail.Run(ctx) })
@@ -53,8 +53,8 @@ func (s *suite) replay(reach, wantPast, present int64) {
 	}()
 	past, until, err := sub.Begin(s.ctx, 0)
 	s.must(err)
-	if past != wantPast || past > 0 && until != present {
-		s.Errorf("replay of %d: from %d to %d, want from %d to %d", reach, past, until, wantPast, present)
+	if past != wantPast || past > 0 && until != current {
+		s.Errorf("replay of %d revisions: from %d to %d, want from %d to %d", reach, past, until, wantPast, current)
 	}
 	if past == 0 {
 		return
@@ -69,7 +69,7 @@ func (s *suite) replay(reach, wantPast, present int64) {
 	s.must(err)
 	sub.Loaded(past)
 	var revisions []int64
-	for last := past; last < present; {
+	for last := past; last < current; {
 		batches, err := sub.Next(s.ctx)
 		s.must(err)
 		for _, batch := range batches {
@@ -84,10 +84,10 @@ func (s *suite) replay(reach, wantPast, present int64) {
 		}
 		sub.Applied(len(batches))
 	}
-	if int64(len(revisions)) != present-past || !slices.IsSorted(revisions) {
-		s.Errorf("replay from %d to %d gives %v", past, present, revisions)
+	if int64(len(revisions)) != current-past || !slices.IsSorted(revisions) {
+		s.Errorf("replay from %d to %d delivers revisions %v, want each once", past, current, revisions)
 	}
-	s.must(sub.Wait(s.ctx, present))
+	s.must(sub.Wait(s.ctx, current))
 	page, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix})
 	s.must(err)
 	for _, item := range page.Items {

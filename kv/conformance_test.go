@@ -26,16 +26,16 @@ type Subject struct {
 	Compact func(ctx context.Context, revision int64) error
 	// PutAll writes several keys in one revision, which it returns. A nil value deletes a key.
 	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
-	// Imitation says that the server imitates etcd only as far as kube-apiserver needs: no transaction writes several
-	// keys, so that PutAll writes them one by one, and no watch begins in the future or at the compacted revision.
+	// Imitation says that the server implements only the part of etcd's API that kube-apiserver needs. Transactions write
+	// one key, so PutAll writes the keys one by one. Watches cannot begin in the future or at the compacted revision.
 	Imitation bool
 }
 
 // limit is the timeout of a test.
 const limit = proctest.Patience
 
-// testConformance tests the guarantees of package kv. The store that open returns must be running and is left
-// open. Only keys under "/conformance/" are changed. The test of the end of Run opens another store.
+// testConformance tests the guarantees of package kv. The store that open returns must be running, and is not stopped.
+// Only keys under "/conformance/" are changed. The test of the end of Run opens another store.
 func testConformance(t *testing.T, open func(t *testing.T) Subject) {
 	store := open(t)
 	for _, c := range []struct {
@@ -123,19 +123,19 @@ func (s *suite) testGet() {
 	_, found, before, err := s.Get(s.ctx, s.prefix+"a")
 	s.must(err)
 	if found || before < 1 {
-		s.Errorf("missing key: found %v at revision %d", found, before)
+		s.Errorf("missing key: found %v at revision %d, want false at a positive one", found, before)
 	}
 	created := s.put("a", "1")
 	updated := s.put("a", "2")
 	item, found, revision, err := s.Get(s.ctx, s.prefix+"a")
 	s.must(err)
 	if !found || revision < updated || updated <= created || created <= before {
-		s.Errorf("found %v at %d; created at %d, updated at %d", found, revision, created, updated)
+		s.Errorf("found %v at %d; created at %d, updated at %d; want growing revisions", found, revision, created, updated)
 	}
 	s.expectItem(item, "a", "2", updated, created)
 	s.delete("a")
 	if _, found, _, err = s.Get(s.ctx, s.prefix+"a"); found || err != nil {
-		s.Errorf("deleted key: found %v, %v", found, err)
+		s.Errorf("deleted key: found %v, error %v", found, err)
 	}
 }
 
@@ -148,7 +148,7 @@ func (s *suite) testPut() {
 		return result
 	}
 	if got := put("0", 12345678); got.Committed || got.Found {
-		s.Errorf("update of a missing key: %+v", got)
+		s.Errorf("update of a missing key: got %+v, want neither committed nor found", got)
 	}
 	created := put("1", 0)
 	if !created.Committed {
@@ -156,20 +156,20 @@ func (s *suite) testPut() {
 	}
 	got := put("2", 0)
 	if got.Committed || !got.Found {
-		s.Errorf("create of an existing key: %+v", got)
+		s.Errorf("create of an existing key: got %+v, want found and not committed", got)
 	}
 	s.expectItem(got.Current, "a", "1", created.Revision, created.Revision)
 	updated := put("3", created.Revision)
 	if !updated.Committed || updated.Revision <= created.Revision {
-		s.Errorf("update: %+v", updated)
+		s.Errorf("update: got %+v, want a commit at a later revision", updated)
 	}
 	got = put("4", created.Revision)
 	if got.Committed || !got.Found {
-		s.Errorf("update of an old revision: %+v", got)
+		s.Errorf("update of an old revision: got %+v, want found and not committed", got)
 	}
 	s.expectItem(got.Current, "a", "3", updated.Revision, created.Revision)
 	if again := put("3", updated.Revision); !again.Committed || again.Revision <= updated.Revision {
-		s.Errorf("the same value again: %+v", again)
+		s.Errorf("the same value again: got %+v, want a commit at a later revision", again)
 	}
 }
 
@@ -179,20 +179,20 @@ func (s *suite) testDelete() {
 		got, err := s.Delete(s.ctx, key, revision)
 		s.must(err)
 		if got.Committed || got.Found {
-			s.Errorf("delete of a missing key at %d: %+v", revision, got)
+			s.Errorf("delete of a missing key at %d: got %+v, want neither committed nor found", revision, got)
 		}
 	}
 	created := s.put("a", "1")
 	got, err := s.Delete(s.ctx, key, created-1)
 	s.must(err)
 	if got.Committed || !got.Found {
-		s.Errorf("delete of an old revision: %+v", got)
+		s.Errorf("delete of an old revision: got %+v, want found and not committed", got)
 	}
 	s.expectItem(got.Current, "a", "1", created, created)
 	got, err = s.Delete(s.ctx, key, created)
 	s.must(err)
 	if !got.Committed || !got.Found || got.Revision <= created {
-		s.Errorf("delete: %+v", got)
+		s.Errorf("delete: got %+v, want a commit at a later revision", got)
 	}
 	s.expectItem(got.Current, "a", "1", created, created)
 	if again := s.put("a", "2"); again <= got.Revision {
@@ -274,12 +274,12 @@ func (s *suite) testRangePages() {
 		})
 		s.must(err)
 		if !slices.Equal(got, want) || slices.Min(revisions) != revision || slices.Max(revisions) != revision {
-			s.Errorf("pages of %d: %q at revisions %d", size, got, revisions)
+			s.Errorf("pages of %d: got %q at revisions %d, want %q at %d", size, got, revisions, want, revision)
 		}
 	}
 	failure := errors.New("enough")
 	if _, err := kv.RangeAll(s.ctx, s.Store, kv.RangeOptions{Prefix: s.prefix, Limit: 7}, func(kv.Page) error { return failure }); !errors.Is(err, failure) {
-		s.Errorf("failing callback: %v", err)
+		s.Errorf("failing callback: got error %v, want %v", err, failure)
 	}
 }
 
@@ -307,7 +307,7 @@ func (s *suite) testRangeBorrowed() {
 			}
 			for i, item := range page.Items {
 				if w := want.Items[i]; item.Key != w.Key || !bytes.Equal(item.Value, w.Value) || item.Revision != w.Revision || item.CreateRevision != w.CreateRevision || item.Lease != w.Lease {
-					s.Errorf("limit %d: %s differs", limit, w.Key)
+					s.Errorf("limit %d: borrowed item %s differs from the one that is not", limit, w.Key)
 				}
 			}
 			page.Release()
@@ -320,10 +320,11 @@ func (s *suite) testRangeBorrowed() {
 		return nil
 	})
 	if s.must(err); found != 21 {
-		s.Errorf("%d items, want 21", found)
+		s.Errorf("read %d items in pages, want 21", found)
 	}
 }
 
+// testRangePast reads at past revisions, and at a future one.
 func (s *suite) testRangePast() {
 	var revisions []int64
 	for i := range 5 {
@@ -334,19 +335,19 @@ func (s *suite) testRangePast() {
 		page, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: revision})
 		s.must(err)
 		if len(page.Items) != 1 || page.Revision != revision {
-			s.Fatalf("at %d: %+v", revision, page)
+			s.Fatalf("at %d: got %+v, want one item", revision, page)
 		}
 		s.expectItem(page.Items[0], "a", strconv.Itoa(i), revision, revisions[0])
 	}
 	page, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: deleted})
 	s.must(err)
 	if len(page.Items) != 0 {
-		s.Errorf("after the deletion: %+v", page)
+		s.Errorf("after the deletion: got %+v, want no items", page)
 	}
 	_, err = s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: deleted + 1_000_000})
 	var failed *kv.Error
 	if !errors.Is(err, kv.ErrFutureRevision) || !errors.As(err, &failed) {
-		s.Errorf("range of the future: %v", err)
+		s.Errorf("range at a future revision: got error %v, want ErrFutureRevision", err)
 	}
 }
 
@@ -399,7 +400,7 @@ func (s *suite) testCounter() {
 	for _, batch := range s.follow(watch, writers*each) {
 		n++
 		if got := string(batch.Events[0].Value); got != strconv.Itoa(n) {
-			s.Fatalf("event %d has value %s", n, got)
+			s.Fatalf("event %d has value %s, want %d", n, got, n)
 		}
 	}
 }
@@ -413,7 +414,7 @@ func (s *suite) testCancelled() {
 	_, revision := s.Revision(ctx)
 	for name, err := range map[string]error{"Get": get, "Range": list, "Put": put, "Revision": revision} {
 		if !errors.Is(err, context.Canceled) {
-			s.Errorf("%s with a cancelled context: %v", name, err)
+			s.Errorf("%s with a cancelled context: got error %v, want context.Canceled", name, err)
 		}
 	}
 	for response := range s.Watch(ctx, s.prefix, 1) {
@@ -421,7 +422,7 @@ func (s *suite) testCancelled() {
 	}
 }
 
-// testExpiry has keys expire. If the machine was too slow to see them alive, it tries again with a longer TTL.
+// testExpiry has keys expire. If the machine was too slow to read them before, it tries again with a longer TTL.
 func (s *suite) testExpiry() {
 	for ttl := 1500 * time.Millisecond; ; ttl *= 2 {
 		try := *s
@@ -429,7 +430,7 @@ func (s *suite) testExpiry() {
 		if try.expires(ttl) {
 			return
 		}
-		s.Logf("not looked at within %v", ttl)
+		s.Logf("the keys were not read within %v", ttl)
 	}
 }
 
@@ -467,7 +468,7 @@ func (s *suite) expires(ttl time.Duration) bool {
 	return true
 }
 
-// expectExpired waits until exactly the keys with a TTL are gone.
+// expectExpired waits for the deletion of the keys that still have a TTL, and of no others.
 func (s *suite) expectExpired(watch <-chan kv.WatchResponse) {
 	s.follow(watch, 4)
 	var expired []string
@@ -506,10 +507,10 @@ func testClose(t *testing.T, store Subject) {
 	response := <-watch
 	for name, err := range map[string]error{"Get": get, "Put": put, "Revision": read, "Range": list, "Delete": remove, "Watch": response.Err} {
 		if !errors.Is(err, kv.ErrClosed) {
-			t.Errorf("%s after Run: %v", name, err)
+			t.Errorf("%s after Run: got error %v, want ErrClosed", name, err)
 		}
 	}
 	for response := range watch {
-		t.Errorf("the watch goes on with %+v", response)
+		t.Errorf("after its error the watch delivered %+v", response)
 	}
 }

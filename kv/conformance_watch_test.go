@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// follow returns responses of the watch with at least the given number of events, and checks their form.
+// follow returns batches of the watch with at least the given number of events. It checks order, prefix and progress.
 func (s *suite) follow(watch <-chan kv.WatchResponse, events int) []kv.Batch {
 	s.Helper()
 	var batches []kv.Batch
@@ -80,7 +80,7 @@ func (s *suite) testWatch() {
 
 func (s *suite) testWatchWholeRevisions() {
 	if s.Imitation {
-		s.Skip("each revision is one key's")
+		s.Skip("each revision changes only one key")
 	}
 	start, err := s.Revision(s.ctx)
 	s.must(err)
@@ -116,7 +116,7 @@ func (s *suite) testWatchFuture() {
 	watch := s.Watch(s.ctx, s.prefix, revision+3)
 	if s.Imitation {
 		if response, _ := s.receive(watch); !errors.Is(response.Err, kv.ErrFutureRevision) {
-			s.Errorf("watch of the future: %+v", response)
+			s.Errorf("watch after a future revision: got %+v, want ErrFutureRevision", response)
 		}
 		return
 	}
@@ -156,7 +156,7 @@ func (s *suite) testProgress() {
 		select {
 		case response := <-watch:
 			if response.Err != nil || len(response.Batches) > 0 {
-				s.Fatalf("got %+v", response)
+				s.Fatalf("got %+v, want only progress", response)
 			}
 			if response.Progress >= latest {
 				return
@@ -168,8 +168,7 @@ func (s *suite) testProgress() {
 	}
 }
 
-// testTail follows the store with a Tail. The state of a subscription's owner must equal a Range, and Wait must wait
-// for it.
+// testTail follows the store with a Tail. After Wait the owner of a subscription must have all writes.
 func (s *suite) testTail() {
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance"})
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -217,7 +216,7 @@ func (s *suite) testTail() {
 	}
 	for i := range 5 {
 		if got, want := applied[fmt.Sprintf("%s%d", s.prefix, i)], strconv.Itoa(45+i); got != want {
-			s.Errorf("applied %d=%q, want %q", i, got, want)
+			s.Errorf("the owner has %d=%q, want %q", i, got, want)
 		}
 	}
 }
@@ -233,7 +232,7 @@ func (s *suite) testCompacted() {
 	s.must(s.Compact(s.ctx, compacted))
 	for _, revision := range []int64{old, gone} {
 		if _, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: revision}); !errors.Is(err, kv.ErrCompacted) {
-			s.Errorf("range at %d, compacted at %d: %v", revision, compacted, err)
+			s.Errorf("range at %d, compacted at %d: got error %v, want ErrCompacted", revision, compacted, err)
 		}
 	}
 	if _, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: compacted}); err != nil {
@@ -242,7 +241,7 @@ func (s *suite) testCompacted() {
 	watch := s.Watch(s.ctx, s.prefix, old)
 	response, _ := s.receive(watch)
 	if !errors.Is(response.Err, kv.ErrCompacted) {
-		s.Errorf("watch after %d, compacted at %d: %+v", old, compacted, response)
+		s.Errorf("watch after %d, compacted at %d: got %+v, want ErrCompacted", old, compacted, response)
 	}
 	if response, ok := s.receive(watch); ok {
 		s.Errorf("after its error the watch delivered %+v", response)
@@ -251,10 +250,10 @@ func (s *suite) testCompacted() {
 	watch = s.Watch(s.ctx, s.prefix, compacted-1)
 	if s.Imitation {
 		if response, _ := s.receive(watch); !errors.Is(response.Err, kv.ErrCompacted) {
-			s.Errorf("watch after %d, compacted at %d: %+v", compacted-1, compacted, response)
+			s.Errorf("watch after %d, compacted at %d: got %+v, want ErrCompacted", compacted-1, compacted, response)
 		}
 	} else if batches := s.follow(watch, 2); batches[0].Events[0].Kind != kv.Delete {
-		s.Errorf("first event after %d: %+v", compacted-1, batches[0])
+		s.Errorf("first event after %d: got %+v, want the deletion", compacted-1, batches[0])
 	}
 	if got := s.Compaction(); got < compacted {
 		s.Errorf("Compaction = %d, want at least %d", got, compacted)

@@ -60,7 +60,8 @@ func TestMemoryConforms(t *testing.T) {
 	})
 }
 
-func TestUnopenedStoreWaits(t *testing.T) {
+// TestCallsWaitUntilTheStoreIsOpen checks calls before, during and after Run.
+func TestCallsWaitUntilTheStoreIsOpen(t *testing.T) {
 	store, err := embedded.New(embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +69,7 @@ func TestUnopenedStoreWaits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, _, _, err := store.Get(ctx, "/registry/a"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Get: %v", err)
+		t.Errorf("Get before Run: got error %v, want DeadlineExceeded", err)
 	}
 	watch := store.Watch(t.Context(), "/registry/", 1)
 	ended, cancel := context.WithCancel(t.Context())
@@ -77,10 +78,10 @@ func TestUnopenedStoreWaits(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	if response := <-watch; !errors.Is(response.Err, kv.ErrClosed) {
-		t.Errorf("watch after Run: %+v", response)
+		t.Errorf("watch after Run: got %+v, want ErrClosed", response)
 	}
 	if _, _, _, err := store.Get(t.Context(), "/registry/a"); !errors.Is(err, kv.ErrClosed) {
-		t.Errorf("Get after Run: %v", err)
+		t.Errorf("Get after Run: got error %v, want ErrClosed", err)
 	}
 }
 
@@ -93,10 +94,10 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, sub := followPods(t, store)
-			// The tail's own watch is open once an event came through it.
+			// An event shows that the tail's watch is open.
 			kvtest.Put(t, store, "/registry/pods/before-"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {
-				t.Fatalf("before the forged key: %q", keys)
+				t.Fatalf("before the replacement the events are %q, want one", keys)
 			}
 			revision, err := store.Revision(t.Context())
 			if err != nil {
@@ -112,7 +113,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 				t.Errorf("%d replacements, want %d", got, before+1)
 			}
 			if response := <-watch; !errors.Is(response.Err, kv.ErrReplaced) {
-				t.Errorf("watch: %+v, want ErrReplaced", response)
+				t.Errorf("watch: got %+v, want ErrReplaced", response)
 			}
 			if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 				t.Errorf("Next: %v, want ErrLost", err)
@@ -120,15 +121,15 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 			load(t, store, sub, "/registry/pods/")
 			kvtest.Put(t, store, "/registry/pods/"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {
-				t.Errorf("after the reload came %q", keys)
+				t.Errorf("after the reload the events are %q, want one", keys)
 			}
 		})
 	}
 }
 
-// TestOldTermReplacesNothing checks that a response with an old raft term does not count as a replacement of the store
+// TestOldTermIsNoReplacement checks that a response with an old raft term does not count as a replacement of the store
 // unless a second response confirms it. A member that received a snapshot responds with an old term for a while.
-func TestOldTermReplacesNothing(t *testing.T) {
+func TestOldTermIsNoReplacement(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) *kv.Etcd{
 		"embedded": func(t *testing.T) *kv.Etcd { return openEmbedded(t, embedded.Config{}) },
 		"external": func(t *testing.T) *kv.Etcd {
@@ -140,12 +141,12 @@ func TestOldTermReplacesNothing(t *testing.T) {
 			kvtest.Put(t, store, "/registry/a", "1")
 			store.ObserveOldTerm(t.Context())
 			if got := store.Replacements(); got != 0 {
-				t.Errorf("%d replacements", got)
+				t.Errorf("%d replacements after one old term, want 0", got)
 			}
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
 			var settled uint64
-			for i := range uint64(10) { // a request that the store makes by itself may settle the doubt at that moment
+			for i := range uint64(10) { // a request of the store's own may meanwhile confirm the replacement
 				settled = store.Replacements()
 				store.ForgeTerm(1<<40 + i)
 				store.ObserveOldTerm(ended)
@@ -154,11 +155,11 @@ func TestOldTermReplacesNothing(t *testing.T) {
 				}
 			}
 			if got := store.Replacements(); got != settled {
-				t.Errorf("%d replacements by a doubt that was not settled, want %d", got, settled)
+				t.Errorf("%d replacements without a confirmation, want %d", got, settled)
 			}
 			store.ObserveOldTerm(t.Context())
 			if got := store.Replacements(); got != settled+1 {
-				t.Errorf("%d replacements, want %d", got, settled+1)
+				t.Errorf("%d replacements after a confirmation, want %d", got, settled+1)
 			}
 		})
 	}
@@ -187,19 +188,19 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 		return err == nil
 	}
 	first := kvtest.Put(t, a, "/registry/a", "1")
-	move(a) // raises the clock, knows of no revision to compact at
-	move(b) // sees that the clock was raised
+	move(a) // raises the clock; has no revision to compact at yet
+	move(b) // finds that the clock was raised
 	second := kvtest.Put(t, a, "/registry/a", "2")
 	if !readable(first) {
 		t.Fatal("compacted before an interval had passed")
 	}
-	move(a) // compacts at the revision it noted before the second write
-	move(b) // loses again
+	move(a) // compacts at the revision that it recorded before the second write
+	move(b) // finds again that the clock was raised
 	third := kvtest.Put(t, a, "/registry/a", "3")
 	if readable(first) || !readable(second) {
 		t.Errorf("after the second round revision %d readable: %v, %d readable: %v", first, readable(first), second, readable(second))
 	}
-	move(b) // a is gone; b takes over with its state from before the third write
+	move(b) // without a, b compacts at the revision that it recorded before the third write
 	if readable(second-1) || !readable(third) {
 		t.Errorf("after the takeover revision %d readable: %v, %d readable: %v", second-1, readable(second-1), third, readable(third))
 	}
@@ -207,10 +208,10 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, store := range map[string]*kv.Etcd{"a": a, "b": b} { // a learns of it by its watch
+	for name, store := range map[string]*kv.Etcd{"a": a, "b": b} { // a gets it from its watch
 		proctest.Eventually(t, name+" observes the compaction", func() error {
 			if at := store.Compaction(); at == 0 || string(item.Value) != itoa(at) {
-				return fmt.Errorf("%d, want %s", at, item.Value)
+				return fmt.Errorf("Compaction returns %d, want %s", at, item.Value)
 			}
 			return nil
 		})
@@ -233,13 +234,13 @@ func TestExpiryIsNoReplacement(t *testing.T) {
 	if err := store.RevokeLease(t.Context(), item.Lease); err != nil {
 		t.Fatal(err)
 	}
-	told := <-watch
-	if told.Err != nil || told.Progress <= result.Revision {
-		t.Fatalf("%+v after %d", told, result.Revision)
+	response := <-watch
+	if response.Err != nil || response.Progress <= result.Revision {
+		t.Fatalf("the watch delivered %+v, want progress beyond %d", response, result.Revision)
 	}
 	revision, err := store.Revision(t.Context())
-	if err != nil || revision < told.Progress {
-		t.Errorf("revision %d, %v, after a watch reported progress %d", revision, err, told.Progress)
+	if err != nil || revision < response.Progress {
+		t.Errorf("revision %d, error %v, after a watch reported progress %d", revision, err, response.Progress)
 	}
 }
 
@@ -259,29 +260,29 @@ func TestRevokedLeaseIsReplaced(t *testing.T) {
 	}
 	first := lease("/registry/a")
 	if second := lease("/registry/b"); second != first {
-		t.Errorf("leases %d and %d", first, second)
+		t.Errorf("two keys with one TTL got leases %d and %d, want the same", first, second)
 	}
 	if err := store.RevokeLease(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if third := lease("/registry/c"); third == first {
-		t.Error("a revoked lease was handed out")
+		t.Error("a key got a revoked lease")
 	}
 }
 
-// TestRevisionIsShared has many concurrent callers ask for the revision while others write. They share reads; the
-// only member of an embedded etcd needs none.
-func TestRevisionIsShared(t *testing.T) {
+// TestConcurrentCallersShareRevisionReads has many callers request the revision while others write. The only member of
+// an embedded etcd needs no reads.
+func TestConcurrentCallersShareRevisionReads(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		members := startCluster(t, 1, nil)
 		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 		if reads, calls := shareRevisions(t, store); reads == 0 || reads > calls {
-			t.Errorf("%d reads for %d calls", reads, calls)
+			t.Errorf("%d reads for %d calls, want some and not more", reads, calls)
 		}
 	})
-	t.Run("alone", func(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
 		if reads, calls := shareRevisions(t, openEmbedded(t, embedded.Config{})); reads != 0 {
-			t.Errorf("%d reads for %d calls", reads, calls)
+			t.Errorf("%d reads for %d calls, want 0", reads, calls)
 		}
 	})
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// This example writes, reads and watches a store. It is an embedded one; only the construction differs for
-// kv.NewExternal.
+// This example writes, reads and watches an embedded store. With kv.NewExternal only the construction differs.
 func Example() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -64,8 +63,8 @@ func Example() {
 	// update /registry/pods/default/a: two, 2 after the start
 }
 
-// A Tail follows everything under a prefix with one watch. A Subscription is a part of it, whose owner first loads
-// the objects and then applies the changes.
+// A Tail follows all keys under a prefix with one watch. A Subscription gets a part of them. Its owner first loads the
+// objects and then applies the changes.
 func ExampleTail() {
 	store := kvtest.NewMemory()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
@@ -81,7 +80,7 @@ func ExampleTail() {
 
 	write("/registry/pods/a", "one")
 	pods := tail.Subscribe("/registry/pods/")
-	if err := tail.Wait(ctx, 1); err != nil { // the tail has its position
+	if err := tail.Wait(ctx, 1); err != nil { // until the tail has its position
 		fmt.Println(err)
 		return
 	}

@@ -36,7 +36,7 @@ func (e *Etcd) PutAll(ctx context.Context, values map[string][]byte) (int64, err
 	return resp.Header.Revision, nil
 }
 
-// CompactOnce makes one step of the compaction protocol.
+// CompactOnce takes one step of the compaction protocol.
 func (e *Etcd) CompactOnce(ctx context.Context) error {
 	if err := e.awaitOpen(ctx); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (e *Etcd) ForgeHistory(revision int64) { raise(&e.history.revision, revisio
 // ForgeTerm makes the store believe that it has seen a raft term.
 func (e *Etcd) ForgeTerm(term uint64) { e.history.term.Store(term) }
 
-// ObserveOldTerm gives the store a response of a member whose last applied entry is of the previous term.
+// ObserveOldTerm passes the store a response of a member whose last applied entry is of the previous term.
 func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 	mark := e.history.mark()
 	e.observeHistory(ctx, mark, &etcdserverpb.ResponseHeader{
@@ -91,7 +91,7 @@ func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	return err
 }
 
-// IsBehind does the check of a heartbeat.
+// IsBehind runs the check of a heartbeat.
 func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
 
 // Seen returns the revision up to which every event has been queued to its subscription, or 0 if that is unknown.

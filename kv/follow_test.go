@@ -50,7 +50,7 @@ func (r *recorder) run(ctx context.Context, sub *kv.Subscription) error {
 	}
 }
 
-// sawOnce reports acknowledged writes that were not seen at their revision, were seen twice, or out of order.
+// sawOnce fails the test for acknowledged writes that were not seen at their revision, were seen twice, or out of order.
 func (r *recorder) sawOnce(t *testing.T, acknowledged map[string]int64) {
 	t.Helper()
 	at := make(map[string]int64)

@@ -11,10 +11,10 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLongPastComesInParts checks that a past larger than etcd's limit for a response comes in several responses,
-// and that no revision is split between two.
-func TestLongPastComesInParts(t *testing.T) {
-	const revisions, keys, size = 6, 4, 300 << 10 // four are nearly as much as etcd takes at once
+// TestLargeReplaysAreSplitBetweenRevisions checks that past events larger than etcd's limit for a response arrive in
+// several responses, and that no revision is split between two.
+func TestLargeReplaysAreSplitBetweenRevisions(t *testing.T) {
+	const revisions, keys, size = 6, 4, 300 << 10 // four values are nearly as large as etcd's limit for a transaction
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, kvtest.LengthenElectionTimeout))})
 	before, err := store.Revision(t.Context())
 	if err != nil {
@@ -43,7 +43,7 @@ func TestLongPastComesInParts(t *testing.T) {
 			}
 			for _, batch := range response.Batches {
 				if len(batch.Events) != keys || batch.Revision <= last {
-					t.Errorf("%d events of revision %d after %d", len(batch.Events), batch.Revision, last)
+					t.Errorf("%d events of revision %d after %d, want %d of a later revision", len(batch.Events), batch.Revision, last, keys)
 				}
 				for _, e := range batch.Events {
 					if len(e.Value) != size || e.Value[0] != byte('a'+seen) {
@@ -56,10 +56,10 @@ func TestLongPastComesInParts(t *testing.T) {
 				t.Errorf("progress %d with revisions up to %d", response.Progress, response.Batches[n-1].Revision)
 			}
 		case <-timeout:
-			t.Fatalf("%d of %d revisions came", seen, revisions)
+			t.Fatalf("%d of %d revisions were delivered", seen, revisions)
 		}
 	}
 	if responses < 2 {
-		t.Errorf("%d MB came in %d responses", revisions*keys*size>>20, responses)
+		t.Errorf("%d MB were delivered in %d responses, want at least 2", revisions*keys*size>>20, responses)
 	}
 }

@@ -8,26 +8,21 @@ import (
 	"testing"
 )
 
-// lasting is a store that is never replaced. It has no other methods.
-type lasting struct{ Store }
-
-func (lasting) Replacements() uint64 { return 0 }
-
-// changing is a store that counts its replacements. It has no other methods.
-type changing struct {
+// replaceable is a store that only counts its replacements.
+type replaceable struct {
 	Store
 	replacements atomic.Uint64
 }
 
-func (c *changing) Replacements() uint64 { return c.replacements.Load() }
+func (c *replaceable) Replacements() uint64 { return c.replacements.Load() }
 
-// TestFreshOfOneHistory loses the history again and again while readers call Fresh. The owner never applies the last
-// event of a history, so Fresh must never return its revision. Other histories apply as many events as this one has
-// queued. Builds with the tag invariants yield where such a race is most likely.
-func TestFreshOfOneHistory(t *testing.T) {
+// TestFreshDoesNotMixHistories replaces the history again and again while readers call Fresh. The owner never applies
+// the last event of a history, so Fresh must never return its revision. Other histories apply as many events as this one
+// has queued. Builds with the tag invariants yield where such a race is most likely.
+func TestFreshDoesNotMixHistories(t *testing.T) {
 	const before, last, small = 90, 100, 2
 	ctx := context.Background()
-	store := new(changing)
+	store := new(replaceable)
 	tail := NewTail(TailConfig{Store: store, Prefix: "/registry"})
 	sub := tail.Subscribe("/registry/pods/")
 	var over atomic.Bool
@@ -36,7 +31,7 @@ func TestFreshOfOneHistory(t *testing.T) {
 		readers.Go(func() {
 			for !over.Load() {
 				if got := sub.Fresh(); got == last {
-					t.Errorf("fresh up to %d, which was never applied", got)
+					t.Errorf("Fresh = %d, which was never applied", got)
 					return
 				}
 			}
@@ -61,10 +56,10 @@ func TestFreshOfOneHistory(t *testing.T) {
 	readers.Wait()
 }
 
-// TestProgressDoesNotGoBack checks that a progress response of a member that lags does not lower Fresh, and is no sign
-// of life of the watch.
-func TestProgressDoesNotGoBack(t *testing.T) {
-	tail := NewTail(TailConfig{Store: lasting{}, Prefix: "/registry"})
+// TestOldProgressIsIgnored checks that a progress response of a member that lags does not lower Fresh, and does not
+// count as an advance of the watch.
+func TestOldProgressIsIgnored(t *testing.T) {
+	tail := NewTail(TailConfig{Store: new(replaceable), Prefix: "/registry"})
 	sub := tail.Subscribe("/registry/pods/")
 	sub.Loaded(10)
 	tail.restart(10, 0, position{present: 10})
@@ -73,7 +68,7 @@ func TestProgressDoesNotGoBack(t *testing.T) {
 	for _, progress := range []int64{15, 20} {
 		tail.dispatch(WatchResponse{Progress: progress})
 		if sub.Fresh() != 20 || tail.advances.Load() != advances {
-			t.Errorf("after progress to 20 and %d: fresh up to %d, %d advances more", progress, sub.Fresh(), tail.advances.Load()-advances)
+			t.Errorf("after progress to 20 and %d: Fresh = %d, want 20; %d more advances, want 0", progress, sub.Fresh(), tail.advances.Load()-advances)
 		}
 	}
 }

@@ -34,9 +34,9 @@ func TestPrefixEndsBeforeTheNextKey(t *testing.T) {
 	})
 }
 
-// TestBatchesHoldTheNewEventsInOrder checks that batches have exactly the new events, in order, and one batch for
-// each revision.
-func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
+// TestEventsAreBatchedByRevision checks that batches have exactly the new events, in order, and one batch for each
+// revision.
+func TestEventsAreBatchedByRevision(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var events []*mvccpb.Event
 		revision := int64(10)
@@ -81,27 +81,26 @@ func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	})
 }
 
-// TestPresentTermIsThatOfASecondAnswer checks that the term comes from the second response of a member. A member that
-// has received a snapshot answers one proposal with its old term before it adopts the present one. The members respond
-// in turn.
-func TestPresentTermIsThatOfASecondAnswer(t *testing.T) {
-	type answer struct{ member, term uint64 }
-	for name, answers := range map[string][]answer{
-		"alone":          {{1, 4}, {1, 5}},
-		"in turn":        {{1, 5}, {2, 4}, {3, 5}, {1, 5}},
-		"behind at once": {{2, 4}, {1, 5}, {3, 5}, {2, 5}},
-		"behind at last": {{1, 5}, {3, 5}, {2, 4}, {1, 5}},
-		"back and forth": {{2, 4}, {3, 4}, {2, 5}},
+// TestTermIsTakenFromASecondResponse checks that the term comes from the second response of a member. A member that has
+// received a snapshot responds once with its old term before it adopts the current one. The members respond in turn.
+func TestTermIsTakenFromASecondResponse(t *testing.T) {
+	type response struct{ member, term uint64 }
+	for name, responses := range map[string][]response{
+		"one member":              {{1, 4}, {1, 5}},
+		"second member is behind": {{1, 5}, {2, 4}, {3, 5}, {1, 5}},
+		"first member is behind":  {{2, 4}, {1, 5}, {3, 5}, {2, 5}},
+		"third member is behind":  {{1, 5}, {3, 5}, {2, 4}, {1, 5}},
+		"two members are behind":  {{2, 4}, {3, 4}, {2, 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked := 0
+			sent := 0
 			got, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
-				a := answers[asked]
-				asked++
-				return &etcdserverpb.ResponseHeader{MemberId: a.member, RaftTerm: a.term}, nil
+				r := responses[sent]
+				sent++
+				return &etcdserverpb.ResponseHeader{MemberId: r.member, RaftTerm: r.term}, nil
 			})
-			if err != nil || got.RaftTerm != 5 || asked != len(answers) {
-				t.Errorf("%v, %v after %d answers of %d", got, err, asked, len(answers))
+			if err != nil || got.RaftTerm != 5 || sent != len(responses) {
+				t.Errorf("got %v and error %v after %d responses, want term 5 after %d", got, err, sent, len(responses))
 			}
 		})
 	}
@@ -110,15 +109,15 @@ func TestPresentTermIsThatOfASecondAnswer(t *testing.T) {
 		next++
 		return &etcdserverpb.ResponseHeader{MemberId: next}, nil
 	}); err == nil {
-		t.Errorf("%v of members that never respond twice", got)
+		t.Errorf("got %v from members that never respond twice, want an error", got)
 	}
 	if _, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) { return nil, errors.ErrUnsupported }); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
 	}
 }
 
-func TestHistoryNoticesReplacements(t *testing.T) {
-	answer := func(cluster uint64, revision int64, term uint64) *etcdserverpb.ResponseHeader {
+func TestHistoryDetectsReplacements(t *testing.T) {
+	header := func(cluster uint64, revision int64, term uint64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: cluster, Revision: revision, RaftTerm: term}
 	}
 	for _, c := range []struct {
@@ -126,19 +125,19 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 		header *etcdserverpb.ResponseHeader
 		want   verdict
 	}{
-		{"the same", answer(1, 100, 5), same},
-		{"later", answer(1, 101, 6), same},
-		{"revision went back", answer(1, 99, 5), replaced},
-		{"term went back", answer(1, 200, 4), doubtful},
-		{"another cluster", answer(2, 200, 6), replaced},
+		{"the same", header(1, 100, 5), same},
+		{"later", header(1, 101, 6), same},
+		{"lower revision", header(1, 99, 5), replaced},
+		{"lower term", header(1, 200, 4), doubtful},
+		{"another cluster", header(2, 200, 6), replaced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h history
 			early := h.mark()
-			if h.observe(h.mark(), answer(1, 100, 5)) != same {
+			if h.observe(h.mark(), header(1, 100, 5)) != same {
 				t.Fatal("the first response replaced the history")
 			}
-			if h.observe(early, answer(1, 50, 4)) != same {
+			if h.observe(early, header(1, 50, 4)) != same {
 				t.Error("the response to an earlier request replaced the history")
 			}
 			first, second := h.mark(), h.mark()
@@ -147,11 +146,11 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 				t.Errorf("got verdict %d, want %d", got, c.want)
 			}
 			if got == doubtful {
-				if h.decide(first, answer(1, 200, 5)) != same {
+				if h.decide(first, header(1, 200, 5)) != same {
 					t.Error("a response of the current term did not resolve the doubt")
 				}
 				if h.decide(first, c.header) != replaced {
-					t.Error("an old term that is the present one is of the same history")
+					t.Error("a confirmed old term did not replace the history")
 				}
 			}
 			if h.decide(second, c.header) != same {
@@ -164,27 +163,27 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 	}
 }
 
-// TestHistoryLateAnswer checks that a response of a replaced history does not affect the new one.
-func TestHistoryLateAnswer(t *testing.T) {
-	answer := func(revision int64, term uint64) *etcdserverpb.ResponseHeader {
+// TestLateResponsesOfAReplacedHistory checks that they do not affect the new one.
+func TestLateResponsesOfAReplacedHistory(t *testing.T) {
+	header := func(revision int64, term uint64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: term}
 	}
 	var h history
-	h.observe(h.mark(), answer(100, 5))
+	h.observe(h.mark(), header(100, 5))
 	late := h.mark()
-	if h.observe(h.mark(), answer(10, 2)) != replaced {
+	if h.observe(h.mark(), header(10, 2)) != replaced {
 		t.Fatal("the history was not replaced")
 	}
-	if h.observe(late, answer(101, 6)) != same || h.observe(h.mark(), answer(11, 2)) != same {
-		t.Error("a response of the old history is one of the new")
+	if h.observe(late, header(101, 6)) != same || h.observe(h.mark(), header(11, 2)) != same {
+		t.Error("a response of the old history replaced the new one")
 	}
 	if mark := h.mark(); mark.revision != 11 || mark.term != 2 {
-		t.Errorf("known: %+v", mark)
+		t.Errorf("the history is at %+v, want revision 11 and term 2", mark)
 	}
 }
 
-// TestHistoryFirstAnswersAtOnce checks that concurrent first responses do not count as a replacement.
-func TestHistoryFirstAnswersAtOnce(t *testing.T) {
+// TestConcurrentFirstResponsesAreNoReplacement has several requests receive the first response.
+func TestConcurrentFirstResponsesAreNoReplacement(t *testing.T) {
 	first := &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: 100, RaftTerm: 5}
 	for range 5000 {
 		var h history
@@ -204,31 +203,32 @@ func TestHistoryFirstAnswersAtOnce(t *testing.T) {
 	}
 }
 
-func TestRevisionReaderJoins(t *testing.T) {
+// TestRevisionReaderSharesReads checks that concurrent callers share a read, but not one that began before their call.
+func TestRevisionReaderSharesReads(t *testing.T) {
 	r := revisionReader{kick: make(chan struct{}, 1)}
 	if r.join() != nil {
-		t.Fatal("the first caller is not to read by itself")
+		t.Fatal("the first caller does not read by itself")
 	}
 	first := r.join()
 	if first == nil || r.join() != first {
-		t.Error("two callers that wait at once do not share a read")
+		t.Error("two callers that wait do not share a read")
 	}
 	if len(r.kick) != 0 {
-		t.Error("two reads at once")
+		t.Error("a second read begins before the first has ended")
 	}
 	r.end()
 	if len(r.kick) != 1 || r.take() != first {
-		t.Error("the read is not the one that was joined")
+		t.Error("the next read is not the one that the callers wait for")
 	}
 	second := r.join()
 	if second == nil || second == first {
 		t.Error("a caller joined a read that had begun")
 	}
 	if r.take() != second || r.take() != nil || r.join() != nil {
-		t.Error("when nobody waits any more, the next caller is not to read by itself")
+		t.Error("after all reads, the next caller does not read by itself")
 	}
 	r.end()
-	if len(r.kick) != 1 || r.busy { // the kick is of before
+	if len(r.kick) != 1 || r.busy { // the kick is from the first end
 		t.Error("still busy")
 	}
 }
@@ -262,30 +262,30 @@ func TestLeasesAreReused(t *testing.T) {
 	}
 	for i := range leaseMaxObjects {
 		if got := take(time.Hour); got != 1 {
-			t.Fatalf("key %d got lease %d", i, got)
+			t.Fatalf("key %d got lease %d, want 1", i, got)
 		}
 	}
 	if got := take(time.Hour); got != 2 {
-		t.Errorf("key %d got lease %d", leaseMaxObjects, got)
+		t.Errorf("key %d got lease %d, want 2", leaseMaxObjects, got)
 	}
 	if got := take(100 * time.Second); got != 3 {
-		t.Errorf("a shorter TTL got lease %d", got)
+		t.Errorf("a key with a shorter TTL got lease %d, want 3", got)
 	}
 	if got := take(101*time.Second + 1); got != 3 {
-		t.Errorf("a TTL within the window got lease %d", got)
+		t.Errorf("a key with a TTL within the window got lease %d, want 3", got)
 	}
 	l.discard(3)
 	if got := take(99*time.Second + 1); got != 4 {
-		t.Errorf("after its lease was discarded a key got lease %d", got)
+		t.Errorf("after lease 3 was discarded a key got lease %d, want 4", got)
 	}
 	if short, again := take(15*time.Second), take(99*time.Second+1); short != 5 || again != 4 {
-		t.Errorf("a TTL too short for reuse got lease %d, and the next key lease %d", short, again)
+		t.Errorf("a key with a TTL too short for reuse got lease %d and the next key lease %d, want 5 and 4", short, again)
 	}
 	g.err = errors.New("no quorum")
 	if _, err := l.lease(t.Context(), &g, time.Second, 0); !errors.Is(err, g.err) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, g.err)
 	}
-	// 5 percent, but no more than a minute.
+	// The TTLs are extended by 5 percent, but no more than a minute.
 	if want := []int64{3660, 3660, 105, 105, 15}; !slices.Equal(g.ttls, want) {
 		t.Errorf("granted %d, want %d", g.ttls, want)
 	}
@@ -294,14 +294,14 @@ func TestLeasesAreReused(t *testing.T) {
 	}
 }
 
-// stalledGrants is a clientv3.Lease whose grants wait.
+// stalledGrants is a clientv3.Lease whose grants wait for granted.
 type stalledGrants struct {
 	grants
-	asked, granted chan struct{}
+	requested, granted chan struct{}
 }
 
 func (g *stalledGrants) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
-	g.asked <- struct{}{}
+	g.requested <- struct{}{}
 	select {
 	case <-g.granted:
 		return g.grants.Grant(ctx, ttl)
@@ -310,10 +310,10 @@ func (g *stalledGrants) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGr
 	}
 }
 
-// TestLeaseWhileStoreStalls checks callers that need a lease while another is being granted: they wait no longer
-// than their context allows, not at all if the last lease fits, and request one themselves if that grant fails.
-func TestLeaseWhileStoreStalls(t *testing.T) {
-	g := stalledGrants{asked: make(chan struct{}, 10), granted: make(chan struct{})}
+// TestLeaseWhileAGrantStalls checks callers that need a lease while another is being granted. They wait no longer than
+// their context allows, not at all if the last lease fits, and request one themselves if that grant fails.
+func TestLeaseWhileAGrantStalls(t *testing.T) {
+	g := stalledGrants{requested: make(chan struct{}, 10), granted: make(chan struct{})}
 	l := newLeaseManager(nil)
 	type result struct {
 		lease clientv3.LeaseID
@@ -332,10 +332,10 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 		select {
 		case got := <-taken:
 			if got.lease != lease || !errors.Is(got.err, err) {
-				t.Errorf("lease %d, %v; want %d, %v", got.lease, got.err, lease, err)
+				t.Errorf("got lease %d and error %v, want %d and %v", got.lease, got.err, lease, err)
 			}
 		case <-time.After(proctest.Patience):
-			t.Fatal("still waiting")
+			t.Fatal("the caller still waits for its lease")
 		}
 	}
 	first := take(t.Context(), time.Hour)
@@ -343,8 +343,8 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 	want(first, 1, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	stalled := take(ctx, 100*time.Second)
-	<-g.asked
-	<-g.asked
+	<-g.requested
+	<-g.requested
 	want(take(t.Context(), time.Hour), 1, nil)
 	short, cancelShort := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancelShort()
@@ -356,11 +356,11 @@ func TestLeaseWhileStoreStalls(t *testing.T) {
 	want(next, 2, nil)
 }
 
-// TestLeaseLeavesAHungMember checks that a grant that hangs is soon tried again, and that a slow grant succeeds.
-// Callers whose lease is not shared wait for neither.
-func TestLeaseLeavesAHungMember(t *testing.T) {
+// TestHangingGrantsAreRetried checks that a grant that hangs is soon retried, and that a slow grant succeeds. Callers
+// whose lease is not shared wait for neither.
+func TestHangingGrantsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := stalledGrants{asked: make(chan struct{}, 10), granted: make(chan struct{})}
+		g := stalledGrants{requested: make(chan struct{}, 10), granted: make(chan struct{})}
 		l := newLeaseManager(nil)
 		var callers sync.WaitGroup
 		for range 3 {
@@ -373,35 +373,35 @@ func TestLeaseLeavesAHungMember(t *testing.T) {
 		began := time.Now()
 		synctest.Wait()
 		if _, err := l.lease(t.Context(), &grants{}, 15*time.Second, 0); err != nil || time.Since(began) != 0 {
-			t.Errorf("a lease that is not shared: %v, after %v", err, time.Since(began))
+			t.Errorf("a lease that is not shared: error %v after %v, want none after 0s", err, time.Since(began))
 		}
 		time.Sleep(2 * grantFirst) // the first attempt hangs, the second one is slow
 		close(g.granted)
 		callers.Wait()
-		if took := time.Since(began); took != 2*grantFirst || len(g.asked) != 2 {
-			t.Errorf("took %v, %d attempts", took, len(g.asked))
+		if took := time.Since(began); took != 2*grantFirst || len(g.requested) != 2 {
+			t.Errorf("took %v and %d attempts, want %v and 2", took, len(g.requested), 2*grantFirst)
 		}
 	})
 }
 
-func TestErrorShowsEtcdsText(t *testing.T) {
+func TestErrorsContainEtcdsText(t *testing.T) {
 	err := error(&Error{Op: "list", Key: "/registry/pods/", Err: rpctypes.ErrCompacted})
 	if !errors.Is(err, ErrCompacted) || errors.Is(err, ErrFutureRevision) || !errors.Is(err, rpctypes.ErrCompacted) {
-		t.Errorf("%v is not distinguished", err)
+		t.Errorf("%v is not ErrCompacted alone", err)
 	}
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: mvcc: required revision has been compacted" {
-		t.Errorf("etcd's text is lost in %v", err)
+		t.Errorf("%v does not wrap etcd's error", err)
 	}
 	if want := "kv: list /registry/pods/: etcdserver: mvcc: required revision has been compacted"; err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
 	}
 	if got := (&Error{Op: "revision", Err: context.Canceled}).Error(); got != "kv: revision: context canceled" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, "kv: revision: context canceled")
 	}
 }
 
-func TestConfigsAreChecked(t *testing.T) {
+func TestNewExternalRejectsInvalidConfigs(t *testing.T) {
 	for name, err := range map[string]error{
 		"no endpoint":             second(NewExternal(ExternalConfig{CAFile: "ca"})),
 		"certificate without key": second(NewExternal(ExternalConfig{Endpoints: []string{"http://127.0.0.1:1"}, CertFile: "c"})),
@@ -414,25 +414,25 @@ func TestConfigsAreChecked(t *testing.T) {
 
 func second(_ *Etcd, err error) error { return err }
 
-// TestDeliveredRevisionsWereCommitted checks that a store with a lower revision than one that a watch delivered counts
-// as replaced. Deliveries of a lost history say nothing about the next.
-func TestDeliveredRevisionsWereCommitted(t *testing.T) {
-	answer := func(revision int64) *etcdserverpb.ResponseHeader {
+// TestStoreBehindAWatchWasReplaced checks that a store with a lower revision than one that a watch delivered counts as
+// replaced. Deliveries of a replaced history do not count.
+func TestStoreBehindAWatchWasReplaced(t *testing.T) {
+	header := func(revision int64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: 2}
 	}
 	var h history
-	h.observe(h.mark(), answer(100))
+	h.observe(h.mark(), header(100))
 	opened := h.replacements.Load()
 	early := h.mark()
 	h.raise(opened, 150, 0)
-	if h.observe(early, answer(120)) != same {
+	if h.observe(early, header(120)) != same {
 		t.Error("a response to an earlier request replaced the history")
 	}
-	if h.observe(h.mark(), answer(120)) != replaced || h.replaced.Load() != 150 {
-		t.Errorf("a store behind the progress of a watch was not detected; lost %d", h.replaced.Load())
+	if h.observe(h.mark(), header(120)) != replaced || h.replaced.Load() != 150 {
+		t.Errorf("a store behind the progress of a watch did not replace the history; replaced at %d, want 150", h.replaced.Load())
 	}
 	h.raise(opened, 160, 0)
-	if h.observe(h.mark(), answer(121)) != same || h.revision.Load() != 121 {
-		t.Error("a watch of the lost history delivered the next")
+	if h.observe(h.mark(), header(121)) != same || h.revision.Load() != 121 {
+		t.Error("a watch of the replaced history affected the new one")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// kineSubject is a store of kine, in whose transactions only one key is written.
+// kineSubject returns a Subject of kine, whose transactions write only one key.
 func kineSubject(t *testing.T, store *kv.Etcd, err error) Subject {
 	t.Helper()
 	one := subject(t, store, err)
@@ -39,7 +39,8 @@ func kineSubject(t *testing.T, store *kv.Etcd, err error) Subject {
 	return one
 }
 
-// startKine starts kine. Tests that do are not parallel: each builds it, and the first build takes minutes.
+// startKine starts kine. Tests that call it are not parallel, because each builds kine, and the first build takes
+// minutes.
 func startKine(t *testing.T, flags ...string) *kvtest.Kine {
 	t.Helper()
 	if testing.Short() {
@@ -56,9 +57,9 @@ func TestKineConforms(t *testing.T) {
 	})
 }
 
-// TestTailSeesAllThoughKineIsKilled kills kine while this process and another one write to it and compact. The
-// Tail must see every acknowledged write of both once and in order, and become as fresh as the store after each.
-func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
+// TestTailSurvivesKillsOfKine kills kine while two stores write to it and compact. A Tail must see every acknowledged
+// write of both once and in order, and reach the revision of kine after each kill.
+func TestTailSurvivesKillsOfKine(t *testing.T) {
 	kine := startKine(t)
 	open := func() *kv.Etcd {
 		return openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: 50 * time.Millisecond}, Endpoints: []string{kine.URL}})
@@ -84,7 +85,7 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 					result, err := writer.Put(once, key, []byte("1"), kv.PutOptions{})
 					cancel()
 					if writing.Err() != nil {
-						return fmt.Errorf("no write is acknowledged any more: %w", err)
+						return fmt.Errorf("no further write is acknowledged: %w", err)
 					}
 					if err == nil && result.Committed {
 						mu.Lock()
@@ -104,7 +105,7 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 		if err := group.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		for { // the connection may not be restored yet
+		for { // the store may not have reconnected yet
 			revision, err := store.Revision(ctx)
 			if err == nil {
 				err = sub.Wait(ctx, revision)
@@ -127,11 +128,11 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 	}
 }
 
-// TestKineCompactsOtherwise checks Tails when kine compacts by itself, without the compaction protocol, or keeps
-// revisions that the protocol compacted. The past must begin at a revision that exists, as early as can be known.
-func TestKineCompactsOtherwise(t *testing.T) {
+// TestReplayWithCompactionsOfKine checks Tails when kine compacts by itself, without the compaction protocol, or keeps
+// revisions that the protocol compacted. A replay must begin at a revision that exists.
+func TestReplayWithCompactionsOfKine(t *testing.T) {
 	const retain = 20
-	// prepare returns a store that holds many revisions, and the last.
+	// prepare returns a store with many revisions, and the last revision.
 	prepare := func(t *testing.T, flags ...string) (*kv.Etcd, int64) {
 		kine := startKine(t, flags...)
 		store := openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}, Endpoints: []string{kine.URL}})
@@ -145,7 +146,7 @@ func TestKineCompactsOtherwise(t *testing.T) {
 		_, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/pods/", Revision: revision})
 		return err
 	}
-	// follow begins as early as possible and comes to the present.
+	// follow replays as many revisions as possible, up to the last.
 	follow := func(t *testing.T, store *kv.Etcd, last int64) (past int64) {
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
 		kvtest.RunUntilEnd(t, tail.Run)
@@ -155,7 +156,7 @@ func TestKineCompactsOtherwise(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := read(t, store, past); err != nil {
-			t.Errorf("the past at %d: %v", past, err)
+			t.Errorf("read at revision %d, where the replay begins: %v", past, err)
 		}
 		sub.Loaded(past)
 		for at := past; at < last; {
@@ -176,36 +177,36 @@ func TestKineCompactsOtherwise(t *testing.T) {
 		store, last := prepare(t, "--compact-interval", "200ms", "--compact-interval-jitter", "0", "--compact-min-retain", fmt.Sprint(retain))
 		proctest.Eventually(t, "kine compacts", func() error {
 			if err := read(t, store, last-retain-1); !errors.Is(err, kv.ErrCompacted) {
-				return fmt.Errorf("%d of %d: %v", last-retain-1, last, err)
+				return fmt.Errorf("read at %d of %d: got error %v, want ErrCompacted", last-retain-1, last, err)
 			}
 			return nil
 		})
-		if told := store.Compaction(); told != 0 {
-			t.Errorf("compacted at %d, which no process recorded", told)
+		if at := store.Compaction(); at != 0 {
+			t.Errorf("Compaction = %d, want 0 without the protocol", at)
 		}
 		if past := follow(t, store, last); past != last-retain {
-			t.Errorf("begun at %d, want %d", past, last-retain)
+			t.Errorf("the replay begins at %d, want %d", past, last-retain)
 		}
 		if response := <-store.Watch(t.Context(), "/registry/", 1); !errors.Is(response.Err, kv.ErrCompacted) {
-			t.Errorf("watch of a compacted revision: %+v", response)
+			t.Errorf("watch after a compacted revision: got %+v, want ErrCompacted", response)
 		}
-		if told := store.Compaction(); told != last-retain {
-			t.Errorf("compacted at %d, want %d", told, last-retain)
+		if at := store.Compaction(); at != last-retain {
+			t.Errorf("Compaction = %d, want %d", at, last-retain)
 		}
 	})
 	t.Run("less than recorded", func(t *testing.T) {
-		store, last := prepare(t) // keeps a thousand
+		store, last := prepare(t) // kine keeps a thousand revisions
 		for range 2 {
 			if err := store.CompactOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		told := store.Compaction()
-		if told < last || read(t, store, last-1) != nil {
-			t.Errorf("compacted at %d, %d is read: %v", told, last-1, read(t, store, last-1))
+		compacted := store.Compaction()
+		if compacted < last || read(t, store, last-1) != nil {
+			t.Errorf("Compaction = %d, want at least %d; read at %d: %v", compacted, last, last-1, read(t, store, last-1))
 		}
-		if past := follow(t, store, told); past != told {
-			t.Errorf("begun at %d, want %d", past, told)
+		if past := follow(t, store, compacted); past != compacted {
+			t.Errorf("the replay begins at %d, want %d", past, compacted)
 		}
 	})
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestFreshNeverGoesBack checks that Fresh never decreases, whatever is queued, delivered or dropped, and grows with
-// each applied batch.
-func TestFreshNeverGoesBack(t *testing.T) {
+// TestFreshIsExact checks the value of Fresh while events are queued, delivered, applied and dropped. It decreases only
+// when the store is replaced.
+func TestFreshIsExact(t *testing.T) {
 	const pods, nodes = "/registry/pods/", "/registry/nodes/"
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -30,15 +30,15 @@ func TestFreshNeverGoesBack(t *testing.T) {
 		expect("before the load", 0)
 		load(t, store, sub, pods)
 		other := kvtest.Put(t, store, nodes+"n", "1")
-		expect("another part changed", other)
+		expect("another prefix changed", other)
 		first := kvtest.Put(t, store, pods+"a/x", "1")
-		expect("own change queued", first-1)
+		expect("an own change is queued", first-1)
 		kvtest.Put(t, store, nodes+"n", "2")
-		expect("another part changed behind it", first-1)
+		expect("another prefix changed after it", first-1)
 		second := kvtest.Put(t, store, pods+"a/x", "2")
 		synctest.Wait()
 		_, n := next(t, sub)
-		expect("own changes handed out", first-1)
+		expect("own changes are delivered", first-1)
 		sub.Applied(1)
 		expect("the first is applied", second-1)
 		third := kvtest.Put(t, store, pods+"a/x", "3")
@@ -47,28 +47,28 @@ func TestFreshNeverGoesBack(t *testing.T) {
 		expect("the second is applied", third-1)
 		_, n = next(t, sub)
 		sub.Applied(n)
-		expect("all is applied", third)
+		expect("all changes are applied", third)
 
 		sub.Reload()
-		expect("given up", third)
+		expect("after Reload", third)
 		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 			t.Fatalf("Next: %v, want ErrLost", err)
 		}
-		expect("known to be given up", third)
+		expect("after ErrLost", third)
 		load(t, store, sub, pods)
 		last := kvtest.Put(t, store, nodes+"n", "3")
-		expect("loaded again", last)
+		expect("reloaded", last)
 		for i := range 20 {
 			kvtest.Put(t, store, pods+"a/x", fmt.Sprint(i))
 		}
-		expect("more is queued than may be", last)
+		expect("the queue has overflowed", last)
 		store.Restore(2, true)
 		synctest.Wait()
 		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 			t.Fatalf("Next: %v, want ErrLost", err)
 		}
-		expect("of a history that is no more", 0)
+		expect("the store was replaced", 0)
 		load(t, store, sub, pods)
-		expect("loaded from another history", 2)
+		expect("loaded from the new history", 2)
 	})
 }

@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 	proctest.Main(m)
 }
 
-// startCluster starts a cluster of real members.
+// startCluster starts a cluster of members in other processes.
 func startCluster(t *testing.T, size int, adjust func([]kvtest.MemberConfig)) []*kvtest.Member {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("runs etcd in processes of its own")
+		t.Skip("starts etcd processes")
 	}
 	return kvtest.StartCluster(t, memberVariable, size, adjust)
 }

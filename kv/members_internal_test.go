@@ -13,106 +13,106 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-func TestProgressIsSoundFromSomeVersionsOn(t *testing.T) {
+func TestVersionsWithReliableProgress(t *testing.T) {
 	for version, want := range map[string]bool{
 		"3.3.27": false, "3.4.0": false, "3.4.30": false, "3.4.31": true, "3.4.99": true,
 		"3.5.0": false, "3.5.12": false, "3.5.13-rc.0": false, "3.5.13": true, "3.5.13+suffix": true,
 		"3.6.0": true, "3.7.3": true, "4.0.0": true, "": false, "v3.6.0": false, "3.6": false, "not decided": false,
 	} {
 		if got := hasReliableProgress(version); got != want {
-			t.Errorf("%q: sound %v, want %v", version, got, want)
+			t.Errorf("hasReliableProgress(%q) = %v, want %v", version, got, want)
 		}
 	}
 }
 
-// TestOnlyKnownMembersAreTrusted checks endpoints that do not respond, and endpoints that belong to several members.
-// The progress of a stream is trusted only if the version of its member is known.
-func TestOnlyKnownMembersAreTrusted(t *testing.T) {
-	answer := func(member uint64, version string) *clientv3.StatusResponse {
+// TestProgressIsTrustedOnlyOfKnownMembers checks endpoints that do not respond, and endpoints that belong to several
+// members. The progress of a stream is trusted only if the version of its member is known.
+func TestProgressIsTrustedOnlyOfKnownMembers(t *testing.T) {
+	status := func(member uint64, version string) *clientv3.StatusResponse {
 		return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: member}, Version: version})
 	}
 	for _, c := range []struct {
-		name        string
-		answers     map[string][]*clientv3.StatusResponse // by endpoint, in order; nil fails
-		member      uint64
-		sound, wide bool
+		name             string
+		responses        map[string][]*clientv3.StatusResponse // by endpoint, in order; nil fails
+		member           uint64
+		trusted, allKeys bool
 	}{
-		{"new", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0")}}, 1, true, false},
-		{"old", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.5.12")}}, 1, false, true},
-		{"new beside old", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0")}, "b": {answer(2, "3.5.12")}}, 1, true, false},
-		{"old beside new", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0")}, "b": {answer(2, "3.5.12")}}, 2, false, true},
-		{"new beside silent", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0")}, "b": {nil}}, 1, true, false},
-		{"silent", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0")}, "b": {nil}}, 2, false, true},
-		{"second behind one endpoint", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0"), answer(2, "3.6.0")}}, 2, true, false},
-		{"nowhere", map[string][]*clientv3.StatusResponse{"a": {answer(1, "3.6.0")}}, 7, false, true},
-		{"not etcd", map[string][]*clientv3.StatusResponse{"a": {answer(0, "3.6.11")}}, 0, true, true},
+		{"new", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0")}}, 1, true, false},
+		{"old", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.5.12")}}, 1, false, true},
+		{"new beside old", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0")}, "b": {status(2, "3.5.12")}}, 1, true, false},
+		{"old beside new", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0")}, "b": {status(2, "3.5.12")}}, 2, false, true},
+		{"new beside silent", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0")}, "b": {nil}}, 1, true, false},
+		{"silent", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0")}, "b": {nil}}, 2, false, true},
+		{"second behind one endpoint", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0"), status(2, "3.6.0")}}, 2, true, false},
+		{"unknown", map[string][]*clientv3.StatusResponse{"a": {status(1, "3.6.0")}}, 7, false, true},
+		{"not etcd", map[string][]*clientv3.StatusResponse{"a": {status(0, "3.6.11")}}, 0, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			asked := make(map[string]chan int)
+			requests := make(map[string]chan int)
 			var endpoints []string
-			for endpoint := range c.answers {
+			for endpoint := range c.responses {
 				endpoints = append(endpoints, endpoint)
-				asked[endpoint] = make(chan int, 1)
-				asked[endpoint] <- 0
+				requests[endpoint] = make(chan int, 1)
+				requests[endpoint] <- 0
 			}
 			m := &members{
 				endpoints: func() []string { return endpoints },
 				logger:    slog.New(slog.DiscardHandler),
 				status: func(_ context.Context, endpoint string) (*clientv3.StatusResponse, error) {
-					n := <-asked[endpoint]
-					asked[endpoint] <- n + 1
-					answers := c.answers[endpoint]
-					if answer := answers[n%len(answers)]; answer != nil {
-						return answer, nil
+					n := <-requests[endpoint]
+					requests[endpoint] <- n + 1
+					responses := c.responses[endpoint]
+					if response := responses[n%len(responses)]; response != nil {
+						return response, nil
 					}
-					return nil, errors.New("silence")
+					return nil, errors.New("no response")
 				},
 			}
-			if sound := m.identify(t.Context(), c.member); sound != c.sound || m.allKeys.Load() != c.wide {
-				t.Errorf("sound %v, wide %v; want %v, %v", sound, m.allKeys.Load(), c.sound, c.wide)
+			if trusted := m.identify(t.Context(), c.member); trusted != c.trusted || m.allKeys.Load() != c.allKeys {
+				t.Errorf("trusted %v, allKeys %v; want %v, %v", trusted, m.allKeys.Load(), c.trusted, c.allKeys)
 			}
 		})
 	}
 }
 
-// TestIdentifyMembersOnce checks that a stream that was opened before the members were last asked does not ask
-// again, and that a later one does.
-func TestIdentifyMembersOnce(t *testing.T) {
-	questions := 0
+// TestMembersAreIdentifiedOnce checks that streams opened before the last request to the members do not cause another,
+// and that a later one does.
+func TestMembersAreIdentifiedOnce(t *testing.T) {
+	requests := 0
 	m := &members{
 		endpoints: func() []string { return []string{"a"} },
 		logger:    slog.New(slog.DiscardHandler),
 		status: func(context.Context, string) (*clientv3.StatusResponse, error) {
-			questions++
+			requests++
 			return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: 1}, Version: "3.6.0"}), nil
 		},
 	}
 	opened := time.Now()
 	for want, at := range []time.Time{opened, opened, opened} {
-		if version, known := m.version(t.Context(), 1, at); !known || version != "3.6.0" || questions != 1 {
-			t.Errorf("request %d: %q, %v, requested %d times", want, version, known, questions)
+		if version, known := m.version(t.Context(), 1, at); !known || version != "3.6.0" || requests != 1 {
+			t.Errorf("stream %d: got version %q, %v after %d requests, want 3.6.0 after 1", want, version, known, requests)
 		}
 	}
-	if _, known := m.version(t.Context(), 1, time.Now().Add(time.Nanosecond)); !known || questions != 2 {
-		t.Errorf("a later stream: known %v, requested %d times", known, questions)
+	if _, known := m.version(t.Context(), 1, time.Now().Add(time.Nanosecond)); !known || requests != 2 {
+		t.Errorf("a later stream: known %v after %d requests, want true after 2", known, requests)
 	}
 }
 
-// TestSilentEndpointsDoNotDelayOthers checks that an endpoint that does not answer delays only the streams of its own
+// TestSilentEndpointsDoNotDelayOthers checks that an endpoint that does not respond delays only the streams of its own
 // members, which are identified once it responds again.
 func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		answers, swallows := uint64(0), true
+		responses, hangs := uint64(0), true
 		m := &members{
 			endpoints: func() []string { return []string{"silent", "many"} },
 			logger:    slog.New(slog.DiscardHandler),
 			status: func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
 				mu.Lock()
-				member, silent := uint64(7), swallows
-				if endpoint == "many" { // two members, by turns
-					answers++
-					member, silent = 1+answers%2, false
+				member, silent := uint64(7), hangs
+				if endpoint == "many" { // two members respond in turn
+					responses++
+					member, silent = 1+responses%2, false
 				}
 				mu.Unlock()
 				if silent {
@@ -125,11 +125,11 @@ func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 		}
 		identify := func(member uint64, want bool, patience time.Duration) {
 			began := time.Now()
-			if sound := m.identify(t.Context(), member); sound != want {
-				t.Errorf("member %d: sound %v, want %v", member, sound, want)
+			if trusted := m.identify(t.Context(), member); trusted != want {
+				t.Errorf("member %d: trusted %v, want %v", member, trusted, want)
 			}
 			if took := time.Since(began); took > patience {
-				t.Errorf("member %d: known after %v, want %v", member, took, patience)
+				t.Errorf("member %d: identified after %v, want at most %v", member, took, patience)
 			}
 		}
 		quick := 20 * time.Millisecond
@@ -147,7 +147,7 @@ func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 			identify(2, true, quick)
 		}
 		mu.Lock()
-		swallows = false
+		hangs = false
 		mu.Unlock()
 		identify(7, true, quick)
 	})

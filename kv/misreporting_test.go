@@ -32,8 +32,8 @@ type misreportingProxy struct {
 	earlyReports atomic.Int64
 
 	mu      sync.Mutex
-	version string        // that it claims to be; "" is the member's
-	held    chan struct{} // closed when it reports correctly
+	version string        // the version in responses; "" is the member's
+	held    chan struct{} // closed while events are not held back
 	broken  chan struct{} // closed to end the streams
 }
 
@@ -175,7 +175,7 @@ func (p *misreportingProxy) Watch(down etcdserverpb.Watch_WatchServer) error {
 	return status.Error(codes.Unavailable, "broken")
 }
 
-// pass forwards a request for progress, or answers it too early.
+// pass forwards a request. While events are held back, it responds to requests for progress itself.
 func (p *misreportingProxy) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up etcdserverpb.Watch_WatchClient, send func(*etcdserverpb.WatchResponse) error) error {
 	_, held, _ := p.state()
 	select {
@@ -194,10 +194,10 @@ func (p *misreportingProxy) pass(ctx context.Context, request *etcdserverpb.Watc
 	return send(&etcdserverpb.WatchResponse{Header: now.Header, WatchId: -1})
 }
 
-// TestProgressAheadOfEvents follows members that report progress too early, from the beginning or after they
-// replaced others. Nothing may count as fresh before its events arrived, and no event may be lost when a watch is
-// opened again.
-func TestProgressAheadOfEvents(t *testing.T) {
+// TestEarlyProgressIsNotTrusted follows members that report progress too early, from the beginning or after they
+// replaced others. A revision must not count as fresh before its events have arrived, and no event may be lost when a
+// watch is opened again.
+func TestEarlyProgressIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	for _, versions := range [][2]string{{"3.5.12", "3.5.12"}, {"3.4.30", "3.4.30"}, {"", "3.5.12"}, {"not a version", "not a version"}} {
 		t.Run(fmt.Sprintf("%q then %q", versions[0], versions[1]), func(t *testing.T) {
@@ -218,13 +218,13 @@ func TestProgressAheadOfEvents(t *testing.T) {
 			defer release()
 			written := kvtest.Put(t, store, "/registry/pods/held", "1")
 			var group errgroup.Group
-			var told atomic.Bool
+			var released atomic.Bool
 			fresh := make(chan struct{})
 			group.Go(func() error {
 				defer close(fresh)
 				err := sub.Wait(ctx, written)
-				if err == nil && !told.Load() {
-					err = fmt.Errorf("fresh at %d before the event came, after %d early reports", written, proxy.earlyReports.Load())
+				if err == nil && !released.Load() {
+					err = fmt.Errorf("fresh at %d before the event was delivered, after %d early reports", written, proxy.earlyReports.Load())
 				}
 				return err
 			})
@@ -241,10 +241,10 @@ func TestProgressAheadOfEvents(t *testing.T) {
 			})
 			proxy.breakStreams()
 			release()
-			told.Store(true)
+			released.Store(true)
 			keys, _ := next(t, sub)
 			if len(keys) != 1 || keys[0] != fmt.Sprintf("%d:/registry/pods/held", written) {
-				t.Errorf("after the early reports came %q", keys)
+				t.Errorf("after the early reports the events are %q, want the one held back", keys)
 			}
 			sub.Applied(1)
 			if err := group.Wait(); err != nil {

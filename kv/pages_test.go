@@ -13,12 +13,12 @@ import (
 // limits is a store that records the limits of Range calls.
 type limits struct {
 	kv.Store
-	asked []int64
+	requested []int64
 }
 
 // Range implements kv.Store.
 func (l *limits) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
-	l.asked = append(l.asked, opts.Limit)
+	l.requested = append(l.requested, opts.Limit)
 	return l.Store.Range(ctx, opts)
 }
 
@@ -27,7 +27,7 @@ func TestPagesFitIntoMemory(t *testing.T) {
 	for _, c := range []struct {
 		items, size int
 		pages       int // at most
-		bytes       int // of a page but the first, at most
+		bytes       int // at most, of each page but the first
 	}{
 		{items: 30_000, size: 10, pages: 4, bytes: 10_000 * 64},
 		{items: 1200, size: 300_000, pages: 30, bytes: 9 << 20},
@@ -48,13 +48,13 @@ func TestPagesFitIntoMemory(t *testing.T) {
 			for _, item := range page.Items {
 				size += len(item.Key) + len(item.Value)
 			}
-			if len(l.asked) > 1 && size > c.bytes {
-				t.Errorf("a page of %d bytes", size)
+			if len(l.requested) > 1 && size > c.bytes {
+				t.Errorf("a page has %d bytes, want at most %d", size, c.bytes)
 			}
 			return nil
 		})
-		if err != nil || found != c.items || len(l.asked) > c.pages {
-			t.Errorf("%d items of %d bytes: found %d asking for %d, %v", c.items, c.size, found, l.asked, err)
+		if err != nil || found != c.items || len(l.requested) > c.pages {
+			t.Errorf("%d items of %d bytes: read %d with limits %d, error %v; want at most %d pages", c.items, c.size, found, l.requested, err, c.pages)
 		}
 	}
 }

@@ -20,31 +20,31 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestTailFindsThePast checks at which revision a Tail begins, how many requests it needs to find it, and that
-// later subscriptions begin there too.
-func TestTailFindsThePast(t *testing.T) {
-	const present = 1001
+// TestReplayBeginsAtAnExistingRevision checks at which revision a Tail begins to replay, how many requests it needs to
+// find it, and that later subscriptions begin there, too.
+func TestReplayBeginsAtAnExistingRevision(t *testing.T) {
+	const current = 1001
 	for _, c := range []struct {
 		name                string
 		replay              int64
 		compacted, recorded int64  // by the compaction protocol
-		fail                string // the first three times
-		forbidden           bool   // to read the record of the compaction protocol
+		fail                string // operation that fails three times
+		forbidden           bool   // get of the compaction protocol's key fails
 		past                int64
 		requests            int // at most
 	}{
 		{name: "no replay", past: 0},
 		{name: "all", replay: 5000, past: 1, requests: 2},
-		{name: "bounded", replay: 100, past: present - 100, requests: 2},
+		{name: "bounded", replay: 100, past: current - 100, requests: 2},
 		{name: "compacted", replay: 5000, compacted: 700, recorded: 700, past: 700, requests: 2},
-		{name: "compacted by hand", replay: 5000, compacted: 700, past: 700, requests: 13},
+		{name: "compacted without the protocol", replay: 5000, compacted: 700, past: 700, requests: 13},
 		{name: "protocol is behind", replay: 5000, compacted: 700, recorded: 300, past: 700, requests: 13},
-		{name: "compacted before the bound", replay: 100, compacted: 700, recorded: 700, past: present - 100, requests: 2},
-		{name: "compacted up to the present", replay: 100, compacted: present, past: 0, requests: 10},
+		{name: "compacted before the bound", replay: 100, compacted: 700, recorded: 700, past: current - 100, requests: 2},
+		{name: "compacted up to the current revision", replay: 100, compacted: current, past: 0, requests: 10},
 		{name: "get is forbidden", replay: 5000, compacted: 700, recorded: 700, forbidden: true, past: 700, requests: 13},
-		{name: "get fails", replay: 100, fail: "get", past: present - 100, requests: 5},
+		{name: "get fails", replay: 100, fail: "get", past: current - 100, requests: 5},
 		{name: "list fails", replay: 5000, compacted: 700, fail: "list", past: 700, requests: 16},
-		{name: "revision fails", replay: 100, fail: "revision", past: present - 100, requests: 2},
+		{name: "revision fails", replay: 100, fail: "revision", past: current - 100, requests: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestTailFindsThePast(t *testing.T) {
 					kvtest.Put(t, store, "compact_rev_key", strconv.FormatInt(c.recorded, 10))
 				}
 				for i := 0; ; i++ {
-					if kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i)) == present {
+					if kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i)) == current {
 						break
 					}
 				}
@@ -72,7 +72,7 @@ func TestTailFindsThePast(t *testing.T) {
 					}
 					if op == c.fail && failures < 3 {
 						failures++
-						return errors.New("no answer")
+						return errors.New("no response")
 					}
 					return nil
 				})
@@ -80,29 +80,28 @@ func TestTailFindsThePast(t *testing.T) {
 				sub := tail.Subscribe("/registry/pods/")
 				kvtest.RunUntilEnd(t, tail.Run)
 				past, until := begin(t, sub, 0)
-				if past != c.past || past > 0 && until != present {
-					t.Errorf("from %d to %d, want from %d", past, until, c.past)
+				if past != c.past || past > 0 && until != current {
+					t.Errorf("the replay is from %d to %d, want from %d to %d", past, until, c.past, current)
 				}
 				if requests > c.requests {
-					t.Errorf("%d requests, want %d at most", requests, c.requests)
+					t.Errorf("%d requests, want at most %d", requests, c.requests)
 				}
-				synctest.Wait() // until the past was delivered
+				synctest.Wait() // until the past events were delivered
 				late := tail.Subscribe("/registry/pods/")
-				if past, until := begin(t, late, 0); past != c.past || past > 0 && until != present {
-					t.Errorf("a late subscription replays from %d to %d", past, until)
+				if past, until := begin(t, late, 0); past != c.past || past > 0 && until != current {
+					t.Errorf("a late subscription replays from %d to %d, want from %d to %d", past, until, c.past, current)
 				}
 			})
 		})
 	}
 }
 
-// TestClockLengthensThePast checks that a past with too few ticks is extended, as far as the limit and the store
-// allow.
-func TestClockLengthensThePast(t *testing.T) {
+// TestClockExtendsTheReplay checks that a replay with too few ticks is extended, as far as the limit and the store allow.
+func TestClockExtendsTheReplay(t *testing.T) {
 	const prefix = "/registry/leases/kube-system/apiserver-"
 	for _, c := range []struct {
 		name      string
-		every     int // a tick in so many revisions
+		every     int // revisions between two ticks
 		clock     kv.Clock
 		compacted int64
 		reach     int64
@@ -118,10 +117,10 @@ func TestClockLengthensThePast(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const present = 1000
+				const current = 1000
 				store := kvtest.NewMemory()
 				kvtest.Put(t, store, prefix+"ended", "1")
-				for i := int64(3); i <= present; i++ {
+				for i := int64(3); i <= current; i++ {
 					key := "/registry/pods/a"
 					if i%int64(c.every) == 0 {
 						key = prefix + "alive"
@@ -139,21 +138,21 @@ func TestClockLengthensThePast(t *testing.T) {
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 100, Clock: c.clock})
 				sub := tail.Subscribe("/registry/pods/")
 				kvtest.RunUntilEnd(t, tail.Run)
-				if past, _ := begin(t, sub, 0); past != present-c.reach {
-					t.Errorf("begins at %d, want %d", past, present-c.reach)
+				if past, _ := begin(t, sub, 0); past != current-c.reach {
+					t.Errorf("the replay begins at %d, want %d", past, current-c.reach)
 				}
 				synctest.Wait()
 				late := tail.Subscribe("/registry/configmaps/")
-				if past, _ := begin(t, late, 0); past != present-c.reach {
-					t.Errorf("a late subscription begins at %d, want %d", past, present-c.reach)
+				if past, _ := begin(t, late, 0); past != current-c.reach {
+					t.Errorf("the replay of a late subscription begins at %d, want %d", past, current-c.reach)
 				}
 			})
 		})
 	}
 }
 
-// TestBeginWaitsForTheFirstRevision checks that Begin does not return before the Tail has found where it begins.
-func TestBeginWaitsForTheFirstRevision(t *testing.T) {
+// TestBeginWaitsForTheTail checks that Begin does not return before the Tail has found its first revision.
+func TestBeginWaitsForTheTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		kvtest.Put(t, store, "/registry/pods/a", "1")
@@ -162,26 +161,26 @@ func TestBeginWaitsForTheFirstRevision(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, _, err := sub.Begin(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("before Run: %v", err)
+			t.Errorf("Begin before Run: got error %v, want DeadlineExceeded", err)
 		}
 		closed.Close()
 		if past, _ := begin(t, closed, 0); past != 0 {
-			t.Errorf("closed: %d", past)
+			t.Errorf("a closed subscription begins at %d, want 0", past)
 		}
 		kvtest.RunUntilEnd(t, tail.Run)
-		if past, present := begin(t, sub, 0); past != 1 || present != 2 {
-			t.Errorf("from %d to %d", past, present)
+		if past, until := begin(t, sub, 0); past != 1 || until != 2 {
+			t.Errorf("the replay is from %d to %d, want from 1 to 2", past, until)
 		}
 		sub.Loaded(1)
 		if past, _ := begin(t, sub, 0); past != 0 {
-			t.Errorf("loaded: %d", past)
+			t.Errorf("a loaded subscription begins at %d, want 0", past)
 		}
 	})
 }
 
-// TestBeginReturnsARevisionThatExists checks that an owner that cannot load where the Tail began gets a later revision
-// that still exists. After a loss, the revision is one of the new past.
-func TestBeginReturnsARevisionThatExists(t *testing.T) {
+// TestBeginReturnsAnExistingRevision checks that an owner that cannot load at the Tail's first revision gets a later one
+// that still exists, also after a loss.
+func TestBeginReturnsAnExistingRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 20 { // revisions 2 to 21
@@ -194,8 +193,8 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 			t.Fatal(err)
 		}
 		for least, want := range map[int64]int64{0: 11, 11: 11, 12: 15, 15: 15, 18: 18, 20: 20, 21: 0, 30: 0} {
-			if past, present := begin(t, sub, least); past != want || past > 0 && present != 21 {
-				t.Errorf("from %d on: %d to %d, want %d", least, past, present, want)
+			if past, until := begin(t, sub, least); past != want || past > 0 && until != 21 {
+				t.Errorf("from %d on: the replay is from %d to %d, want from %d to 21", least, past, until, want)
 			}
 		}
 		var once sync.Once
@@ -203,7 +202,7 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 			if op == "list" && key == "/registry/health/" {
 				once.Do(func() {
 					store.SetHook(nil)
-					kvtest.Put(t, store, "/registry/pods/a", "x") // first, because the Tail reads the present at once
+					kvtest.Put(t, store, "/registry/pods/a", "x") // first, because the Tail reads the revision at once
 					store.EndWatches(kv.ErrCompacted)
 					time.Sleep(time.Second)
 				})
@@ -213,16 +212,16 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 		begin(t, sub, 12)
 		sub.Loaded(15)
 		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
-			t.Errorf("lost meanwhile: %v", err)
+			t.Errorf("Next after the loss: got error %v, want ErrLost", err)
 		}
-		if past, present := begin(t, sub, 12); past != 15 || present != 22 {
-			t.Errorf("after the loss: %d to %d", past, present)
+		if past, until := begin(t, sub, 12); past != 15 || until != 22 {
+			t.Errorf("after the loss: the replay is from %d to %d, want from 15 to 22", past, until)
 		}
 		sub.Loaded(15)
 		for want := int64(16); want <= 22; {
 			batches, err := sub.Next(t.Context())
 			if err != nil {
-				t.Fatal(err) // of the loss it knows
+				t.Fatal(err) // the same loss is not reported again
 			}
 			for _, batch := range batches {
 				if batch.Revision != want {
@@ -234,9 +233,9 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 	})
 }
 
-// TestCompactionAfterTheTailBegan checks that an owner has no past if the store was compacted beyond the revision at
-// which the Tail began.
-func TestCompactionAfterTheTailBegan(t *testing.T) {
+// TestNoReplayAfterALaterCompaction checks that nothing is replayed if the store was compacted beyond the current
+// revision of the Tail's start.
+func TestNoReplayAfterALaterCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		write := func() {
@@ -254,14 +253,14 @@ func TestCompactionAfterTheTailBegan(t *testing.T) {
 		if err := store.Compact(28); err != nil {
 			t.Fatal(err)
 		}
-		if past, present := begin(t, sub, 15); past != 0 {
-			t.Errorf("from %d to %d", past, present)
+		if past, until := begin(t, sub, 15); past != 0 {
+			t.Errorf("the replay is from %d to %d, want none", past, until)
 		}
 	})
 }
 
-// TestBeginEndsWithItsContext checks that Begin, whose context ends while it looks for a readable revision, does not
-// report that there is no past.
+// TestBeginEndsWithItsContext checks that Begin returns the error of its context, and not that there is no past, if the
+// context ends while it looks for a readable revision.
 func TestBeginEndsWithItsContext(t *testing.T) {
 	for _, at := range []string{"get", "list"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -280,28 +279,28 @@ func TestBeginEndsWithItsContext(t *testing.T) {
 				}
 				return nil
 			})
-			if past, present, err := sub.Begin(ctx, 15); !errors.Is(err, context.Canceled) {
-				t.Errorf("%s: from %d to %d, %v", at, past, present, err)
+			if past, until, err := sub.Begin(ctx, 15); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: got %d to %d and error %v, want Canceled", at, past, until, err)
 			}
 		})
 	}
 }
 
 // begin calls Begin with a timeout.
-func begin(t *testing.T, sub *kv.Subscription, least int64) (past, present int64) {
+func begin(t *testing.T, sub *kv.Subscription, least int64) (past, until int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	past, present, err := sub.Begin(ctx, least)
+	past, until, err := sub.Begin(ctx, least)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return past, present
+	return past, until
 }
 
-// TestPastAfterLoss checks that compacted revisions are a gap, but that an owner that begins after the gap gets
-// all later ones. A replaced store has no past, even if it is compacted later.
-func TestPastAfterLoss(t *testing.T) {
+// TestReplayAfterALoss checks that a replay after a gap begins at the compacted revision, and that nothing is replayed
+// from a replaced store, even if it is compacted later.
+func TestReplayAfterALoss(t *testing.T) {
 	const writes = 10 // revisions 2 to 11
 	type fault func(*testing.T, *kvtest.Memory)
 	compact := func(to int64) fault {
@@ -322,8 +321,8 @@ func TestPastAfterLoss(t *testing.T) {
 		store.EndWatches(kv.ErrCompacted)
 	}
 	replace := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, true) }
-	replaceInSilence := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, false) }
-	// before calls do before the Tail reads the present for the nth time.
+	replaceUnannounced := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, false) }
+	// before calls do before the Tail reads the revision for the nth time.
 	before := func(nth int, store *kvtest.Memory, do func()) {
 		store.SetHook(func(op, _ string) error {
 			if op == "revision" {
@@ -342,31 +341,31 @@ func TestPastAfterLoss(t *testing.T) {
 		})
 		store.EndWatches(kv.ErrCompacted)
 	}
-	replaceInSilenceMeanwhile := func(_ *testing.T, store *kvtest.Memory) {
+	replaceUnannouncedMeanwhile := func(_ *testing.T, store *kvtest.Memory) {
 		before(1, store, func() { store.Restore(5, false) })
 		store.EndWatches(kv.ErrCompacted)
 	}
 	replaceAndWrite := func(t *testing.T, store *kvtest.Memory) {
 		store.Restore(5, false)
-		before(2, store, func() { compact(6)(t, store) }) // the first is a heartbeat's
+		before(2, store, func() { compact(6)(t, store) }) // the first read is a heartbeat's
 	}
 	for name, c := range map[string]struct {
 		replay int64
 		faults []fault
 		past   int64
 	}{
-		"compacted":                      {5, []fault{compact(18)}, 18},
-		"compacted long ago":             {2, []fault{compact(14)}, 19},
-		"compacted up to the present":    {5, []fault{compact(21)}, 0},
-		"compacted twice":                {50, []fault{compact(14), compact(24)}, 24},
-		"replaced":                       {5, []fault{replace}, 0},
-		"replaced in silence":            {5, []fault{replaceInSilence}, 0},
-		"replaced, then compacted":       {50, []fault{replace, compact(8)}, 8},
-		"replaced, then lost":            {50, []fault{replace, lose}, 5},
-		"replaced in silence, then lost": {50, []fault{replaceInSilence, lose}, 5},
-		"replaced while it was lost":     {50, []fault{replaceMeanwhile}, 0},
-		"in silence while it was lost":   {50, []fault{replaceInSilenceMeanwhile}, 0},
-		"replaced and written to":        {50, []fault{replaceAndWrite}, 0},
+		"compacted":                             {5, []fault{compact(18)}, 18},
+		"compacted long ago":                    {2, []fault{compact(14)}, 19},
+		"compacted up to the last revision":     {5, []fault{compact(21)}, 0},
+		"compacted twice":                       {50, []fault{compact(14), compact(24)}, 24},
+		"replaced":                              {5, []fault{replace}, 0},
+		"replaced unannounced":                  {5, []fault{replaceUnannounced}, 0},
+		"replaced, then compacted":              {50, []fault{replace, compact(8)}, 8},
+		"replaced, then lost":                   {50, []fault{replace, lose}, 5},
+		"replaced unannounced, then lost":       {50, []fault{replaceUnannounced, lose}, 5},
+		"replaced after a loss":                 {50, []fault{replaceMeanwhile}, 0},
+		"replaced unannounced, after a loss":    {50, []fault{replaceUnannouncedMeanwhile}, 0},
+		"replaced unannounced, then written to": {50, []fault{replaceAndWrite}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -380,32 +379,31 @@ func TestPastAfterLoss(t *testing.T) {
 				for _, fault := range c.faults {
 					synctest.Wait()
 					fault(t, store)
-					time.Sleep(10 * time.Second) // a heartbeat finds out
+					time.Sleep(10 * time.Second) // until a heartbeat detects it
 				}
-				past, present := begin(t, sub, 0)
+				past, until := begin(t, sub, 0)
 				if past != c.past {
-					t.Errorf("from %d, want %d", past, c.past)
+					t.Errorf("the replay begins at %d, want %d", past, c.past)
 				}
 				newest, err := store.Revision(t.Context())
-				if err != nil || past > 0 && present != newest {
-					t.Errorf("up to %d, %v; want %d", present, err, newest)
+				if err != nil || past > 0 && until != newest {
+					t.Errorf("the replay ends at %d, error %v; want %d", until, err, newest)
 				}
 			})
 		})
 	}
 }
 
-// TestReplaysHaveNoGapAndNothingTwice replays a long past while the store fails in various ways. Nothing may be
-// missing or come twice.
-func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
+// TestReplaysDeliverEachEventOnce replays many revisions while the store fails in various ways.
+func TestReplaysDeliverEachEventOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(store *kvtest.Memory)
 		lost  bool
 	}{
-		"nothing happens": {fault: func(*kvtest.Memory) {}},
-		"watches end":     {fault: func(store *kvtest.Memory) { store.EndWatches(errors.New("connection lost")) }},
-		"compacted":       {fault: func(store *kvtest.Memory) { store.EndWatches(kv.ErrCompacted) }, lost: true},
-		"replaced":        {fault: func(store *kvtest.Memory) { store.Restore(500, true) }, lost: true},
+		"no fault":    {fault: func(*kvtest.Memory) {}},
+		"watches end": {fault: func(store *kvtest.Memory) { store.EndWatches(errors.New("connection lost")) }},
+		"compacted":   {fault: func(store *kvtest.Memory) { store.EndWatches(kv.ErrCompacted) }, lost: true},
+		"replaced":    {fault: func(store *kvtest.Memory) { store.Restore(500, true) }, lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -427,7 +425,7 @@ func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
 				kvtest.RunUntilEnd(t, tail.Run)
 				past, _, err := sub.Begin(t.Context(), 0)
 				if past != 1 || err != nil {
-					t.Fatalf("from %d, %v", past, err)
+					t.Fatalf("the replay begins at %d, error %v; want 1", past, err)
 				}
 				sub.Loaded(past)
 				synctest.Wait()
@@ -448,19 +446,19 @@ func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
 					sub.Applied(len(batches))
 				}
 				if c.lost || !slices.Equal(got, want) {
-					t.Errorf("got %d revisions, want lost %v or %d", len(got), c.lost, len(want))
+					t.Errorf("got %d revisions, want ErrLost: %v, otherwise %d revisions", len(got), c.lost, len(want))
 				}
 				if err := sub.Wait(t.Context(), 20_001); err != nil || sub.Fresh() < 20_001 {
-					t.Errorf("fresh up to %d, %v", sub.Fresh(), err)
+					t.Errorf("Fresh = %d, Wait: %v; want 20001", sub.Fresh(), err)
 				}
 			})
 		})
 	}
 }
 
-// TestLateSubscriptionHasItsPast checks that a subscription created long after the Tail began gets the past of its
-// prefix once and in order. It gets as much as the store and the Tail still have.
-func TestLateSubscriptionHasItsPast(t *testing.T) {
+// TestLateSubscriptionsReplay checks that a subscription created long after the Tail started gets the past events of its
+// prefix once and in order, as far as the store and the Tail still have them.
+func TestLateSubscriptionsReplay(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		replay    int64
@@ -474,8 +472,8 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 		{name: "from a revision on", replay: 5000, least: 30, past: 30},
 		{name: "compacted", replay: 5000, compacted: 25, past: 25},
 		{name: "too much for the queue", replay: 5000, queue: 300},
-		{name: "nothing is replayed", replay: 0},
-		{name: "nothing is left", replay: 5000, least: 41},
+		{name: "no replay", replay: 0},
+		{name: "no later revision", replay: 5000, least: 41},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -500,12 +498,12 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 				sub := tail.Subscribe("/registry/pods/")
 				kvtest.Put(t, store, "/registry/pods/a", "new") // revision 42
 				synctest.Wait()                                 // it is in the queue
-				past, present := begin(t, sub, c.least)
-				if past != c.past || past > 0 && present != 41 {
-					t.Fatalf("from %d to %d, want from %d", past, present, c.past)
+				past, until := begin(t, sub, c.least)
+				if past != c.past || past > 0 && until != 41 {
+					t.Fatalf("the replay is from %d to %d, want from %d to 41", past, until, c.past)
 				}
-				if again, to := begin(t, sub, c.least); again != past || to != present { // its owner could not load
-					t.Fatalf("from %d to %d, and then from %d to %d", past, present, again, to)
+				if again, to := begin(t, sub, c.least); again != past || to != until { // as after a failed load
+					t.Fatalf("the replay is from %d to %d, and after a second Begin from %d to %d", past, until, again, to)
 				}
 				if past == 0 {
 					past = 41
@@ -528,20 +526,20 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 					}
 				}
 				if err := sub.Wait(t.Context(), 42); err != nil || !slices.Equal(got, want) {
-					t.Errorf("got %d, want %d, %v", got, want, err)
+					t.Errorf("got revisions %d, want %d; Wait: %v", got, want, err)
 				}
 				synctest.Wait()
 				if n := store.Watches(); n != 1 {
-					t.Errorf("%d watches are open", n)
+					t.Errorf("%d watches are open, want 1", n)
 				}
 			})
 		})
 	}
 }
 
-// TestReadersOfThePastShareProgressRequests checks that concurrent readers of quiet pasts share requests for progress,
-// because each request causes a response in every watch.
-func TestReadersOfThePastShareProgressRequests(t *testing.T) {
+// TestConcurrentReplaysShareProgressRequests checks that replays of many prefixes with few events share requests for
+// progress, because each request causes a response in every watch.
+func TestConcurrentReplaysShareProgressRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
@@ -553,10 +551,10 @@ func TestReadersOfThePastShareProgressRequests(t *testing.T) {
 		if err := tail.Wait(t.Context(), 101); err != nil {
 			t.Fatal(err)
 		}
-		var asked atomic.Int64
+		var requests atomic.Int64
 		store.SetHook(func(op, _ string) error {
 			if op == "progress" {
-				asked.Add(1)
+				requests.Add(1)
 			}
 			return nil
 		})
@@ -564,21 +562,21 @@ func TestReadersOfThePastShareProgressRequests(t *testing.T) {
 		for i := range 100 {
 			all.Go(func() {
 				sub := tail.Subscribe(fmt.Sprintf("/registry/kinds%d/", i))
-				if past, present, err := sub.Begin(t.Context(), 0); past == 0 || present != 101 || err != nil {
-					t.Errorf("from %d to %d, %v", past, present, err)
+				if past, until, err := sub.Begin(t.Context(), 0); past == 0 || until != 101 || err != nil {
+					t.Errorf("the replay is from %d to %d, error %v; want one to 101", past, until, err)
 				}
 			})
 		}
 		all.Wait()
-		if n := asked.Load(); n == 0 || n > 10 {
-			t.Errorf("progress was requested %d times", n)
+		if n := requests.Load(); n == 0 || n > 10 {
+			t.Errorf("progress was requested %d times, want 1 to 10", n)
 		}
 	})
 }
 
-// TestQuietPrefixesBeginAtOnce checks that the past of a prefix is not read if the Tail knows that it has no
-// events.
-func TestQuietPrefixesBeginAtOnce(t *testing.T) {
+// TestPrefixesWithoutEventsAreNotReplayed checks that past events of a prefix are not read if the Tail knows that there
+// are none.
+func TestPrefixesWithoutEventsAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
@@ -602,23 +600,23 @@ func TestQuietPrefixesBeginAtOnce(t *testing.T) {
 		} {
 			opened := countWatches(store)
 			sub := tail.Subscribe(c.prefix)
-			if past, present, err := sub.Begin(t.Context(), 0); past != 1 || present != revision || err != nil {
-				t.Errorf("%s: from %d to %d, %v", c.prefix, past, present, err)
+			if past, until, err := sub.Begin(t.Context(), 0); past != 1 || until != revision || err != nil {
+				t.Errorf("%s: the replay is from %d to %d, error %v; want from 1 to %d", c.prefix, past, until, err, revision)
 			}
 			sub.Loaded(1)
 			if fresh := sub.Fresh(); fresh == 0 || c.quiet && fresh != revision {
-				t.Errorf("%s: fresh at %d", c.prefix, fresh)
+				t.Errorf("%s: Fresh = %d, want more than 0, and %d if quiet", c.prefix, fresh, revision)
 			}
 			if quiet := opened.Load() == 0; quiet != c.quiet {
-				t.Errorf("%s: no watch of the past: %v", c.prefix, quiet)
+				t.Errorf("%s: past events were not read: %v, want %v", c.prefix, quiet, c.quiet)
 			}
 		}
 	})
 }
 
-// TestPastThatOthersReceived checks that a subscription gets the past that only another one has received, or none, and
-// that it does not take the prefix for a quiet one.
-func TestPastThatOthersReceived(t *testing.T) {
+// TestEventsDeliveredToOthersAreReplayed checks that a later subscription replays events that were delivered to another
+// subscription only, and does not take its prefix for one without events.
+func TestEventsDeliveredToOthersAreReplayed(t *testing.T) {
 	const long, short = "/registry/example.com/kinds/", "/registry/example.com/"
 	for name, c := range map[string]struct {
 		first  string
@@ -654,16 +652,16 @@ func TestPastThatOthersReceived(t *testing.T) {
 				past, _ := begin(t, sub, 0)
 				sub.Loaded(past)
 				if fresh := sub.Fresh(); past != 1 || fresh >= revision {
-					t.Errorf("it begins at %d and is fresh at %d without the change at %d", past, fresh, revision)
+					t.Errorf("the replay begins at %d and Fresh = %d before the event of %d; want 1 and less", past, fresh, revision)
 				}
 			})
 		})
 	}
 }
 
-// TestPastThatWasDropped checks that a subscription whose queue became too long before its owner loaded does not take
-// what was dropped for nothing.
-func TestPastThatWasDropped(t *testing.T) {
+// TestNoReplayAfterAnOverflow checks a subscription whose queue overflowed before its owner loaded. Begin must not return
+// a revision whose later events were dropped.
+func TestNoReplayAfterAnOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000, QueueBytes: 300})
@@ -675,14 +673,14 @@ func TestPastThatWasDropped(t *testing.T) {
 		}
 		synctest.Wait()
 		if past, _ := begin(t, sub, 0); past != 0 {
-			t.Errorf("it begins at %d without the later changes", past)
+			t.Errorf("the replay begins at %d, although later events were dropped; want 0", past)
 		}
 	})
 }
 
-// TestPositionIsLostWhileThePastIsRead checks that a late subscription misses nothing, and gets nothing twice, if the
-// Tail loses its position while the past is read.
-func TestPositionIsLostWhileThePastIsRead(t *testing.T) {
+// TestLossDuringALateReplay checks that a late subscription gets each event once if the Tail loses its position while
+// past events are read.
+func TestLossDuringALateReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
@@ -705,19 +703,19 @@ func TestPositionIsLostWhileThePastIsRead(t *testing.T) {
 			return nil
 		})
 		var reached int64
-		loadAgain := func() {
+		reload := func() {
 			if reached, _ = begin(t, sub, reached); reached == 0 {
 				reached = load(t, store, sub, "/registry/pods/")
 			} else {
 				sub.Loaded(reached)
 			}
 		}
-		loadAgain()
+		reload()
 		kvtest.Put(t, store, "/registry/pods/a", "23")
 		for reached < 23 {
 			batches, err := sub.Next(t.Context())
 			if errors.Is(err, kv.ErrLost) {
-				loadAgain()
+				reload()
 			} else if err != nil {
 				t.Fatal(err)
 			}
@@ -730,14 +728,14 @@ func TestPositionIsLostWhileThePastIsRead(t *testing.T) {
 		}
 		synctest.Wait()
 		if fresh := sub.Fresh(); fresh != 23 {
-			t.Errorf("fresh at %d", fresh)
+			t.Errorf("Fresh = %d, want 23", fresh)
 		}
 	})
 }
 
-// TestRestoredWhileTheTailBegins checks that a Tail follows a store that is restored to an older state before the Tail has
-// found its first position.
-func TestRestoredWhileTheTailBegins(t *testing.T) {
+// TestReplacementWhileTheTailStarts checks that a Tail follows a store that is restored to an older state before the Tail
+// has found its first position.
+func TestReplacementWhileTheTailStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for range 20 {
@@ -754,7 +752,7 @@ func TestRestoredWhileTheTailBegins(t *testing.T) {
 		kvtest.RunUntilEnd(t, tail.Run)
 		time.Sleep(time.Minute)
 		if seen := tail.Seen(); seen != 5 {
-			t.Errorf("it has seen %d", seen)
+			t.Errorf("Seen = %d, want 5", seen)
 		}
 	})
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// replaced is a loaded subscription whose store was then restored to an older state. A response has shown this, but the
-// Tail has not acted on it yet.
+// replaced is a loaded subscription whose store was then restored to an older state. A response has revealed this, but
+// the Tail has not reacted yet.
 type replaced struct {
 	*kvtest.Memory
 	tail *kv.Tail
 	sub  *kv.Subscription
-	old  int64 // revision that was reached before
+	old  int64 // the last revision before
 }
 
 func newReplaced(t *testing.T) replaced {
@@ -41,13 +41,13 @@ func newReplaced(t *testing.T) replaced {
 	return r
 }
 
-// TestNothingIsFreshOfAReplacedStore checks that nothing is fresh once a response shows that the store was replaced.
-// Wait waits until the owner has loaded again.
-func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
+// TestFreshIsZeroUntilTheReload checks that Fresh returns 0 once a response shows that the store was replaced, and that
+// Wait waits until the owner has reloaded.
+func TestFreshIsZeroUntilTheReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplaced(t)
 		if got := r.sub.Fresh(); got != 0 {
-			t.Errorf("Fresh = %d of the lost history", got)
+			t.Errorf("Fresh = %d after the replacement, want 0", got)
 		}
 		waited := make(chan error, 1)
 		go func() { waited <- r.sub.Wait(t.Context(), 3) }()
@@ -62,14 +62,14 @@ func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
 		}
 		load(t, r, r.sub, "/registry/pods/")
 		if err := <-waited; err != nil || r.sub.Fresh() != 3 {
-			t.Errorf("after the load: %v, Fresh = %d", err, r.sub.Fresh())
+			t.Errorf("after the reload: Wait: %v, Fresh = %d, want 3", err, r.sub.Fresh())
 		}
 	})
 }
 
-// TestWaitEndsWithItsHistory checks that Wait fails with ErrReplaced if the store is replaced, since the revision
-// then means something else.
-func TestWaitEndsWithItsHistory(t *testing.T) {
+// TestWaitFailsAfterAReplacement checks that Wait fails with ErrReplaced if the store is replaced, because revisions of
+// the new history are unrelated.
+func TestWaitFailsAfterAReplacement(t *testing.T) {
 	for name, loads := range map[string]bool{"after the load": true, "before the load": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -103,9 +103,9 @@ func TestWaitEndsWithItsHistory(t *testing.T) {
 	}
 }
 
-// TestLoadOfAReplacedStoreIsRefused checks that a load from the old store is not accepted for its replacement,
-// even if the Tail begins only then.
-func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
+// TestLoadOfAReplacedStoreIsRejected checks that a load from the old history does not count in the new one, even if the
+// Tail starts after the replacement.
+func TestLoadOfAReplacedStoreIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for range 5 {
@@ -118,9 +118,9 @@ func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
 		late.Loaded(6)
 		kvtest.RunUntilEnd(t, tail.Run)
 		synctest.Wait()
-		for name, sub := range map[string]*kv.Subscription{"loaded before": early, "told so later": late} {
+		for name, sub := range map[string]*kv.Subscription{"Loaded before the replacement": early, "Loaded after the replacement": late} {
 			if got := sub.Fresh(); got != 0 {
-				t.Errorf("%s: Fresh = %d", name, got)
+				t.Errorf("%s: Fresh = %d, want 0", name, got)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			if _, err := sub.Next(ctx); !errors.Is(err, kv.ErrLost) {
@@ -128,14 +128,14 @@ func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
 			}
 			cancel()
 			if load(t, store, sub, "/registry/pods/"); sub.Fresh() != 3 {
-				t.Errorf("%s: Fresh = %d after the load", name, sub.Fresh())
+				t.Errorf("%s: Fresh = %d after the reload, want 3", name, sub.Fresh())
 			}
 		}
 	})
 }
 
-// TestReplacedStoreIsForgotten checks that neither leases nor compaction revisions of a replaced store are used.
-func TestReplacedStoreIsForgotten(t *testing.T) {
+// TestLeasesAndCompactionsOfAReplacedStoreAreNotUsed checks the first lease and compaction after a replacement.
+func TestLeasesAndCompactionsOfAReplacedStoreAreNotUsed(t *testing.T) {
 	store := openEmbedded(t, embedded.Config{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}})
 	lease := func(key string) int64 {
 		t.Helper()
@@ -155,23 +155,23 @@ func TestReplacedStoreIsForgotten(t *testing.T) {
 		}
 	}
 	first := kvtest.Put(t, store, "/registry/a", "1")
-	move() // notes the revision
+	move() // records the revision
 	second := kvtest.Put(t, store, "/registry/a", "2")
 	move() // compacts there
 	kvtest.Put(t, store, "/registry/a", "3")
 	if compacted := store.Compaction(); compacted < first || compacted >= second {
-		t.Fatalf("compacted at %d, want from %d on before %d", compacted, first, second)
+		t.Fatalf("compacted at %d, want from %d to below %d", compacted, first, second)
 	}
 	before := lease("/registry/b")
 	store.ForgeHistory(1 << 40)
 	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err != nil || store.Replacements() != 1 || store.ReplacedRevision() != 1<<40 {
-		t.Fatalf("%d replacements, lost %d, %v", store.Replacements(), store.ReplacedRevision(), err)
+		t.Fatalf("%d replacements, replaced at %d, error %v; want 1 at %d", store.Replacements(), store.ReplacedRevision(), err, 1<<40)
 	}
 	if after := lease("/registry/c"); after == before {
-		t.Error("a lease of the lost history was handed out")
+		t.Error("a key got a lease of the replaced history")
 	}
-	move() // knows nothing
+	move() // has no revision of the new history
 	if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/", Revision: second}); err != nil {
-		t.Errorf("compacted at a revision recorded in the lost history: %v", err)
+		t.Errorf("compacted at a revision recorded in the replaced history: %v", err)
 	}
 }

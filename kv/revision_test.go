@@ -19,34 +19,34 @@ import (
 func awaitOwnRead(t *testing.T, store *kv.Etcd) {
 	t.Helper()
 	before := store.OwnReads()
-	proctest.Eventually(t, "a revision is read past etcd's client", func() error {
+	proctest.Eventually(t, "a revision is read without etcd's client", func() error {
 		_, err := store.Revision(t.Context())
 		if err == nil && store.OwnReads() == before {
-			err = errors.New("by etcd's client")
+			err = errors.New("it was read by etcd's client")
 		}
 		return err
 	})
 }
 
-// standStill stops a member, and waits until it no longer responds.
-func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
+// pause stops the process of a member, and waits until it no longer responds.
+func pause(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	t.Helper()
 	if err := member.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "a member that stands still does not answer", func() error {
+	proctest.Eventually(t, "the paused member does not respond", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if revision, err := store.Revision(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("%d, %w", revision, err)
+			return fmt.Errorf("got revision %d and error %w", revision, err)
 		}
 		return nil
 	})
 }
 
-// TestRevisionsOutliveTheMember reads revisions without etcd's client, more than fit into a connection's initial
-// flow-control windows, while the member is stopped, killed and restarted.
-func TestRevisionsOutliveTheMember(t *testing.T) {
+// TestRevisionReadsSurviveRestarts reads revisions without etcd's client, more than fit into a connection's initial
+// flow-control windows, and pauses, kills and restarts the member in between.
+func TestRevisionReadsSurviveRestarts(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
@@ -60,15 +60,15 @@ func TestRevisionsOutliveTheMember(t *testing.T) {
 				last = kvtest.Put(t, store, "/registry/a", "1")
 			}
 			if revision, err := store.Revision(t.Context()); err != nil || revision != last {
-				t.Fatalf("read %d: at %d, %v; want %d", i, revision, err, last)
+				t.Fatalf("read %d: got revision %d and error %v, want %d", i, revision, err, last)
 			}
 		}
 		if own := store.OwnReads() - before; own == 0 {
-			t.Error("all were read by etcd's client")
+			t.Error("all revisions were read by etcd's client")
 		}
 	}
 	check(5000)
-	standStill(t, member, store)
+	pause(t, member, store)
 	if err := member.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -82,28 +82,28 @@ func TestRevisionsOutliveTheMember(t *testing.T) {
 	check(100)
 }
 
-// TestRevisionOutlivesSilence checks that a caller gets its result after the only member was stopped for longer than the
+// TestRevisionIsReadAfterAPause checks that a caller gets its result after the only member was paused for longer than the
 // timeout of one read.
-func TestRevisionOutlivesSilence(t *testing.T) {
+func TestRevisionIsReadAfterAPause(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	last := kvtest.Put(t, store, "/registry/a", "1")
-	standStill(t, member, store)
-	type answer struct {
+	pause(t, member, store)
+	type result struct {
 		revision int64
 		err      error
 	}
-	answers := make(chan answer)
-	const callers = 3 // one of them reads for itself
+	results := make(chan result)
+	const callers = 3 // the first of them reads by itself
 	for range callers {
 		go func() {
 			revision, err := store.Revision(t.Context())
-			answers <- answer{revision, err}
+			results <- result{revision, err}
 		}()
 	}
 	before := store.RevisionReads()
-	proctest.Eventually(t, "etcd is asked again", func() error {
+	proctest.Eventually(t, "the read is repeated", func() error {
 		if reads := store.RevisionReads() - before; reads < 3 {
 			return fmt.Errorf("%d reads", reads)
 		}
@@ -113,14 +113,14 @@ func TestRevisionOutlivesSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range callers {
-		if a := <-answers; a.err != nil || a.revision != last {
-			t.Errorf("at %d, %v; want %d", a.revision, a.err, last)
+		if r := <-results; r.err != nil || r.revision != last {
+			t.Errorf("got revision %d and error %v, want %d", r.revision, r.err, last)
 		}
 	}
 }
 
-// TestHealthBesideRevisions checks that checks of health and reads of the revision do not disturb each other.
-func TestHealthBesideRevisions(t *testing.T) {
+// TestConcurrentHealthChecksAndRevisionReads checks that neither makes the other fail.
+func TestConcurrentHealthChecksAndRevisionReads(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
@@ -149,8 +149,8 @@ func TestHealthBesideRevisions(t *testing.T) {
 	}
 }
 
-// TestRevisionsMoveToAnotherMember checks that another member is asked when one is down.
-func TestRevisionsMoveToAnotherMember(t *testing.T) {
+// TestRevisionsAreReadFromAnotherMember kills one member after the other.
+func TestRevisionsAreReadFromAnotherMember(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
@@ -165,16 +165,16 @@ func TestRevisionsMoveToAnotherMember(t *testing.T) {
 	}
 }
 
-// TestCloseUnderWay checks that the end of Run makes the calls in progress fail with ErrClosed.
-func TestCloseUnderWay(t *testing.T) {
+// TestCallsInProgressFailWhenRunEnds checks that the end of Run makes the calls in progress fail with ErrClosed.
+func TestCallsInProgressFailWhenRunEnds(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	stop := runStore(t, store, err)
-	standStill(t, member, store)
+	pause(t, member, store)
 	before := store.RevisionReads()
 	failures := make(chan error)
-	asks := []func(context.Context) error{
+	calls := []func(context.Context) error{
 		func(ctx context.Context) error { _, _, _, err := store.Get(ctx, "/registry/a"); return err },
 		func(ctx context.Context) error {
 			_, err := store.Put(ctx, "/registry/a", nil, kv.PutOptions{})
@@ -182,23 +182,23 @@ func TestCloseUnderWay(t *testing.T) {
 		},
 	}
 	for range 3 { // one reads, two share the next read
-		asks = append(asks, func(ctx context.Context) error { _, err := store.Revision(ctx); return err })
+		calls = append(calls, func(ctx context.Context) error { _, err := store.Revision(ctx); return err })
 	}
-	for _, ask := range asks {
-		go func() { failures <- ask(t.Context()) }()
+	for _, call := range calls {
+		go func() { failures <- call(t.Context()) }()
 	}
-	// The second read begins when the first was abandoned.
-	proctest.Eventually(t, "a shared read is under way", func() error {
+	// The second read begins after the timeout of the first.
+	proctest.Eventually(t, "a shared read is in progress", func() error {
 		if reads := store.RevisionReads() - before; reads < 2 {
 			return fmt.Errorf("%d reads", reads)
 		}
 		return nil
 	})
 	go stop()
-	for failed := range asks {
-		// On a busy machine some may get a response before the whole member is paused.
+	for failed := range calls {
+		// On a busy machine some may get a response before all threads of the member are paused.
 		if err := <-failures; err != nil && !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%d: %v", failed, err)
+			t.Errorf("result %d: got error %v, want ErrClosed", failed, err)
 		}
 	}
 	stop()

@@ -18,12 +18,12 @@ func TestAppliedValuesAreReleased(t *testing.T) {
 	}
 	s.Applied(2)
 	if batches[2].Events == nil {
-		t.Error("a batch that is not applied is gone")
+		t.Error("a batch that is not applied was released")
 	}
 	s.Applied(1)
 	for i, batch := range s.spare[:3] {
 		if batch.Events != nil {
-			t.Errorf("batch %d is kept", i)
+			t.Errorf("batch %d is still referenced", i)
 		}
 	}
 }

@@ -30,7 +30,7 @@ var actions = []string{
 	"wait a little", "wait long", "resubscribe", "reload", "begin",
 }
 
-// owner is the owner of a subscription. It keeps its state.
+// owner is the owner of a subscription, with the state that it built from loads and events.
 type owner struct {
 	prefix   string
 	sub      *kv.Subscription
@@ -39,9 +39,9 @@ type owner struct {
 	revision int64 // of the last batch applied, or of the load
 	held     []kv.Batch
 	losses   int
-	told     int64 // the highest Fresh
-	restores int   // of the store, when told was 0
-	seen     int64 // by the tail, when the owner subscribed
+	fresh    int64 // the last result of Fresh
+	restores int   // restores of the store when fresh was last set to 0
+	seen     int64 // Tail.Seen when the owner subscribed
 }
 
 // fixture is a store, a tail and some owners.
@@ -55,7 +55,7 @@ type fixture struct {
 	restores int
 }
 
-// TestTailMatchesItsModel runs random scenarios. After every step an owner must hold the store's state at the
+// TestTailMatchesItsModel runs random scenarios. After every step the state of an owner must equal the store's at the
 // revision that Fresh returns, and Fresh must not decrease.
 func TestTailMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
@@ -131,7 +131,7 @@ func (f *fixture) do(step action) {
 		f.store.IgnoreProgressRequests(step.name == "mute")
 	case "compact":
 		revision, _ := f.store.Revision(f.t.Context())
-		f.store.Compact(revision - int64(step.n%5)) // fails if it was done before
+		f.store.Compact(revision - int64(step.n%5)) // fails if the revision is already compacted
 	case "restore", "restore in silence":
 		revision, _ := f.store.Revision(f.t.Context())
 		f.restores++
@@ -152,7 +152,7 @@ func (f *fixture) do(step action) {
 			prefix = "/registry/apps/sets/"
 		}
 		*o = owner{prefix: prefix, sub: f.tail.Subscribe(prefix), restores: f.restores, seen: f.tail.Seen()}
-	case "begin": // of a load that fails
+	case "begin": // a load that fails
 		if o.state == nil || o.lost {
 			if _, _, err := o.sub.Begin(f.t.Context(), 0); err != nil {
 				panic(err)
@@ -199,17 +199,17 @@ func (o *owner) load(f *fixture) {
 		return
 	}
 	if o.restores != f.restores {
-		o.restores, o.told, o.seen = f.restores, 0, 0
+		o.restores, o.fresh, o.seen = f.restores, 0, 0
 	}
-	for past := o.told - 1; ; {
+	for past := o.fresh - 1; ; {
 		o.state, o.held, o.lost = make(map[string]string), nil, false
-		var present int64
+		var current int64
 		var err error
-		if past, present, err = o.sub.Begin(f.t.Context(), past+1); err != nil {
+		if past, current, err = o.sub.Begin(f.t.Context(), past+1); err != nil {
 			panic(err)
 		}
-		if past > 0 && present < o.seen {
-			panic(fmt.Sprintf("%s begins at %d and is present at %d, after the tail has seen %d", o.prefix, past, present, o.seen))
+		if past > 0 && current < o.seen {
+			panic(fmt.Sprintf("%s replays from %d to %d, although the tail has seen %d", o.prefix, past, current, o.seen))
 		}
 		o.revision, err = kv.RangeAll(f.t.Context(), f.store, kv.RangeOptions{Prefix: o.prefix, Revision: past, Limit: 2}, func(page kv.Page) error {
 			for _, item := range page.Items {
@@ -227,32 +227,32 @@ func (o *owner) load(f *fixture) {
 	}
 }
 
-// check compares each fresh owner with the store's past.
+// check compares the state of each loaded owner with the store's.
 func (f *fixture) check() error {
 	for _, o := range f.owners {
 		fresh := o.sub.Fresh()
-		if fresh < o.told && o.restores == f.restores {
-			return fmt.Errorf("%s is fresh at %d after %d", o.prefix, fresh, o.told)
+		if fresh < o.fresh && o.restores == f.restores {
+			return fmt.Errorf("%s: Fresh = %d after %d", o.prefix, fresh, o.fresh)
 		}
-		if o.told = fresh; fresh == 0 || fresh < f.store.Compaction() {
+		if o.fresh = fresh; fresh == 0 || fresh < f.store.Compaction() {
 			continue
 		}
 		want := make(map[string]string)
 		page, err := f.store.Range(f.t.Context(), kv.RangeOptions{Prefix: o.prefix, Revision: max(fresh, o.revision)})
 		if err != nil {
-			return fmt.Errorf("%s is fresh at %d: %w", o.prefix, fresh, err)
+			return fmt.Errorf("%s: Fresh = %d: %w", o.prefix, fresh, err)
 		}
 		for _, item := range page.Items {
 			want[item.Key] = string(item.Value)
 		}
 		if !maps.Equal(o.state, want) {
-			return fmt.Errorf("%s holds %v, but at %d there was %v", o.prefix, o.state, fresh, want)
+			return fmt.Errorf("%s: the owner has %v at %d, the store %v", o.prefix, o.state, fresh, want)
 		}
 	}
 	return nil
 }
 
-// awaitSync lets the store work again. Every owner must catch up and stay so.
+// awaitSync ends the faults of the store. Every owner must then catch up.
 func (f *fixture) awaitSync() error {
 	f.store.Release()
 	f.store.IgnoreProgressRequests(false)
@@ -276,15 +276,15 @@ func (f *fixture) awaitSync() error {
 		err := o.sub.Wait(ctx, revision)
 		cancel()
 		if err != nil || o.sub.Fresh() < revision {
-			return fmt.Errorf("%s does not settle at %d: fresh at %d, %w", o.prefix, revision, o.sub.Fresh(), err)
+			return fmt.Errorf("%s does not reach %d: Fresh = %d, %w", o.prefix, revision, o.sub.Fresh(), err)
 		}
 	}
 	return f.check()
 }
 
-// TestFreshUnderRace has readers call Fresh while batches are queued and applied. allowed limits the batches that may
-// be applied; no result may exceed it.
-func TestFreshUnderRace(t *testing.T) {
+// TestConcurrentFreshIsNotAheadOfApplied has a reader call Fresh while batches are queued and applied. No result may
+// exceed the revision that may be applied.
+func TestConcurrentFreshIsNotAheadOfApplied(t *testing.T) {
 	store := kvtest.NewMemory()
 	tail, sub := followPods(t, store)
 	var allowed atomic.Int64 // raised before the owner applies
@@ -294,7 +294,7 @@ func TestFreshUnderRace(t *testing.T) {
 	readers.Go(func() error {
 		for ctx.Err() == nil {
 			if fresh := sub.Fresh(); fresh > allowed.Load() {
-				return fmt.Errorf("label %d while %d was allowed", fresh, allowed.Load())
+				return fmt.Errorf("Fresh = %d, want at most %d", fresh, allowed.Load())
 			}
 		}
 		return nil
@@ -306,7 +306,7 @@ func TestFreshUnderRace(t *testing.T) {
 			continue
 		}
 		store.PutAll(map[string][]byte{"/registry/pods/p": {1}})
-		if revision%16 == 1 { // let some gather
+		if revision%16 == 1 { // let batches accumulate
 			continue
 		}
 		if err := tail.Wait(ctx, revision); err != nil {

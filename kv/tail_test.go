@@ -73,7 +73,7 @@ func next(t *testing.T, sub *kv.Subscription) (keys []string, batches int) {
 	return keys, len(got)
 }
 
-func TestTailRoutesBatches(t *testing.T) {
+func TestBatchesReachSubscriptionsByPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
@@ -106,7 +106,7 @@ func TestTailRoutesBatches(t *testing.T) {
 	})
 }
 
-func TestTailWaitAsksForProgress(t *testing.T) {
+func TestWaitRequestsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
@@ -127,9 +127,9 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 130*time.Millisecond {
-			t.Errorf("progress took %v after 30ms of silence", took)
+			t.Errorf("progress took %v after requests were lost for 30ms", took)
 		}
-		// Wait for a future revision lasts until the caller gives up, and delays no other caller.
+		// A Wait for a future revision lasts until its context ends, and delays no other caller.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		future := make(chan error, 1)
@@ -141,14 +141,14 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 2*time.Millisecond {
-			t.Errorf("progress took %v beside a waiter for the future", took)
+			t.Errorf("progress took %v beside a Wait for a future revision", took)
 		}
 		if err := <-future; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Wait for the future: %v", err)
+			t.Errorf("Wait for a future revision: got error %v, want DeadlineExceeded", err)
 		}
 		store.SetHook(func(op, _ string) error {
 			if op == "progress" {
-				t.Error("progress is requested, though nobody waits")
+				t.Error("progress was requested although no caller waits")
 			}
 			return nil
 		})
@@ -156,9 +156,9 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 	})
 }
 
-// TestTailWaitForTheHighestRevision checks that waiting for the highest possible revision does not delay earlier
-// waiters.
-func TestTailWaitForTheHighestRevision(t *testing.T) {
+// TestWaitForTheHighestRevisionDelaysNoOther has one caller wait for the highest possible revision, and an earlier one
+// for the current revision.
+func TestWaitForTheHighestRevisionDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
@@ -166,45 +166,18 @@ func TestTailWaitForTheHighestRevision(t *testing.T) {
 		revision := kvtest.Put(t, store, "/elsewhere", "1")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		present, future := make(chan error, 1), make(chan error, 1)
-		go func() { present <- tail.Wait(ctx, revision) }()
+		current, future := make(chan error, 1), make(chan error, 1)
+		go func() { current <- tail.Wait(ctx, revision) }()
 		synctest.Wait()
 		go func() { future <- tail.Wait(ctx, math.MaxInt64) }()
 		synctest.Wait()
 		store.IgnoreProgressRequests(false)
-		if err := <-present; err != nil {
+		if err := <-current; err != nil {
 			t.Error(err)
 		}
 		if err := <-future; !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-	})
-}
-
-func TestFreshFollowsTheOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := kvtest.NewMemory()
-		tail := startTail(t, store)
-		sub := tail.Subscribe("/registry/pods/")
-		expect := func(when string, want int64) {
-			t.Helper()
-			synctest.Wait()
-			if got := sub.Fresh(); got != want {
-				t.Errorf("%s: Fresh = %d, want %d", when, got, want)
-			}
-		}
-		expect("before the load", 0)
-		kvtest.Put(t, store, "/registry/pods/a/x", "1")
-		loaded := load(t, store, sub, "/registry/pods/")
-		expect("loaded", loaded)
-		other := kvtest.Put(t, store, "/registry/nodes/n", "1")
-		expect("another part changed", other)
-		mine := kvtest.Put(t, store, "/registry/pods/a/x", "2")
-		expect("own change queued", mine-1)
-		_, n := next(t, sub)
-		expect("own change handed out", mine-1)
-		sub.Applied(n)
-		expect("own change applied", mine)
 	})
 }
 
@@ -234,8 +207,8 @@ func TestWaitReturnsOnceApplied(t *testing.T) {
 	})
 }
 
-// TestSubscriptionWaitOutlastsLoss checks that Wait does not return because the awaited events were dropped.
-func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
+// TestWaitDoesNotReturnAfterALoss checks that Wait waits for the reload if the awaited events were dropped.
+func TestWaitDoesNotReturnAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, _, sub := startLoaded(t)
 		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
@@ -263,12 +236,12 @@ func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 	})
 }
 
-func TestLossesMakeOwnersLoadAgain(t *testing.T) {
+func TestOwnersReloadAfterALoss(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		lose func(store *kvtest.Memory)
-		kept int64 // the value of Fresh until the reload
-		want int64 // revision of the reload
+		name   string
+		lose   func(store *kvtest.Memory)
+		before int64 // the value of Fresh until the reload
+		want   int64 // revision of the reload
 	}{
 		{"compacted", func(store *kvtest.Memory) {
 			store.Hold()
@@ -282,7 +255,7 @@ func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 			store.Release()
 		}, 4, 14},
 		{"replaced", func(store *kvtest.Memory) { store.Restore(2, true) }, 0, 2},
-		{"replaced in silence", func(store *kvtest.Memory) { store.Restore(2, false) }, 0, 2},
+		{"replaced without notice", func(store *kvtest.Memory) { store.Restore(2, false) }, 0, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -296,14 +269,14 @@ func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 				load(t, store, late, "/registry/nodes/")
 				synctest.Wait()
 				if got := sub.Fresh(); got != 4 {
-					t.Fatalf("Fresh = %d before the loss", got)
+					t.Fatalf("Fresh = %d before the loss, want 4", got)
 				}
 				c.lose(store)
 				if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 					t.Fatalf("Next: %v, want ErrLost", err)
 				}
-				if got := sub.Fresh(); got != c.kept {
-					t.Errorf("Fresh = %d after the loss, want %d", got, c.kept)
+				if got := sub.Fresh(); got != c.before {
+					t.Errorf("Fresh = %d after the loss, want %d", got, c.before)
 				}
 				waited := make(chan error, 1)
 				go func() { waited <- sub.Wait(t.Context(), c.want) }()
@@ -316,26 +289,26 @@ func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 				if got := sub.Fresh(); got != c.want {
 					t.Errorf("Fresh = %d after the reload, want %d", got, c.want)
 				}
-				// A load from before the loss is refused until the owner has seen ErrLost.
+				// Loaded has no effect until the owner has received ErrLost.
 				late.Loaded(100)
-				if got := late.Fresh(); got != c.kept {
-					t.Errorf("Fresh = %d from a load of before the loss", got)
+				if got := late.Fresh(); got != c.before {
+					t.Errorf("Fresh = %d from a load before the loss, want %d", got, c.before)
 				}
 				if _, err := late.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 					t.Errorf("Next: %v, want ErrLost", err)
 				}
 				revision := kvtest.Put(t, store, "/registry/pods/a/x", "new")
 				if keys, _ := next(t, sub); !slices.Equal(keys, []string{fmt.Sprintf("%d:/registry/pods/a/x", revision)}) {
-					t.Errorf("after the reload came %q", keys)
+					t.Errorf("after the reload the events are %q, want one", keys)
 				}
 			})
 		})
 	}
 }
 
-// TestReplacedWhileNobodyWatches replaces the store by another one, which soon has higher revisions, while the
-// Tail has no open watch: before its first one, and before it opens one again.
-func TestReplacedWhileNobodyWatches(t *testing.T) {
+// TestReplacementWithoutAnOpenWatch replaces the store by another one, which soon has higher revisions, while the Tail
+// has no open watch: before its first one, and before it opens one again.
+func TestReplacementWithoutAnOpenWatch(t *testing.T) {
 	for _, opened := range []int{0, 1} {
 		t.Run(fmt.Sprint(opened), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -360,7 +333,7 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 				store.EndWatches(errors.New("connection lost"))
 				time.Sleep(time.Second)
 				if got, n := sub.Fresh(), watches.Load(); got != 4 || n != int64(opened+1) {
-					t.Fatalf("Fresh = %d, %d watches", got, n)
+					t.Fatalf("Fresh = %d, %d watches; want 4 and %d", got, n, opened+1)
 				}
 				store.Restore(1, true)
 				for i := range 10 {
@@ -373,7 +346,7 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 					t.Fatalf("Next: %v, %v, want ErrLost", batches, err)
 				}
 				if got := load(t, store, sub, "/registry/pods/"); got != 11 {
-					t.Errorf("reloaded at %d", got)
+					t.Errorf("reloaded at %d, want 11", got)
 				}
 				if err := sub.Wait(ctx, 11); err != nil {
 					t.Error(err)
@@ -404,7 +377,7 @@ func TestTailResumesWithoutGap(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		if losses := tail.State().Losses; losses != 0 {
-			t.Errorf("%d losses", losses)
+			t.Errorf("%d losses, want 0", losses)
 		}
 	})
 }
@@ -417,7 +390,7 @@ func TestTailReopensStalledWatch(t *testing.T) {
 		opened := countWatches(store)
 		time.Sleep(10 * time.Second)
 		if opened.Load() == 0 {
-			t.Error("the watch was not opened again")
+			t.Error("the stalled watch was not reopened")
 		}
 		store.Release()
 		if err := tail.Wait(t.Context(), revision); err != nil {
@@ -426,7 +399,7 @@ func TestTailReopensStalledWatch(t *testing.T) {
 	})
 }
 
-func TestFullQueuesLoseTheirPosition(t *testing.T) {
+func TestSubscriptionsWithFullQueuesLoseTheirPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry/", QueueBytes: 1000})
@@ -443,7 +416,7 @@ func TestFullQueuesLoseTheirPosition(t *testing.T) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}
 		if got := other.Fresh(); got != 21 {
-			t.Errorf("the other subscription's Fresh = %d", got)
+			t.Errorf("Fresh of the other subscription = %d, want 21", got)
 		}
 		if got, want := load(t, store, slow, "/registry/pods/"), int64(21); got != want || slow.Fresh() != want {
 			t.Errorf("loaded at %d, Fresh = %d, want %d", got, slow.Fresh(), want)
@@ -453,12 +426,12 @@ func TestFullQueuesLoseTheirPosition(t *testing.T) {
 		synctest.Wait()
 		kvtest.Put(t, store, "/registry/nodes/n", strings.Repeat("x", 2000))
 		if err := <-lost; !errors.Is(err, kv.ErrLost) {
-			t.Errorf("Next, which waited: %v, want ErrLost", err)
+			t.Errorf("Next of a caller that waited: got error %v, want ErrLost", err)
 		}
 	})
 }
 
-func TestClosedSubscriptionsEnd(t *testing.T) {
+func TestCloseEndsNextAndWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
@@ -479,7 +452,7 @@ func TestClosedSubscriptionsEnd(t *testing.T) {
 	})
 }
 
-func TestTailWaitsForStore(t *testing.T) {
+func TestTailStartsOnceTheStoreResponds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		store.SetHook(func(op, key string) error { return errors.New("down") })
@@ -500,8 +473,9 @@ func TestTailWaitsForStore(t *testing.T) {
 	})
 }
 
-// TestSubscriptionLoadedTooEarly loads before the Tail has found its position. Writes in between must not be missed.
-func TestSubscriptionLoadedTooEarly(t *testing.T) {
+// TestLoadsBeforeTheTailStartsAreLost loads before the Tail has found its position. Writes in between must not be
+// missed, so the owner must reload.
+func TestLoadsBeforeTheTailStartsAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		down := func(op, _ string) error {
@@ -528,7 +502,7 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 				t.Errorf("Next: %v, want ErrLost", err)
 			}
 		}
-		// While its position is lost the tail has seen nothing.
+		// Without a position the Tail's Wait does not return.
 		store.SetHook(down)
 		store.EndWatches(kv.ErrReplaced)
 		synctest.Wait()
@@ -547,11 +521,11 @@ func TestFreshAndWaitDoNotAllocate(t *testing.T) {
 		ctx := t.Context()
 		allocs := testing.AllocsPerRun(100, func() {
 			if sub.Fresh() != 1 || sub.Wait(ctx, 1) != nil || tail.Wait(ctx, 1) != nil {
-				t.Error("not fresh")
+				t.Error("Fresh or Wait does not return at once at the current revision")
 			}
 		})
 		if allocs != 0 {
-			t.Errorf("%v allocations", allocs)
+			t.Errorf("%v allocations, want 0", allocs)
 		}
 	})
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-func TestExternalTLS(t *testing.T) {
+func TestTLSToEtcdIsVerifiedByBothSides(t *testing.T) {
 	ca, stranger := testcert.New(t, "ca"), testcert.New(t, "stranger")
 	caFile, strangerFile := writeCA(t, ca), writeCA(t, stranger)
 	clientCert, clientKey := testcert.Write(t, t.TempDir(), "client", ca.Sign(t, "client", nil, nil))
@@ -36,7 +36,7 @@ func TestExternalTLS(t *testing.T) {
 		awaitOwnWrite(t, store)
 	})
 	// How the server's refusal reaches the client depends on which side is faster.
-	refusal := regexp.MustCompile("connection error|latest balancer error") // the latter also says "broken pipe" alone
+	refusal := regexp.MustCompile("connection error|latest balancer error") // the second may contain only "broken pipe"
 	distrust := regexp.MustCompile("certificate signed by unknown authority")
 	want := map[string]*regexp.Regexp{
 		"server not trusted": distrust, "client not trusted": refusal, "client without a name": refusal, "not encrypted": distrust,
@@ -58,13 +58,13 @@ func TestExternalTLS(t *testing.T) {
 			}
 			kvtest.RunUntilEnd(t, store.Run)
 			timeout, last := time.After(proctest.Patience), ""
-			for !want[name].MatchString(last) { // a busy machine may not get this far at the first attempt
+			for !want[name].MatchString(last) { // on a busy machine the first attempts may fail earlier
 				select {
 				case <-store.Ready():
 					t.Fatal("the store opened")
 				case last = <-refused:
 				case <-timeout:
-					t.Fatalf("the store does not say why it does not open; logged last %q, want %q", last, want[name])
+					t.Fatalf("the last log message is %q, want one that matches %q", last, want[name])
 				}
 			}
 		})
@@ -75,10 +75,10 @@ func TestExternalTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "none") {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run: got error %v, want one with the file name", err)
 		}
 		if err := store.Health(t.Context()); err == nil {
-			t.Error("a store that did not open is healthy")
+			t.Error("Health of a store that did not open returns no error")
 		}
 	})
 }
@@ -97,9 +97,9 @@ func startTLS(t *testing.T, ca *testcert.Authority, caFile string) []*kvtest.Mem
 	})
 }
 
-// TestUserOfThePrefix checks that an etcd user with rights only below the prefix can read, write and watch, and
-// replay the past. Tenants of a shared etcd are such users.
-func TestUserOfThePrefix(t *testing.T) {
+// TestEtcdUserNeedsOnlyThePrefix checks that an etcd user with rights only below the prefix, such as a tenant of a shared
+// etcd, can read, write, watch and replay.
+func TestEtcdUserNeedsOnlyThePrefix(t *testing.T) {
 	ca := testcert.New(t, "ca")
 	caFile := writeCA(t, ca)
 	members := startTLS(t, ca, caFile)
@@ -116,16 +116,16 @@ func TestUserOfThePrefix(t *testing.T) {
 	last := kvtest.Put(t, store, "/registry/a/2", "2")
 	awaitOwnRead(t, store)
 	if revision, err := store.Revision(t.Context()); err != nil || revision != last {
-		t.Errorf("the revision is %d, %v, want %d", revision, err, last)
+		t.Errorf("got revision %d and error %v, want %d", revision, err, last)
 	}
 	if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/other/"}); !errors.Is(err, rpctypes.ErrPermissionDenied) {
-		t.Errorf("other keys: %v", err)
+		t.Errorf("Range of another prefix: got error %v, want ErrPermissionDenied", err)
 	}
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 100})
 	subscription := tail.Subscribe("/registry/a/")
 	kvtest.RunUntilEnd(t, tail.Run)
 	if past, until := begin(t, subscription, 0); past == 0 || until != last {
-		t.Errorf("the past is from %d to %d, which does not end at %d", past, until, last)
+		t.Errorf("the replay is from %d to %d, want one that ends at %d", past, until, last)
 	}
 }
 

@@ -27,24 +27,24 @@ func (f *failing) Txn(context.Context, *etcdserverpb.TxnRequest) (*etcdserverpb.
 	return nil, f.err
 }
 
-// instead takes the place of etcd's client, and counts the calls.
-type instead struct {
+// countingClient stands in for etcd's client, and counts the calls.
+type countingClient struct {
 	etcdserverpb.KVClient
-	left int
+	calls int
 }
 
 // Txn counts.
-func (i *instead) Txn(context.Context, *etcdserverpb.TxnRequest, ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	i.left++
+func (i *countingClient) Txn(context.Context, *etcdserverpb.TxnRequest, ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	i.calls++
 	return new(etcdserverpb.TxnResponse), nil
 }
 
-// TestFailedWritesAreNotSentAgain checks that a failed write is repeated only if the member refused it before
-// processing it. A member that cannot write gets no further writes.
-func TestFailedWritesAreNotSentAgain(t *testing.T) {
+// TestFailedWritesAreRetriedOnlyIfRefused checks that a failed write is repeated, by etcd's client, only if the member
+// refused it before processing it. A member that cannot write gets no further writes.
+func TestFailedWritesAreRetriedOnlyIfRefused(t *testing.T) {
 	for _, c := range []struct {
-		err           error
-		left, retired bool
+		err              error
+		retried, retired bool
 	}{
 		{rpctypes.ErrGRPCLeaseNotFound, false, false},
 		{rpctypes.ErrGRPCNoSpace, false, false},
@@ -83,10 +83,10 @@ func TestFailedWritesAreNotSentAgain(t *testing.T) {
 				}
 				return nil
 			})
-			conn, client := w.conn.Load(), &instead{}
+			conn, client := w.conn.Load(), &countingClient{}
 			_, err = clusterKV{client, w}.Txn(t.Context(), new(etcdserverpb.TxnRequest))
-			if (client.left > 0) != c.left || (err == nil) != c.left || !c.left && (status.Code(err) != status.Code(c.err) || rpctypes.ErrorDesc(err) != rpctypes.ErrorDesc(c.err)) {
-				t.Errorf("left to etcd's client: %d, error %v", client.left, err)
+			if (client.calls > 0) != c.retried || (err == nil) != c.retried || !c.retried && (status.Code(err) != status.Code(c.err) || rpctypes.ErrorDesc(err) != rpctypes.ErrorDesc(c.err)) {
+				t.Errorf("%d calls of etcd's client, error %v; want a retry: %t", client.calls, err, c.retried)
 			}
 			retired := false
 			select {
@@ -95,21 +95,21 @@ func TestFailedWritesAreNotSentAgain(t *testing.T) {
 			default:
 			}
 			if retired != c.retired {
-				t.Errorf("retired: %t", retired)
+				t.Errorf("the connection was retired: %t, want %t", retired, c.retired)
 			}
 		})
 	}
 }
 
-// TestOddMembersAreLeftToTheClient checks that etcd's client is used for a member that is reached neither by plain
-// TCP nor by TLS over TCP.
-func TestOddMembersAreLeftToTheClient(t *testing.T) {
+// TestUnaryClientNeedsPlainEndpoints checks that etcd's client is used for a member whose endpoint is not an IP address
+// and port over plain TCP or TLS.
+func TestUnaryClientNeedsPlainEndpoints(t *testing.T) {
 	for endpoint, want := range map[string]bool{
 		"http://127.0.0.1:2379": true, "http://[::1]:2379": true, "https://127.0.0.1:2379": false, "http://127.0.0.1": false,
 		"127.0.0.1:2379": false, "unix:///run/etcd": false, "member:2379": false, "": false,
 	} {
 		if got := newUnaryClient([]string{"http://member:2379", endpoint}, nil, true, nil) != nil; got != want {
-			t.Errorf("%q: %v", endpoint, got)
+			t.Errorf("%q: got a client: %v, want %v", endpoint, got, want)
 		}
 	}
 }

@@ -20,37 +20,37 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// eventful is a cluster that has an event at every revision up to the last. Its first streams reach a member that hangs.
-type eventful struct {
+// fakeCluster has an event at every revision up to the last. Its first streams reach a member that hangs.
+type fakeCluster struct {
 	last    int64
 	hanging int
 }
 
 // Watch opens a stream.
-func (e *eventful) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
+func (e *fakeCluster) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
 	host, hangs := byte(2), e.hanging > 0
 	if hangs {
 		host, e.hanging = 1, e.hanging-1
 	}
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: 2379}})
-	return &eventfulStream{ctx: ctx, member: e, hangs: hangs, from: make(chan int64, 1)}, nil
+	return &fakeStream{ctx: ctx, member: e, hangs: hangs, from: make(chan int64, 1)}, nil
 }
 
-// eventfulStream sends one event at a time, from the requested revision on.
-type eventfulStream struct {
+// fakeStream sends one event at a time, from the requested revision on.
+type fakeStream struct {
 	grpc.ClientStream
 	ctx    context.Context
-	member *eventful
+	member *fakeCluster
 	hangs  bool
 	from   chan int64
 	next   int64
 }
 
 // Context returns a context that has the address of the member.
-func (s *eventfulStream) Context() context.Context { return s.ctx }
+func (s *fakeStream) Context() context.Context { return s.ctx }
 
 // Send takes the request for a watch.
-func (s *eventfulStream) Send(request *etcdserverpb.WatchRequest) error {
+func (s *fakeStream) Send(request *etcdserverpb.WatchRequest) error {
 	if create := request.GetCreateRequest(); create != nil {
 		s.from <- create.StartRevision
 	}
@@ -58,7 +58,7 @@ func (s *eventfulStream) Send(request *etcdserverpb.WatchRequest) error {
 }
 
 // Recv returns the next response.
-func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
+func (s *fakeStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	header := &etcdserverpb.ResponseHeader{MemberId: 1, Revision: s.member.last}
 	if s.next == 0 && !s.hangs {
 		s.next = <-s.from
@@ -73,37 +73,37 @@ func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	return &etcdserverpb.WatchResponse{Header: header, Events: []*mvccpb.Event{event}}, nil
 }
 
-// watchEventful returns an open store whose watches member serves. It logs to log.
-func watchEventful(member *eventful, log io.Writer) *Etcd {
+// openFake returns an open store of a fakeCluster. It logs to log.
+func openFake(member *fakeCluster, log io.Writer) *Etcd {
 	e := NewEtcd(EtcdConfig{StoreConfig: StoreConfig{Prefix: "/registry", Logger: slog.New(slog.NewTextHandler(log, nil))}, Name: "external"})
 	e.connection = &Connection{Watch: member}
 	close(e.ready)
 	return e
 }
 
-// TestUnconfirmedWatchMovesOn checks that a watch leaves a member that does not confirm it, at first soon, and skips
-// the member a few times. The log names the member.
-func TestUnconfirmedWatchMovesOn(t *testing.T) {
+// TestUnconfirmedWatchUsesAnotherMember checks that a watch leaves a member that does not confirm it, at first soon, and
+// skips the member a few times. The log names the member.
+func TestUnconfirmedWatchUsesAnotherMember(t *testing.T) {
 	for hanging, want := range map[int]struct {
 		took  time.Duration
 		times int
 	}{1: {confirmFirst, 1}, 1 + maxSkips: {confirmFirst, 1}, 2 + maxSkips: {3 * confirmFirst, 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
-			e := watchEventful(&eventful{last: 1, hanging: hanging}, &log)
+			e := openFake(&fakeCluster{last: 1, hanging: hanging}, &log)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			began := time.Now()
 			responses := e.Watch(ctx, "/registry/", 0)
 			if response, ok := <-responses; !ok || response.Progress != 1 {
-				t.Errorf("%+v, %v", response, ok)
+				t.Errorf("got %+v, %v; want progress to 1", response, ok)
 			}
 			if took := time.Since(began); took != want.took {
-				t.Errorf("%d hang: took %v", hanging, took)
+				t.Errorf("%d streams hang: the first response took %v, want %v", hanging, took, want.took)
 			}
-			time.Sleep(10 * confirmFirst) // it is confirmed
+			time.Sleep(10 * confirmFirst) // a confirmed watch is not logged
 			if n := strings.Count(log.String(), "etcd at 192.0.2.1:2379: watch not confirmed"); n != want.times {
-				t.Errorf("%d hang: the log names the member %d times:\n%s", hanging, n, &log)
+				t.Errorf("%d streams hang: the log names the member %d times, want %d:\n%s", hanging, n, want.times, &log)
 			}
 			cancel()
 			for range responses { // it ends
@@ -116,29 +116,29 @@ func TestUnconfirmedWatchMovesOn(t *testing.T) {
 func TestStalledWatchNamesTheMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		responses := watchEventful(&eventful{last: 1}, io.Discard).Watch(ctx, "/registry/", 0)
+		responses := openFake(&fakeCluster{last: 1}, io.Discard).Watch(ctx, "/registry/", 0)
 		<-responses
 		synctest.Wait()
 		cancel(errStalled)
 		response := <-responses
 		if err := response.Err; !errors.Is(err, errStalled) || !strings.Contains(err.Error(), "192.0.2.2:2379") {
-			t.Errorf("%+v", response)
+			t.Errorf("got %+v, want errStalled with the address of the member", response)
 		}
 	})
 }
 
-// TestUnsoundWhileReaderIsBehind checks a member whose progress turns out to be unreliable while its stream is not
-// read: the watch continues with another stream, and no event is lost or delivered twice.
-func TestUnsoundWhileReaderIsBehind(t *testing.T) {
+// TestUnreliableProgressWhileTheReaderIsBehind checks a member whose progress turns out to be unreliable while its
+// stream is not read. The watch continues with another stream, and no event is lost or delivered twice.
+func TestUnreliableProgressWhileTheReaderIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := NewEtcd(EtcdConfig{StoreConfig: StoreConfig{Prefix: "/registry"}, Name: "external"})
-		told := make(chan struct{})
-		member := &eventful{last: 2 * watchBuffer}
+		respond := make(chan struct{})
+		member := &fakeCluster{last: 2 * watchBuffer}
 		e.connection = &Connection{Watch: member, members: &members{
 			endpoints: func() []string { return []string{"a"} },
 			logger:    e.logger,
 			status: func(context.Context, string) (*clientv3.StatusResponse, error) {
-				<-told
+				<-respond
 				return &clientv3.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: 1}, Version: "3.5.12"}, nil
 			},
 		}}
@@ -146,12 +146,12 @@ func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		responses := e.Watch(ctx, "/registry/", 0)
 		synctest.Wait() // the buffer is full
-		close(told)
+		close(respond)
 		synctest.Wait()
 		for want := int64(1); want <= member.last; want++ {
 			response := <-responses
 			if response.Err != nil || len(response.Batches) != 1 || response.Batches[0].Revision != want {
-				t.Fatalf("%+v, want revision %d", response, want)
+				t.Fatalf("got %+v, want one batch of revision %d", response, want)
 			}
 		}
 		cancel()
@@ -160,11 +160,10 @@ func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 	})
 }
 
-// TestMembersBehindAProxy checks that a stream whose connection has no address, as through a proxy, has a member without a
-// name.
-func TestMembersBehindAProxy(t *testing.T) {
+// TestMemberWithoutAnAddressHasNoName checks a stream whose connection has no address, as through a proxy.
+func TestMemberWithoutAnAddressHasNoName(t *testing.T) {
 	ctx := peer.NewContext(t.Context(), &peer.Peer{})
-	if got := memberOf(&eventfulStream{ctx: ctx}); got != "" {
-		t.Errorf("member %q", got)
+	if got := memberOf(&fakeStream{ctx: ctx}); got != "" {
+		t.Errorf("got member %q, want none", got)
 	}
 }

@@ -23,19 +23,19 @@ import (
 func awaitOwnWrite(t *testing.T, store *kv.Etcd) {
 	t.Helper()
 	before := store.OwnWrites()
-	proctest.Eventually(t, "a write goes over the connection for writes", func() error {
+	proctest.Eventually(t, "a write is sent without etcd's client", func() error {
 		_, err := store.Delete(t.Context(), "/registry/none", 1)
 		if err == nil && store.OwnWrites() == before {
-			err = errors.New("by etcd's client")
+			err = errors.New("it was sent by etcd's client")
 		}
 		return err
 	})
 }
 
-// TestWritesOutliveTheMember has writers increment numbers, each write on condition of the one before, while the member
-// is stopped, killed and restarted. Acknowledged writes must not be lost, none may be made twice, and without a
+// TestWritesSurviveRestarts has writers increment numbers, each write conditional on the one before, while the member is
+// paused, killed and restarted. Acknowledged writes must not be lost, and none may be made twice. After a write without a
 // response the key must have its old or its new value.
-func TestWritesOutliveTheMember(t *testing.T) {
+func TestWritesSurviveRestarts(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
@@ -60,9 +60,9 @@ func TestWritesOutliveTheMember(t *testing.T) {
 	if err := member.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "writes end with their contexts", func() error {
+	proctest.Eventually(t, "a write fails because its context ends", func() error {
 		if doubtful.Load() == 0 {
-			return errors.New("none does")
+			return errors.New("none has failed")
 		}
 		return nil
 	})
@@ -80,13 +80,13 @@ func TestWritesOutliveTheMember(t *testing.T) {
 	cancel()
 	writers.Wait()
 	awaitOwnWrite(t, store)
-	t.Logf("%d writes, %d in doubt, %d past etcd's client", written.Load(), doubtful.Load(), store.OwnWrites())
+	t.Logf("%d writes, %d without a response, %d sent without etcd's client", written.Load(), doubtful.Load(), store.OwnWrites())
 }
 
 // countUp writes increasing numbers until ctx ends.
 func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, written, doubtful *atomic.Int64) {
 	var revision int64
-	value, doubt := []byte("0"), false // doubt says that the number was tried before
+	value, doubt := []byte("0"), false // doubt: an earlier write of the number had no response
 	for n := 1; ctx.Err() == nil; n++ {
 		next := fmt.Append(nil, n)
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -96,7 +96,7 @@ func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, writ
 			if !result.Committed && doubt && bytes.Equal(result.Current.Value, next) { // made late
 				result.Revision = result.Current.Revision
 			} else if !result.Committed {
-				t.Errorf("%s: %d was not written on %s: %+v", key, n, value, result)
+				t.Errorf("%s: %d was not written over %s: %+v", key, n, value, result)
 				return
 			}
 			value, revision, doubt = next, result.Revision, false
@@ -115,7 +115,7 @@ func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, writ
 		case item.Revision == revision && (!found || bytes.Equal(item.Value, value)):
 			n--
 		default:
-			t.Errorf("%s is %s, neither %s nor %s", key, item.Value, value, next)
+			t.Errorf("%s is %s, want %s or %s", key, item.Value, value, next)
 			return
 		}
 		if value, revision = item.Value, item.Revision; !found {
@@ -124,21 +124,21 @@ func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, writ
 	}
 }
 
-// TestWritesMoveToAnotherMember checks that writes are sent to another member when one is down.
-func TestWritesMoveToAnotherMember(t *testing.T) {
+// TestWritesAreSentToAnotherMember kills one member after the other.
+func TestWritesAreSentToAnotherMember(t *testing.T) {
 	t.Parallel()
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	for _, m := range members {
 		awaitOwnWrite(t, store)
 		m.Kill()
-		proctest.Eventually(t, "writes go on", func() error {
+		proctest.Eventually(t, "a write reaches another member", func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			before := store.OwnWrites()
 			_, err := store.Delete(ctx, "/registry/none", 1)
 			if err == nil && store.OwnWrites() == before {
-				err = errors.New("by etcd's client")
+				err = errors.New("it was sent by etcd's client")
 			}
 			return err
 		})
@@ -163,26 +163,26 @@ func TestLargeValuesAreWrittenAndRead(t *testing.T) {
 		}
 		again, err := store.Put(t.Context(), key, value, kv.PutOptions{})
 		if err != nil || again.Committed || !bytes.Equal(again.Current.Value, value) || again.Current.Revision != created.Revision {
-			t.Errorf("%d bytes again: committed %t, %d bytes, %v", size, again.Committed, len(again.Current.Value), err)
+			t.Errorf("create of an existing key with %d bytes: committed %t, %d bytes, error %v", size, again.Committed, len(again.Current.Value), err)
 		}
 		deleted, err := store.Delete(t.Context(), key, created.Revision)
 		if err != nil || !deleted.Committed || !bytes.Equal(deleted.Current.Value, value) {
-			t.Errorf("deletion of %d bytes: committed %t, %d bytes, %v", size, deleted.Committed, len(deleted.Current.Value), err)
+			t.Errorf("deletion of %d bytes: committed %t, %d bytes, error %v", size, deleted.Committed, len(deleted.Current.Value), err)
 		}
 	}
-	for _, size := range []int{1600 << 10, 3 << 20} { // more than etcd takes, and than its client sends
+	for _, size := range []int{1600 << 10, 3 << 20} { // above the limits of etcd and of its client
 		if _, err := store.Put(t.Context(), "/registry/large/too", make([]byte, size), kv.PutOptions{}); err == nil {
-			t.Errorf("%d bytes were written", size)
+			t.Errorf("a value of %d bytes was written, want an error", size)
 		}
 	}
 	if result, err := store.Put(t.Context(), "/registry/large/last", nil, kv.PutOptions{}); err != nil || !result.Committed {
-		t.Errorf("afterwards: %+v, %v", result, err)
+		t.Errorf("a write afterwards: %+v, %v", result, err)
 	}
 }
 
-// TestWritesFailAsByEtcdsClient checks that errors, including those of contexts, are the same with and without
-// etcd's client.
-func TestWritesFailAsByEtcdsClient(t *testing.T) {
+// TestErrorsEqualThoseOfEtcdsClient checks that writes return the same errors, including those of contexts, with and
+// without etcd's client.
+func TestErrorsEqualThoseOfEtcdsClient(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	for name, cfg := range map[string]kv.ExternalConfig{"own": {}, "client": {Stats: ignored{}}} {
 		t.Run(name, func(t *testing.T) {
@@ -192,21 +192,21 @@ func TestWritesFailAsByEtcdsClient(t *testing.T) {
 				awaitOwnWrite(t, store)
 			}
 			if _, err := store.Put(t.Context(), "", nil, kv.PutOptions{}); !errors.Is(err, rpctypes.ErrEmptyKey) {
-				t.Errorf("no key: %v", err)
+				t.Errorf("empty key: got error %v, want ErrEmptyKey", err)
 			}
 			if err := store.PutLeased(t.Context(), "/registry/leased", 17); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-				t.Errorf("no lease: %v", err)
+				t.Errorf("unknown lease: got error %v, want ErrLeaseNotFound", err)
 			}
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
 			if _, err := store.Put(ended, "/registry/a", nil, kv.PutOptions{}); !errors.Is(err, context.Canceled) {
-				t.Errorf("no context: %v", err)
+				t.Errorf("cancelled context: got error %v, want Canceled", err)
 			}
-			standStill(t, member, store)
+			pause(t, member, store)
 			bounded, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if _, err := store.Put(bounded, "/registry/a", nil, kv.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("no response: %v", err)
+				t.Errorf("no response: got error %v, want DeadlineExceeded", err)
 			}
 			if err := member.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestWritesFailAsByEtcdsClient(t *testing.T) {
 	}
 }
 
-// ignored follows calls and does nothing.
+// ignored is a stats.Handler that does nothing. A store with one sends all writes by etcd's client.
 type ignored struct{ stats.Handler }
 
 // TagRPC returns ctx.

@@ -70,7 +70,7 @@ func testedBy() map[string]string {
 		"cmd/larder/internal/server.TestEstablishMakesWhatIsMissing":               "advertise-address@certificate service-cluster-ip-range@certificate",
 		"cmd/larder/internal/server.TestEstablishMakesNothingThatWasGiven":         "tls-cert-file tls-private-key-file",
 		"cmd/larder/internal/server/storestats.TestHealthResultIsReusedForASecond": "etcd-healthcheck-timeout etcd-readycheck-timeout",
-		"kv.TestExternalTLS":                                                       "etcd-cafile etcd-certfile etcd-keyfile",
+		"kv.TestTLSToEtcdIsVerifiedByBothSides":                                    "etcd-cafile etcd-certfile etcd-keyfile",
 		"kv.TestStoresTakeTurnsToCompact":                                          "etcd-compaction-interval",
 	}
 }

@@ -92,7 +92,7 @@ type Client struct {
 	urls   []string
 }
 
-// NewClient returns a client of a cluster, which the test's end closes.
+// NewClient returns a client of a cluster. It is closed at the end of the test.
 func NewClient(t testing.TB, urls []string) *Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})

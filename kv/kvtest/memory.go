@@ -109,7 +109,7 @@ func (m *Memory) EndWatches(err error) {
 	m.wakeLocked()
 }
 
-// replaceLocked begins another history with the present contents.
+// replaceLocked begins another history with the current contents.
 func (m *Memory) replaceLocked() {
 	m.replacedRevision.Store(max(m.replacedRevision.Load(), m.shown))
 	m.shown = m.revision
@@ -129,7 +129,7 @@ func (m *Memory) recordResponseLocked() {
 	m.shown = m.revision
 }
 
-// Compact discards the history before a revision.
+// Compact discards the revisions before a revision.
 func (m *Memory) Compact(revision int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
