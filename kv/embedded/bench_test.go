@@ -102,7 +102,7 @@ func BenchmarkRangeAll(b *testing.B) {
 					return nil
 				}))
 				if n != items {
-					b.Fatalf("%d items", n)
+					b.Fatalf("read %d items, want %d", n, items)
 				}
 			}
 		})

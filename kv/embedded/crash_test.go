@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/kv/embedded"
 )
 
-// playWriter writes keys to its embedded etcd and prints each acknowledged one, until the process is killed. raw
-// is the directory, as JSON.
+// playWriter writes keys to its embedded etcd and prints each acknowledged one, until the process is killed. raw is the
+// name of the directory, as JSON.
 func playWriter(raw string) {
 	var dir string
 	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
@@ -31,7 +31,7 @@ func playWriter(raw string) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var mu sync.Mutex // lines must not mix
+	var mu sync.Mutex // held while a line is printed
 	for writer := range 4 {
 		go func() {
 			for i := 0; ; i++ {
@@ -70,19 +70,19 @@ func TestAcknowledgedWritesSurviveAKill(t *testing.T) {
 			var key string
 			var revision int64
 			if _, err := fmt.Sscanf(line, "%s %d\n", &key, &revision); err != nil {
-				break // cut off by the kill
+				break // the kill has truncated it
 			}
 			acknowledged[key] = revision
 		}
 	}
 	if len(acknowledged) < 300 {
-		t.Fatalf("only %d writes were acknowledged", len(acknowledged))
+		t.Fatalf("%d writes were acknowledged, want at least 300", len(acknowledged))
 	}
 	store := open(t, embedded.Config{Dir: dir})
 	for key, revision := range acknowledged {
 		item, found, _, err := store.Get(t.Context(), key)
 		if err != nil || !found || item.Revision != revision {
-			t.Errorf("%s, acknowledged at %d: found %v at %d, %v", key, revision, found, item.Revision, err)
+			t.Errorf("%s, acknowledged at %d: found %v at %d, error %v", key, revision, found, item.Revision, err)
 		}
 	}
 }

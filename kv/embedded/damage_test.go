@@ -19,21 +19,21 @@ import (
 
 // openerConfig configures a process that opens damaged stores.
 type openerConfig struct {
-	Dir   string   // of a store that is whole
-	Seeds []uint64 // of the damages
+	Dir   string   // of an undamaged store
+	Seeds []uint64 // one for each damage
 }
 
 // playOpener opens copies of a store, each damaged differently, and prints the results, until etcd ends the
 // process.
 func playOpener(raw string) {
-	var told openerConfig
-	if err := json.Unmarshal([]byte(raw), &told); err != nil {
+	var config openerConfig
+	if err := json.Unmarshal([]byte(raw), &config); err != nil {
 		log.Fatal(err)
 	}
 	const database = "member/snap/db"
-	for _, seed := range told.Seeds {
-		dir := fmt.Sprintf("%s-%d", told.Dir, seed)
-		if err := os.CopyFS(dir, os.DirFS(told.Dir)); err != nil {
+	for _, seed := range config.Seeds {
+		dir := fmt.Sprintf("%s-%d", config.Dir, seed)
+		if err := os.CopyFS(dir, os.DirFS(config.Dir)); err != nil {
 			log.Fatal(err)
 		}
 		content, err := os.ReadFile(filepath.Join(dir, database))
@@ -53,7 +53,7 @@ func playOpener(raw string) {
 func damage(content []byte, random *rand.Rand) {
 	const page = 4096
 	used := len(strings.TrimRight(string(content), "\x00"))
-	at := page * (2 + random.IntN(used/page-2)) // after the two meta pages, one of which is enough
+	at := page * (2 + random.IntN(used/page-2)) // after the two meta pages, because bbolt needs only one of them
 	for i := range []int{page, 64}[random.IntN(2)] {
 		content[at+i] = byte(random.Uint32())
 	}
@@ -92,16 +92,16 @@ func fill(t *testing.T, dir string) {
 	stop()
 }
 
-// TestDamagedDatabasesOpenOrSayWhy checks that a store with a damaged database opens or returns an error, and does
-// not end the process.
-func TestDamagedDatabasesOpenOrSayWhy(t *testing.T) {
+// TestDamagedDatabasesDoNotEndTheProcess checks that a store with a damaged database opens, or returns an error that
+// names the directory.
+func TestDamagedDatabasesDoNotEndTheProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	fill(t, dir)
-	told := openerConfig{Dir: dir}
+	config := openerConfig{Dir: dir}
 	for seed := range uint64(12) {
-		told.Seeds = append(told.Seeds, seed)
+		config.Seeds = append(config.Seeds, seed)
 	}
-	opener := proctest.New(t, "opener", proctest.Role(t, openerVariable, told))
+	opener := proctest.New(t, "opener", proctest.Role(t, openerVariable, config))
 	if err := opener.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -113,11 +113,11 @@ func TestDamagedDatabasesOpenOrSayWhy(t *testing.T) {
 		if !strings.HasSuffix(line, ": <nil>\n") {
 			refused++
 			if !strings.Contains(line, dir) {
-				t.Errorf("does not say which files: %s", line)
+				t.Errorf("the error does not name the directory: %s", line)
 			}
 		}
 	}
 	if refused == 0 {
-		t.Errorf("no damage was noticed:\n%s", opener.Output())
+		t.Errorf("no damage was detected:\n%s", opener.Output())
 	}
 }

@@ -30,7 +30,7 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	revision := kvtest.Put(t, store, "/registry/a", "1")
 	info, err := os.Stat(filepath.Join(dir, "sock"))
 	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("socket directory: %v, %v", info, err)
+		t.Errorf("socket directory: %v, error %v; want mode 0700", info, err)
 	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(dir, "sock", "etcd")}})
 	if err != nil {
@@ -39,13 +39,13 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	defer client.Close()
 	resp, err := client.Get(t.Context(), "/registry/a")
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != revision {
-		t.Errorf("through the socket: %v, %v", resp, err)
+		t.Errorf("Get through the socket: got %v and error %v, want the key at %d", resp, err, revision)
 	}
 }
 
-// TestNewMembersAreNoticed checks that the server reads the revision from etcd once there is another voting member,
-// which can acknowledge writes too.
-func TestNewMembersAreNoticed(t *testing.T) {
+// TestRevisionIsReadOnceThereAreTwoMembers checks that the revision is read from etcd once there is another voting
+// member, which can acknowledge writes, too.
+func TestRevisionIsReadOnceThereAreTwoMembers(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestNewMembersAreNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := store.Revision(t.Context()); err != nil || store.RevisionReads() != 0 {
-		t.Errorf("%d reads of the only member, %v", store.RevisionReads(), err)
+		t.Errorf("%d reads of the only member, error %v; want 0", store.RevisionReads(), err)
 	}
 	if _, err := client.MemberAdd(t.Context(), []string{"http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
@@ -70,16 +70,17 @@ func TestNewMembersAreNoticed(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if revision, err := store.Revision(short); err == nil {
-		t.Errorf("revision %d without the other member, which never was there", revision)
+		t.Errorf("got revision %d without the other member, which does not run; want an error", revision)
 	}
 }
 
-func TestLongPathsHaveNoSocket(t *testing.T) {
+// TestStoresWithLongPathsOpen checks a path that is too long for the address of a socket.
+func TestStoresWithLongPathsOpen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
 	kvtest.Put(t, open(t, embedded.Config{Dir: dir}), "/registry/a", "1")
 }
 
-func TestDirInUse(t *testing.T) {
+func TestDirectoryOfAnotherStoreIsRejected(t *testing.T) {
 	dir := t.TempDir()
 	open(t, embedded.Config{Dir: dir})
 	second, err := embedded.New(embedded.Config{Dir: dir})
@@ -87,12 +88,12 @@ func TestDirInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("Run: %v", err)
+		t.Errorf("Run: got error %v, want one that says in use", err)
 	}
 }
 
-// TestDirInUseByEtcd checks that a database that an etcd has open is an error, too. etcd does not know Larder's lock.
-func TestDirInUseByEtcd(t *testing.T) {
+// TestDirectoryOfARunningEtcdIsRejected checks a database that an etcd has open. etcd does not take Larder's lock.
+func TestDirectoryOfARunningEtcdIsRejected(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "member", "snap", "db")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -108,11 +109,11 @@ func TestDirInUseByEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("Run: %v", err)
+		t.Errorf("Run: got error %v, want one that says in use", err)
 	}
 }
 
-func TestUnusableDirectoriesAreRefused(t *testing.T) {
+func TestDirectoryThatCannotBeCreatedIsRejected(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -125,13 +126,13 @@ func TestUnusableDirectoriesAreRefused(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err == nil {
-		t.Error("Get from a store that did not open")
+		t.Error("Get from a store that did not open returns no error")
 	}
 }
 
-// TestOldDatabasesAreErrorsOfRun checks that a database that is older than the snapshot, here an empty one, makes
-// Run return an error and does not panic.
-func TestOldDatabasesAreErrorsOfRun(t *testing.T) {
+// TestDatabaseOlderThanTheSnapshotIsRejected checks that Run returns an error, and does not panic, for a database that is
+// older than the snapshot, here an empty one.
+func TestDatabaseOlderThanTheSnapshotIsRejected(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir, SnapshotCount: 10})
 	for i := range 50 {
@@ -150,7 +151,7 @@ func TestOldDatabasesAreErrorsOfRun(t *testing.T) {
 	}
 }
 
-func TestStoresReopen(t *testing.T) {
+func TestReopenedStoresHaveTheirDataAndClusterID(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir})
 	revision := kvtest.Put(t, first, "/registry/a", "1")
@@ -159,15 +160,15 @@ func TestStoresReopen(t *testing.T) {
 	again := open(t, embedded.Config{Dir: dir})
 	item, found, _, err := again.Get(t.Context(), "/registry/a")
 	if err != nil || !found || item.Revision != revision || again.ClusterID() != cluster {
-		t.Errorf("found %v at %d in cluster %v, %v; want %d in %v", found, item.Revision, again.ClusterID(), err, revision, cluster)
+		t.Errorf("found %v at %d in cluster %v, error %v; want %d in %v", found, item.Revision, again.ClusterID(), err, revision, cluster)
 	}
 	if size, err := again.Size(t.Context()); err != nil || size <= 0 {
-		t.Errorf("Size = %d, %v", size, err)
+		t.Errorf("Size = %d, error %v; want a positive size", size, err)
 	}
 }
 
-// TestElectionsWaitForRaft opens a store again and again whose log is long enough to be cut at each start. An election that
-// is called before raft has applied the log panics in about one of forty starts.
+// TestElectionsWaitForRaft repeatedly opens a store whose log is long enough to be truncated at each start. An election
+// that is called before raft has applied the log panics in about one of forty starts.
 func TestElectionsWaitForRaft(t *testing.T) {
 	cfg := embedded.Config{Dir: t.TempDir()}
 	store := open(t, cfg)
@@ -180,23 +181,23 @@ func TestElectionsWaitForRaft(t *testing.T) {
 	}
 }
 
-func TestRequestTooLarge(t *testing.T) {
+func TestRequestsAboveTheLimitFail(t *testing.T) {
 	store := open(t, embedded.Config{})
 	_, err := store.Put(t.Context(), "/registry/a", make([]byte, 2<<20), kv.PutOptions{})
 	var failed *kv.Error
 	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: request is too large" {
-		t.Errorf("Put of 2 MiB: %v", err)
+		t.Errorf("Put of 2 MiB: got error %v, want that the request is too large", err)
 	}
 }
 
-// TestReopenedStoresHaveTheirPast checks that earlier revisions can be read after a restart.
-func TestReopenedStoresHaveTheirPast(t *testing.T) {
+// TestReopenedStoresReplay checks that events from before a restart are replayed after it.
+func TestReopenedStoresReplay(t *testing.T) {
 	dir := t.TempDir()
 	var first, last int64
 	t.Run("before", func(t *testing.T) {
 		store := open(t, embedded.Config{Dir: dir})
 		first = kvtest.Put(t, store, "/registry/pods/a", "0")
-		for i := range 3000 { // more than etcd sends at once
+		for i := range 3000 { // more than etcd sends in one response
 			last = kvtest.Put(t, store, fmt.Sprintf("/registry/pods/%d", i%10), strconv.Itoa(i))
 		}
 	})
@@ -204,9 +205,9 @@ func TestReopenedStoresHaveTheirPast(t *testing.T) {
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
 	sub := tail.Subscribe("/registry/pods/")
 	kvtest.RunUntilEnd(t, tail.Run)
-	past, present, err := sub.Begin(t.Context(), 0)
-	if err != nil || past >= first || present != last {
-		t.Fatalf("from %d to %d, %v; want from before %d to %d", past, present, err, first, last)
+	past, until, err := sub.Begin(t.Context(), 0)
+	if err != nil || past >= first || until != last {
+		t.Fatalf("the replay is from %d to %d, error %v; want from before %d to %d", past, until, err, first, last)
 	}
 	sub.Loaded(past)
 	for next := first; next <= last; {
@@ -224,8 +225,7 @@ func TestReopenedStoresHaveTheirPast(t *testing.T) {
 	}
 }
 
-// TestConfigIsChecked checks that an invalid configuration is refused before anything is opened.
-func TestConfigIsChecked(t *testing.T) {
+func TestNewRejectsAConfigWithoutADirectory(t *testing.T) {
 	if _, err := embedded.New(embedded.Config{}); err == nil {
 		t.Error("no error without a directory")
 	}

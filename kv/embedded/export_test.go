@@ -20,15 +20,14 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Store is an embedded store with access to its internals. The methods that kv.Store does not have need an open
-// store.
+// Store is an embedded store with access to its internals. The methods that kv.Store lacks require an open store.
 type Store struct {
 	*kv.Etcd
 	Stop   func() // ends Run and waits for it
 	opener *opener
 }
 
-// NewStore is New.
+// NewStore returns a store like New, as a Store.
 func NewStore(cfg Config) *Store {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	o := &opener{cfg: cfg}

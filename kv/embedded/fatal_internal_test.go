@@ -10,14 +10,14 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// TestLackOfAddressSpaceIsNamed checks the error for a process whose address space cannot hold the database.
-func TestLackOfAddressSpaceIsNamed(t *testing.T) {
+// TestErrorNamesTheLimitOfAddressSpace checks the error of a process whose address space is too small for the database.
+func TestErrorNamesTheLimitOfAddressSpace(t *testing.T) {
 	for cause, want := range map[error]bool{syscall.ENOMEM: true, syscall.ENOSPC: false} {
 		var got error
 		hook := fatalHook{func(err error) { got = err }}
 		hook.OnWrite(&zapcore.CheckedEntry{Entry: zapcore.Entry{Message: "failed to open database"}}, []zapcore.Field{zap.Error(fmt.Errorf("mmap: %w", cause))})
 		if got == nil || strings.Contains(got.Error(), "ulimit -v") != want {
-			t.Errorf("%v becomes %v", cause, got)
+			t.Errorf("cause %v: got error %v, want one that names ulimit -v: %v", cause, got, want)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// killedStart makes the directory of a first start that was killed before its first entry was on disk. The metadata
-// names the member and the cluster of whole, another directory.
+// killedStart makes the directory of a first start that was killed before its first entry was on disk. The IDs of member
+// and cluster are those of another directory, whole.
 func killedStart(t *testing.T, whole string, entries ...*raftpb.Entry) (dir string) {
 	t.Helper()
 	server, err := startServer(t.Context(), testConfig(t, whole, time.Second))
@@ -96,7 +96,7 @@ func damageLog(t *testing.T, dir string, with []byte, offset int64) {
 func TestStartsAfterAKillBeforeTheFirstEntry(t *testing.T) {
 	for _, database := range []bool{true, false} {
 		made := killedStart(t, t.TempDir())
-		dir := made + "[" // no file pattern
+		dir := made + "[" // not a valid file pattern
 		if err := os.Rename(made, dir); err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestStartsAfterAKillBeforeTheFirstEntry(t *testing.T) {
 			if write {
 				_, err = client.Put(t.Context(), "/registry/a", "1")
 			} else if resp, getErr := client.Get(t.Context(), "/registry/a"); getErr != nil || len(resp.Kvs) != 1 {
-				t.Errorf("after another start: %v, %v", resp, getErr)
+				t.Errorf("Get after another start: got %v and error %v, want the key", resp, getErr)
 			}
 			if err != nil {
 				t.Error(err)
@@ -127,9 +127,9 @@ func TestStartsAfterAKillBeforeTheFirstEntry(t *testing.T) {
 	}
 }
 
-// TestLogsBesideAnythingStay checks that a WAL without a voter is an error that names the directory. The WAL is kept
-// if it has an entry or is damaged, or if the database or a snapshot has something.
-func TestLogsBesideAnythingStay(t *testing.T) {
+// TestLogIsNotRemovedBesideData checks that a WAL without a voter is not removed if it has an entry or is damaged, or if
+// the database or a snapshot has data. A start then fails with an error that names the directory.
+func TestLogIsNotRemovedBesideData(t *testing.T) {
 	entry := &raftpb.Entry{Index: proto.Uint64(1), Term: proto.Uint64(1)}
 	whole := t.TempDir()
 	for name, damage := range map[string]func(t *testing.T) (dir string){
@@ -145,7 +145,7 @@ func TestLogsBesideAnythingStay(t *testing.T) {
 			damageLog(t, dir, make([]byte, 1<<10), 1<<10)
 			if server, err := startServer(t.Context(), testConfig(t, dir, time.Second)); err == nil { // truncates the file
 				server.Close()
-				t.Error("started")
+				t.Error("the server started with a torn entry")
 			}
 			return dir
 		},
@@ -178,15 +178,15 @@ func TestLogsBesideAnythingStay(t *testing.T) {
 				t.Error(err)
 			}
 			if after, err := os.Stat(log); err != nil || !os.SameFile(before, after) {
-				t.Fatalf("the log is gone: %v", err)
+				t.Fatalf("the log was removed or replaced: %v", err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 			defer cancel()
 			if server, err := startServer(ctx, testConfig(t, dir, time.Second)); err == nil {
 				server.Close()
-				t.Error("started")
+				t.Error("the server started")
 			} else if !strings.Contains(err.Error(), dir) {
-				t.Errorf("does not name the directory: %v", err)
+				t.Errorf("the error does not name the directory: %v", err)
 			}
 		})
 	}

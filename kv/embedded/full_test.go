@@ -24,7 +24,7 @@ func playFiller(raw string) {
 		log.Fatal(err)
 	}
 	store, err := embedded.New(embedded.Config{Dir: dir, Fatal: func(err error) {
-		fmt.Println("dies:", err)
+		fmt.Println("fatal:", err)
 		os.Exit(7)
 	}})
 	if err != nil {
@@ -46,29 +46,29 @@ func playFiller(raw string) {
 	}
 }
 
-// TestFullDisksLoseNothingAcknowledged fills the disk. The process must be told the error that it ends with, once,
-// and every acknowledged write must be there afterwards.
-func TestFullDisksLoseNothingAcknowledged(t *testing.T) {
+// TestAcknowledgedWritesSurviveAFullDisk fills the disk. Config.Fatal must be called once, with the error, and every
+// acknowledged write must be found afterwards.
+func TestAcknowledgedWritesSurviveAFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	filler := proctest.New(t, "filler", proctest.Role(t, fillerVariable, dir))
 	if err := filler.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if err := filler.Wait(t); err == nil || err.Error() != "exit status 7" {
-		t.Errorf("ended with %v", err)
+		t.Errorf("the process ended with %v, want exit status 7", err)
 	}
 	lines := strings.Split(strings.TrimSpace(filler.Output()), "\n")
 	last := lines[len(lines)-1]
-	if !strings.HasPrefix(last, "dies: embedded: etcd failed: ") || !strings.HasSuffix(last, "file too large") {
-		t.Errorf("fatal error %q", last)
+	if !strings.HasPrefix(last, "fatal: embedded: etcd failed: ") || !strings.HasSuffix(last, "file too large") {
+		t.Errorf("the last line is %q, want the fatal error, file too large", last)
 	}
 	store := open(t, embedded.Config{Dir: dir})
 	for i, line := range lines[:len(lines)-1] {
 		if line != fmt.Sprintf("wrote %d", i) {
-			t.Fatalf("line %d: %q", i, line)
+			t.Fatalf("line %d is %q, want an acknowledged write", i, line)
 		}
 		if _, found, _, err := store.Get(t.Context(), fmt.Sprintf("/registry/%d", i)); err != nil || !found {
-			t.Errorf("write %d was acknowledged: found %v, %v", i, found, err)
+			t.Errorf("write %d was acknowledged, but found %v, error %v", i, found, err)
 		}
 	}
 }

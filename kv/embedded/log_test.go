@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLogOfLargeValuesIsBounded checks that the log takes little memory after many large writes, and that the next start
-// reads little of it.
+// TestLogOfLargeValuesIsBounded checks that etcd's log takes little memory after many large writes, and that the next
+// start reads little of it.
 func TestLogOfLargeValuesIsBounded(t *testing.T) {
 	const writes, size, most = 300, 500_000, 40e6
 	heap := func() float64 {
@@ -33,15 +33,15 @@ func TestLogOfLargeValuesIsBounded(t *testing.T) {
 	for i := range writes {
 		kvtest.Put(t, store, fmt.Sprintf("/registry/%d", i%10), value)
 	}
-	proctest.Eventually(t, "the database is written, and the log dropped", func() error {
+	proctest.Eventually(t, "a snapshot is taken and the log is truncated", func() error {
 		if grew := heap() - before; grew > most {
-			return fmt.Errorf("the heap grew by %.0f bytes in writes of %d", grew, writes*size)
+			return fmt.Errorf("the heap grew by %.0f bytes after writes of %d bytes", grew, writes*size)
 		}
 		return nil
 	})
 	store.Stop()
 	if read := logRead(t, dir); read > 80e6 {
-		t.Errorf("a start reads entries of %d bytes", read)
+		t.Errorf("a start reads entries of %d bytes, want at most 80 MB", read)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestReplayIsBoundedByBytes writes large values and replays with a limit of bytes. A Tail must begin as far back as the
-// limit allows and no further, and so must a later subscription, after more writes.
+// TestReplayIsBoundedByBytes writes large values and replays with a limit of bytes. A Tail must replay as many events as
+// the limit allows. A subscription after more writes must replay as many.
 func TestReplayIsBoundedByBytes(t *testing.T) {
 	const writes, size = 40, 500_000
 	dir := t.TempDir()
@@ -59,10 +59,10 @@ func TestReplayIsBoundedByBytes(t *testing.T) {
 	}
 }
 
-// replayed returns how many events precede the present of a subscription.
+// replayed returns the number of events that are replayed for a subscription.
 func replayed(t *testing.T, s *kv.Subscription) (events int64) {
 	t.Helper()
-	past, present, err := s.Begin(t.Context(), 0)
+	past, until, err := s.Begin(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func replayed(t *testing.T, s *kv.Subscription) (events int64) {
 		return 0
 	}
 	s.Loaded(past)
-	for at := past; at < present; {
+	for at := past; at < until; {
 		batches, err := s.Next(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// isRefused reports whether err is etcd's error for exceeded space.
+// isRefused reports whether err is etcd's error for an exceeded quota.
 func isRefused(err error) bool {
 	var failed *kv.Error
 	return errors.As(err, &failed) && failed.Err.Error() == "etcdserver: mvcc: database space exceeded"
@@ -44,9 +44,9 @@ func fillQuota(t *testing.T, store kv.Store, rewrite bool) int {
 	}
 }
 
-// TestFullQuotasMakeRoom fills the quota with old revisions of one key. The store must compact by itself, so that
-// writes soon succeed again, repeatedly, and reads and watches continue.
-func TestFullQuotasMakeRoom(t *testing.T) {
+// TestStoreFullOfOldRevisionsCompactsItself fills the quota with old revisions of one key. The store must compact by
+// itself, so that writes soon succeed again, and reads and watches must continue.
+func TestStoreFullOfOldRevisionsCompactsItself(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	start, err := store.Revision(t.Context())
 	if err != nil {
@@ -66,7 +66,7 @@ func TestFullQuotasMakeRoom(t *testing.T) {
 			}
 			seen = response.Progress
 		}
-		proctest.Eventually(t, "a store full of the past writes again", func() error {
+		proctest.Eventually(t, "a store full of old revisions accepts writes again", func() error {
 			_, err := store.Delete(t.Context(), "/registry/one", item.Revision)
 			if err == nil {
 				_, err = store.Put(t.Context(), "/registry/small", make([]byte, 1<<10), kv.PutOptions{})
@@ -86,30 +86,30 @@ func TestQuotaFullOfCurrentValuesRefusesWrites(t *testing.T) {
 		count++
 		return isRefused(err)
 	}
-	for i := 0; !refused(); i++ { // the first time, some of the database was free
+	for i := 0; !refused(); i++ { // the first refusal leaves free pages in the database
 		if i == 100 {
 			t.Fatal("writes beyond the quota were not refused")
 		}
 	}
 	page, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/"})
 	if err != nil || len(page.Items) < count/2 {
-		t.Errorf("Range of a full store: %d items, %v", len(page.Items), err)
+		t.Errorf("Range of a full store: %d items, error %v; want at least %d", len(page.Items), err, count/2)
 	}
-	for _, item := range page.Items[10:] { // etcd notices late that the quota is reached: half may still be too much
+	for _, item := range page.Items[10:] { // etcd enforces the quota late, so half of the items may still exceed it
 		if result, err := store.Delete(t.Context(), item.Key, item.Revision); err != nil || !result.Committed {
 			t.Fatalf("Delete from a full store: %+v, %v", result, err)
 		}
 	}
-	proctest.Eventually(t, "a store that was emptied writes again", func() error {
+	proctest.Eventually(t, "a store with deleted keys accepts writes again", func() error {
 		if refused() {
-			return errors.New("refused")
+			return errors.New("the write was refused")
 		}
 		return nil
 	})
 }
 
-// TestEmptiedDatabasesShrink compacts a large database and checks that its file shrinks.
-func TestEmptiedDatabasesShrink(t *testing.T) {
+// TestCompactedDatabasesShrink compacts a large database and checks that its file shrinks.
+func TestCompactedDatabasesShrink(t *testing.T) {
 	store := open(t, embedded.Config{DefragmentInterval: time.Millisecond})
 	var revision int64
 	for range 400 {
@@ -135,9 +135,9 @@ func TestEmptiedDatabasesShrink(t *testing.T) {
 	})
 }
 
-// TestStalledDatabasesHoldUpNoRevision checks that Revision works while the database is locked, as by a hanging
-// disk, and that calls that need the database end at their deadline.
-func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
+// TestRevisionDoesNotNeedTheDatabase checks that Revision works while the database is locked, as by a hanging disk, and
+// that calls that need the database end at their deadline.
+func TestRevisionDoesNotNeedTheDatabase(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	written := kvtest.Put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)
@@ -146,7 +146,7 @@ func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	if revision, err := store.Revision(ctx); err != nil || revision != written {
-		t.Errorf("revision %d, %v; want %d", revision, err, written)
+		t.Errorf("got revision %d and error %v, want %d", revision, err, written)
 	}
 	for name, read := range map[string]func(context.Context) error{
 		"Get": func(ctx context.Context) error {
@@ -169,47 +169,47 @@ func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
 	} {
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		if err := read(short); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "request timed out") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want DeadlineExceeded", name, err)
 		}
 		cancel()
 	}
 	release()
 	if item, found, _, err := store.Get(ctx, "/registry/a"); err != nil || !found || item.Revision != written {
-		t.Errorf("after the stall: %+v, %v, %v", item, found, err)
+		t.Errorf("Get after the stall: got %+v, found %v, error %v; want revision %d", item, found, err, written)
 	}
 }
 
-// TestStalledMembersHoldUpNoRevision checks that Revision does not wait for the lock of the member list, which is
-// held while it is written to a hanging disk.
-func TestStalledMembersHoldUpNoRevision(t *testing.T) {
+// TestRevisionDoesNotNeedTheMemberList checks that Revision does not wait for the lock of the member list, which etcd
+// holds while it writes the list to a hanging disk.
+func TestRevisionDoesNotNeedTheMemberList(t *testing.T) {
 	store := open(t, embedded.Config{})
 	written := kvtest.Put(t, store, "/registry/a", "1")
 	release := store.StallMembers(t)
 	defer release()
-	answered := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		revision, err := store.Revision(t.Context())
 		if err == nil && revision != written {
 			err = fmt.Errorf("revision %d, want %d", revision, written)
 		}
-		answered <- err
+		result <- err
 	}()
 	select {
-	case err := <-answered:
+	case err := <-result:
 		if err != nil {
 			t.Error(err)
 		}
 	case <-time.After(proctest.Patience):
-		t.Error("no response while the list of members is locked")
+		t.Error("Revision does not return while the list of members is locked")
 	}
 	if reads := store.RevisionReads(); reads != 0 {
-		t.Errorf("%d reads of the only member", reads)
+		t.Errorf("%d reads of the only member, want 0", reads)
 	}
 }
 
-// TestStalledReadsAreBounded has many readers give up on a hanging database. The number of goroutines that they
-// leave behind must be bounded, and they must end with the stall.
-func TestStalledReadsAreBounded(t *testing.T) {
+// TestGoroutinesOfStalledReadsAreBounded has the contexts of many readers end while the database hangs. The number of
+// goroutines that they leave behind must be bounded.
+func TestGoroutinesOfStalledReadsAreBounded(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	kvtest.Put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)
@@ -222,25 +222,25 @@ func TestStalledReadsAreBounded(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				if _, _, _, err := store.Get(ctx, "/registry/a"); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Get: %v", err)
+					t.Errorf("Get: got error %v, want DeadlineExceeded", err)
 				}
 			})
 		}
 		readers.Wait()
 	}
 	if left := runtime.NumGoroutine() - before; left > 400 {
-		t.Errorf("1600 readers left %d goroutines behind", left)
+		t.Errorf("1600 readers left %d goroutines behind, want at most 400", left)
 	}
 	release()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	if _, found, _, err := store.Get(ctx, "/registry/a"); err != nil || !found {
-		t.Errorf("after the stall: %v, %v", found, err)
+		t.Errorf("Get after the stall: found %v, error %v", found, err)
 	}
 }
 
-// TestClosesWhileRead closes a store while it is read. Each reader must get ErrClosed.
-func TestClosesWhileRead(t *testing.T) {
+// TestReadersOfAClosingStoreGetErrClosed closes a store while it is read.
+func TestReadersOfAClosingStoreGetErrClosed(t *testing.T) {
 	for range 5 {
 		store := open(t, embedded.Config{})
 		kvtest.Put(t, store, "/registry/a", "1")
@@ -252,7 +252,7 @@ func TestClosesWhileRead(t *testing.T) {
 					_, _, _, err := store.Get(t.Context(), "/registry/a")
 					if err != nil {
 						if !errors.Is(err, kv.ErrClosed) {
-							t.Errorf("Get: %v", err)
+							t.Errorf("Get: got error %v, want ErrClosed", err)
 						}
 						return
 					}

@@ -21,9 +21,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStartsWaitForNoTick starts a server whose first tick comes after ten seconds. The directory is new, used, or
-// restored from a backup. An attempt may take longer on a slow machine, so one of three must not.
-func TestStartsWaitForNoTick(t *testing.T) {
+// TestStartsDoNotWaitForATick starts a server whose first tick comes after ten seconds. The directory is new, used, or
+// restored from a backup. On a slow machine an attempt may take longer, so one of three attempts must be fast.
+func TestStartsDoNotWaitForATick(t *testing.T) {
 	const tick = 10 * time.Second
 	dir := ""
 	for _, name := range []string{"new", "used", "restored"} {
@@ -41,12 +41,12 @@ func TestStartsWaitForNoTick(t *testing.T) {
 			}
 		}
 		if last := took[len(took)-1]; last >= tick {
-			t.Errorf("%s directory: started after %v, with ticks of %v", name, took, tick)
+			t.Errorf("%s directory: starts took %v, want one below the tick of %v", name, took, tick)
 		}
 	}
 }
 
-// restored returns a directory made from the database of a server that has ended.
+// restored restores the database of a stopped server into a new directory.
 func restored(t *testing.T, from string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "restored")
@@ -60,9 +60,9 @@ func restored(t *testing.T, from string) string {
 	return to
 }
 
-// TestOnlyTheSoleVoterIsElectedAtOnce starts a server whose cluster got a second voter, which never started. An election that
-// does not wait for the timeout would make a leader step down, if there were one.
-func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
+// TestServerBesideAnotherVoterWaitsForTheElectionTimeout starts a server whose cluster got a second voter, which never
+// started. An immediate election could make a leader step down.
+func TestServerBesideAnotherVoterWaitsForTheElectionTimeout(t *testing.T) {
 	dir := t.TempDir()
 	server, err := startServer(t.Context(), testConfig(t, dir, 100*time.Millisecond))
 	if err != nil {
@@ -70,7 +70,7 @@ func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
 	}
 	other := membership.NewMember("other", types.MustNewURLs([]string{"http://127.0.0.1:1"}), "", nil)
 	_, err = server.Server.AddMember(t.Context(), *other)
-	server.Server.HardStop() // it could not hand over to the other
+	server.Server.HardStop() // the other cannot take over the leadership
 	server.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	if s := status(); s.GetTerm() != term || len(s.Config.Voters.IDs()) != 2 {
-		t.Errorf("term %d, then %+v", term, s)
+		t.Errorf("the term was %d, and the status is now %+v; want the same term and 2 voters", term, s)
 	}
 	server.Server.HardStop()
 	server.Close()
@@ -98,7 +98,7 @@ func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := startServer(ctx, testConfig(t, dir, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without the other voter: %v", err)
+		t.Errorf("start without the other voter: got error %v, want DeadlineExceeded", err)
 	}
 }
 

@@ -31,11 +31,11 @@ func etcd(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestEtcdServesItsUsers checks what envtest needs from etcd: a flag in its help, and its health endpoint.
-func TestEtcdServesItsUsers(t *testing.T) {
+// TestEtcdHasWhatEnvtestNeeds checks a flag in the help, and the health endpoint.
+func TestEtcdHasWhatEnvtestNeeds(t *testing.T) {
 	help, err := etcd("--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(help), "--unsafe-no-fsync") {
-		t.Errorf("help: %v\n%s", err, help)
+		t.Errorf("--help: error %v, want --unsafe-no-fsync in\n%s", err, help)
 	}
 	if out, err := etcd("--nothing").CombinedOutput(); err == nil {
 		t.Errorf("an unknown flag is accepted:\n%s", out)
@@ -55,11 +55,11 @@ func TestEtcdServesItsUsers(t *testing.T) {
 			return err
 		}
 		defer resp.Body.Close()
-		var said struct{ Health string }
-		if err := json.NewDecoder(resp.Body).Decode(&said); err != nil || said.Health != "true" {
-			return fmt.Errorf("%d %v %v", resp.StatusCode, said, err)
+		var status struct{ Health string }
+		if err := json.NewDecoder(resp.Body).Decode(&status); err != nil || status.Health != "true" {
+			return fmt.Errorf("%d %v %v", resp.StatusCode, status, err)
 		}
 		return nil
 	})
-	_ = p.Terminate(t) // by the signal, which etcd raises again
+	_ = p.Terminate(t) // etcd ends by raising the signal again
 }

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// TestClusterMembersKeepTheirTicks checks that only a single member gets shorter ticks, since members of a cluster
-// must have the same.
-func TestClusterMembersKeepTheirTicks(t *testing.T) {
+// TestOnlyASingleMemberGetsShorterTicks checks arguments and variables. The members of a cluster must have the same ticks.
+func TestOnlyASingleMemberGetsShorterTicks(t *testing.T) {
 	for _, c := range []struct {
 		args, environ []string
 		faster        bool
@@ -22,7 +21,7 @@ func TestClusterMembersKeepTheirTicks(t *testing.T) {
 		{[]string{"etcd", "--version"}, nil, false},
 	} {
 		if got := shortenTicks(c.args, c.environ); slices.Contains(got, "--election-timeout=100") != c.faster {
-			t.Errorf("%v %v: %v", c.args, c.environ, got)
+			t.Errorf("%v %v: got arguments %v, want shorter ticks: %v", c.args, c.environ, got, c.faster)
 		}
 	}
 }

@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// TestInterruptedSaveLeavesNothing checks that a Save whose context ends while it reads leaves no file behind.
-func TestInterruptedSaveLeavesNothing(t *testing.T) {
+// TestInterruptedSaveLeavesNoFile checks a Save whose context ends while it reads.
+func TestInterruptedSaveLeavesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	first := readerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
 	if _, err := write(ctx, filepath.Join(dir, "backup"), first); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want Canceled", err)
+		t.Errorf("got error %v, want Canceled", err)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 { // nor a ".part"
-		t.Errorf("there is %v, %v", left, err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 { // not even the ".part" file
+		t.Errorf("the directory has %v, error %v; want no files", left, err)
 	}
 }
 
@@ -27,7 +27,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestPlaceReplacesNoFile checks that place does not replace an existing file, with and without hard links.
+// TestPlaceReplacesNoFile checks file systems with and without hard links.
 func TestPlaceReplacesNoFile(t *testing.T) {
 	for name, link := range map[string]func(from, to string) error{
 		"links":    os.Link,
@@ -44,13 +44,13 @@ func TestPlaceReplacesNoFile(t *testing.T) {
 		if err := place(part, path, link); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		_ = os.Remove(part) // the same file by another name, if there are links
+		_ = os.Remove(part) // with hard links, it is the same file
 		write(part, "newer")
 		if err := place(part, path, link); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("%s: over a file: %v, want ErrExist", name, err)
+			t.Errorf("%s: place over a file: got error %v, want ErrExist", name, err)
 		}
 		if is, err := os.ReadFile(path); err != nil || string(is) != "new" {
-			t.Errorf("%s: there is %q, %v", name, is, err)
+			t.Errorf("%s: the file contains %q, error %v; want new", name, is, err)
 		}
 	}
 }

@@ -103,10 +103,10 @@ func saved(t *testing.T) (path string, revision int64) {
 	return path, revision
 }
 
-// TestSaveUnderWrites saves a store while it is written to. The restored store must have all writes that were
-// acknowledged before, and no later write without all earlier ones. Revisions before the restore must be
-// compacted, and no revision may be used again.
-func TestSaveUnderWrites(t *testing.T) {
+// TestSnapshotDuringWritesIsConsistent saves a store while it is written to. The restored store must have all writes that
+// were acknowledged before, and no later write without all earlier ones. Revisions before the restore must be compacted,
+// and no revision may be used again.
+func TestSnapshotDuringWritesIsConsistent(t *testing.T) {
 	dir := shortDir(t)
 	store := open(t, filepath.Join(dir, "etcd"))
 	var acknowledged atomic.Int64
@@ -125,7 +125,7 @@ func TestSaveUnderWrites(t *testing.T) {
 	}()
 	proctest.Eventually(t, "some keys are written", func() error {
 		if n := acknowledged.Load(); n < 200 {
-			return fmt.Errorf("%d are", n)
+			return fmt.Errorf("%d keys", n)
 		}
 		return nil
 	})
@@ -138,18 +138,18 @@ func TestSaveUnderWrites(t *testing.T) {
 	}
 	after := acknowledged.Load()
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file: %v, %v", info, err)
+		t.Errorf("the snapshot's file: %v, error %v; want mode 0600", info, err)
 	}
 	if int64(status.Keys) < before || int64(status.Keys) > after+2 || status.Revision < before {
-		t.Errorf("%+v, want %d to %d keys", status, before, after+2)
+		t.Errorf("Save returned %+v, want %d to %d keys", status, before, after+2)
 	}
 	restored := filepath.Join(dir, "restored")
 	again, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: file, Dir: restored, Bump: snapshot.DefaultBump})
 	if err != nil || again != status {
-		t.Fatalf("%+v, %v, want %+v", again, err, status)
+		t.Fatalf("Restore returned %+v and error %v, want %+v", again, err, status)
 	}
 	if left := names(t, dir); left != "backup etcd restored" {
-		t.Errorf("in the directory are %s", left)
+		t.Errorf("the directory has %s, want backup, etcd and restored", left)
 	}
 	copied := open(t, restored)
 	page, err := copied.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/"})
@@ -161,11 +161,11 @@ func TestSaveUnderWrites(t *testing.T) {
 	}
 	for i, item := range page.Items {
 		if item.Key != fmt.Sprintf("/registry/%08d", i) || len(item.Value) != 5000 || item.Value[0] != byte('0'+i%10) {
-			t.Fatalf("key %d is %s", i, item.Key)
+			t.Fatalf("restored key %d is %s with %d bytes, want /registry/%08d with 5000", i, item.Key, len(item.Value), i)
 		}
 	}
 	if page.Revision < status.Revision+snapshot.DefaultBump {
-		t.Errorf("it is at revision %d, want at least %d", page.Revision, status.Revision+snapshot.DefaultBump)
+		t.Errorf("the restored store is at revision %d, want at least %d", page.Revision, status.Revision+snapshot.DefaultBump)
 	}
 	last, _ := store.Revision(t.Context())
 	response, ok := <-copied.Watch(t.Context(), "/registry/", last)
@@ -174,9 +174,9 @@ func TestSaveUnderWrites(t *testing.T) {
 	}
 }
 
-// TestRestoredIsAnotherCluster checks that a client that stays connected learns that the store was replaced, even
-// if the revision does not go back.
-func TestRestoredIsAnotherCluster(t *testing.T) {
+// TestEachRestoreIsANewCluster checks that restores have different IDs, so that a connected client detects that the store
+// was replaced even if the revision does not decrease.
+func TestEachRestoreIsANewCluster(t *testing.T) {
 	path, _ := saved(t)
 	ids := make(map[uint64]bool)
 	for i := range 3 {
@@ -196,36 +196,36 @@ func TestRestoredIsAnotherCluster(t *testing.T) {
 		ids[members[embedded.MemberName]] = true // derived from the cluster's token
 	}
 	if len(ids) != 3 {
-		t.Errorf("three restores have ids %v", ids)
+		t.Errorf("three restores have ids %v, want three", ids)
 	}
 }
 
-// TestNothingIsReplaced checks that neither a file nor a non-empty directory is replaced.
-func TestNothingIsReplaced(t *testing.T) {
+// TestExistingFilesAreNotReplaced checks that Save does not replace a file, nor Restore a non-empty directory.
+func TestExistingFilesAreNotReplaced(t *testing.T) {
 	path, _ := saved(t)
 	was, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := snapshot.Save(t.Context(), snapshot.Source{Endpoints: []string{"http://127.0.0.1:1"}}, path); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("save: %v, want ErrExist", err)
+		t.Errorf("Save: got error %v, want ErrExist", err)
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: path, Dir: dir}); err == nil || !strings.Contains(err.Error(), "is not empty") {
-		t.Errorf("restore: %v", err)
+		t.Errorf("Restore: got error %v, want that the directory is not empty", err)
 	}
 	if is, err := os.ReadFile(path); err != nil || !bytes.Equal(is, was) || names(t, dir) != "mine" {
-		t.Errorf("there is %s, %v", names(t, dir), err)
+		t.Errorf("the snapshot has changed, or the directory: it has %s; error %v", names(t, dir), err)
 	}
 	if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: path, Dir: t.TempDir()}); err != nil {
-		t.Errorf("restore into an empty directory: %v", err)
+		t.Errorf("Restore into an empty directory: %v", err)
 	}
 }
 
-// TestDamagedSnapshotsAreNotRestored checks that a damaged snapshot is refused, and leaves no files behind.
+// TestDamagedSnapshotsAreNotRestored checks that a damaged snapshot is rejected, and that no files are left.
 func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 	path, _ := saved(t)
 	good, err := os.ReadFile(path)
@@ -242,12 +242,12 @@ func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 		want    string
 	}{
 		"a bit in the middle": {flip(len(good) / 2), "checksum is wrong"},
-		"a bit of the sum":    {flip(len(good) - 1), "checksum is wrong"},
+		"a checksum bit":      {flip(len(good) - 1), "checksum is wrong"},
 		"the end is missing":  {good[:len(good)-100], "not a complete etcd snapshot"},
-		"the sum is missing":  {good[:len(good)-32], "not a complete etcd snapshot"},
+		"no checksum":         {good[:len(good)-32], "not a complete etcd snapshot"},
 		"a block is missing":  {append(bytes.Clone(good[:4096]), good[8192:]...), "checksum is wrong"},
 		"empty":               {nil, "not a complete etcd snapshot"},
-		"something else":      {[]byte("apiVersion: v1\n"), "not a complete etcd snapshot"},
+		"another file":        {[]byte("apiVersion: v1\n"), "not a complete etcd snapshot"},
 	} {
 		dir := t.TempDir()
 		bad := filepath.Join(dir, "bad")
@@ -255,29 +255,29 @@ func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := snapshot.Inspect(t.Context(), bad); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: inspect: %v, want %s", name, err, c.want)
+			t.Errorf("%s: Inspect: got error %v, want %s", name, err, c.want)
 		}
 		_, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: bad, Dir: filepath.Join(dir, "etcd")})
 		if err == nil || !strings.Contains(err.Error(), c.want) || names(t, dir) != "bad" {
-			t.Errorf("%s: restore: %v, want %s; there is %s", name, err, c.want, names(t, dir))
+			t.Errorf("%s: Restore: got error %v, want %s; the directory has %s, want bad", name, err, c.want, names(t, dir))
 		}
 	}
 }
 
-// TestInterruptedRestoreLeavesNothing checks that a Restore whose context has ended leaves no files behind.
-func TestInterruptedRestoreLeavesNothing(t *testing.T) {
+// TestInterruptedRestoreLeavesNoFiles checks a Restore whose context has ended.
+func TestInterruptedRestoreLeavesNoFiles(t *testing.T) {
 	path, _ := saved(t)
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := snapshot.Restore(ctx, snapshot.RestoreConfig{Path: path, Dir: filepath.Join(dir, "restored")})
 	if !errors.Is(err, context.Canceled) || names(t, dir) != "" {
-		t.Errorf("%v; there is %s", err, names(t, dir))
+		t.Errorf("got error %v, want Canceled; the directory has %s, want no files", err, names(t, dir))
 	}
 }
 
-// TestTLS checks that certificates are used, and the errors of wrong ones.
-func TestTLS(t *testing.T) {
+// TestSaveUsesCertificates checks a Save from an etcd with TLS, and the errors of wrong certificates.
+func TestSaveUsesCertificates(t *testing.T) {
 	ca, dir := testcert.New(t, "ca"), t.TempDir()
 	caFile, strangerFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "stranger.crt")
 	for name, authority := range map[string]*testcert.Authority{caFile: ca, strangerFile: testcert.New(t, "stranger")} {
@@ -303,7 +303,7 @@ func TestTLS(t *testing.T) {
 		"missing":           {Endpoints: good.Endpoints, CAFile: "missing"},
 	} {
 		if _, err := snapshot.Save(t.Context(), bad, filepath.Join(dir, "no")); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v, want %s", err, name)
+			t.Errorf("Save: got error %v, want %s", err, name)
 		}
 	}
 }
@@ -318,7 +318,7 @@ func TestClustersAreRestored(t *testing.T) {
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	proctest.Eventually(t, "a member leads", func() error {
 		leader, err := outsider.Leader(t.Context())
-		if err == nil { // the last member is killed last, so that no election is needed
+		if err == nil { // the leader is killed last, so that no election is needed
 			at := slices.Index(kvtest.URLs(members), leader)
 			members[at], members[2] = members[2], members[at]
 		}
@@ -336,10 +336,10 @@ func TestClustersAreRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := snapshot.Save(ctx, snapshot.Source{Endpoints: kvtest.URLs(members[2:])}, path+"2"); err == nil {
-		t.Error("a member without a majority was believed")
+		t.Error("Save from a member without a majority succeeded")
 	}
 	if _, err := snapshot.Save(t.Context(), snapshot.Source{Endpoints: kvtest.URLs(members[:2])}, path+"3"); err == nil || strings.Count(err.Error(), "connection refused") != 2 {
-		t.Errorf("of members that are down: %v, want why each was not reached", err)
+		t.Errorf("Save from members that are down: got error %v, want one with both failed connections", err)
 	}
 	members[2].Kill()
 	for _, m := range members {
@@ -362,6 +362,6 @@ func TestClustersAreRestored(t *testing.T) {
 	}
 	items, err := outsider.Items(t.Context(), "/registry/")
 	if err != nil || len(items) != 1 || string(items[0].Value) != "1" {
-		t.Errorf("restored are %v, %v", items, err)
+		t.Errorf("the restored cluster has %v, error %v; want one item", items, err)
 	}
 }

@@ -19,14 +19,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestRetiredConnectionsEnd checks that a retired connection closes with its last call, however that ends.
-func TestRetiredConnectionsEnd(t *testing.T) {
+// TestRetiredConnectionsEndWithTheirLastCall checks that a retired connection closes when its last call ends, for any
+// reason.
+func TestRetiredConnectionsEndWithTheirLastCall(t *testing.T) {
 	for name, end := range map[string]func(p *peer, cancel func()){
-		"answered": func(p *peer, _ func()) { p.answer(1) },
+		"response": func(p *peer, _ func()) { p.respond(1) },
 		"reset":    func(p *peer, _ func()) { p.sent(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },
 		"refused":  func(p *peer, _ func()) { p.sent(p.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)) },
-		"given up": func(_ *peer, cancel func()) { cancel() },
-		"away":     func(p *peer, _ func()) { p.sent(p.framer.WriteGoAway(0, http2.ErrCodeNo, nil)) },
+		"canceled": func(_ *peer, cancel func()) { cancel() },
+		"goaway":   func(p *peer, _ func()) { p.sent(p.framer.WriteGoAway(0, http2.ErrCodeNo, nil)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -44,15 +45,14 @@ func TestRetiredConnectionsEnd(t *testing.T) {
 					t.Error(err)
 				}
 				if waited := time.Since(begin); waited > 0 {
-					t.Errorf("it ends after %v", waited)
+					t.Errorf("the connection ended after %v, want at once", waited)
 				}
 			})
 		})
 	}
 }
 
-// TestIdleConnectionEndsWhenRetired checks that a connection without calls ends at once.
-func TestIdleConnectionEndsWhenRetired(t *testing.T) {
+func TestRetiredIdleConnectionsEndAtOnce(t *testing.T) {
 	for _, run := range []func(*Conn, context.Context) error{(*Conn).Run, (*Conn).RunInline} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeerOf(t, run)
@@ -65,15 +65,15 @@ func TestIdleConnectionEndsWhenRetired(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionCanBeWritten checks that the deadline of the last write has no effect on an idle connection, where
-// TLS may have to answer an update of keys.
-func TestIdleConnectionCanBeWritten(t *testing.T) {
+// TestIdleConnectionsHaveNoWriteDeadline checks that the deadline of the last write has no effect on an idle connection,
+// where TLS may have to respond to a key update.
+func TestIdleConnectionsHaveNoWriteDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
 		result := p.putBytes(t.Context(), 1)
 		p.request()
-		p.answer(1)
+		p.respond(1)
 		if err := <-result; err != nil {
 			t.Fatal(err)
 		}
@@ -85,9 +85,9 @@ func TestIdleConnectionCanBeWritten(t *testing.T) {
 	})
 }
 
-// TestPingsAreAnswered checks that one ping, or many at once, are acknowledged with a call or at the next Tick. When the
-// peer goes away, which may wait for them, they are acknowledged at once.
-func TestPingsAreAnswered(t *testing.T) {
+// TestPingsAreAcknowledged checks that pings are acknowledged with a call or at the next Tick, and at once if there are
+// many. After GOAWAY they are acknowledged at once, because the peer may wait for that.
+func TestPingsAreAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
@@ -100,12 +100,12 @@ func TestPingsAreAnswered(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if answer, ok := frame.(*http2.PingFrame); !ok || !answer.IsAck() || answer.Data != [8]byte{n} {
-					t.Errorf("got %v, want the response to ping %d", frame, n)
+				if ack, ok := frame.(*http2.PingFrame); !ok || !ack.IsAck() || ack.Data != [8]byte{n} {
+					t.Errorf("got %v, want the acknowledgement of ping %d", frame, n)
 				}
 			}
 			if waited := time.Since(begin); waited > within {
-				t.Errorf("it took %v", waited)
+				t.Errorf("pings %v were acknowledged after %v, want within %v", ns, waited, within)
 			}
 		}
 		ping(1)
@@ -122,13 +122,13 @@ func TestPingsAreAnswered(t *testing.T) {
 				pong(0, 5)
 			}
 			p.request()
-			p.answer(2*stream + 1)
+			p.respond(2*stream + 1)
 			if err := <-result; err != nil {
 				t.Error(err)
 			}
 		}
 		if waited := time.Since(begin); waited > 0 {
-			t.Errorf("calls took %v", waited)
+			t.Errorf("calls took %v, want no time", waited)
 		}
 		result := p.putBytes(t.Context(), 1)
 		p.request()
@@ -137,15 +137,15 @@ func TestPingsAreAnswered(t *testing.T) {
 		pong(0, 6)
 		ping(7)
 		pong(0, 7)
-		p.answer(2*pongDelay + 1)
+		p.respond(2*pongDelay + 1)
 		if err := <-result; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestCallersWriteForOthers checks that a caller also writes the requests of others, but only a limited number,
-// and that the rest is then written at once.
+// TestCallersWriteForOthers checks that a caller also writes the requests of others, up to a limit, and that the other
+// requests are then written at once.
 func TestCallersWriteForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -155,16 +155,16 @@ func TestCallersWriteForOthers(t *testing.T) {
 		results := []<-chan error{p.putBytes(t.Context(), 1)}
 		for i := range uint32(calls) {
 			if i < calls-1 {
-				results = append(results, p.putBytes(t.Context(), 1)) // while the one before is being written
+				results = append(results, p.putBytes(t.Context(), 1)) // while the previous one is being written
 			}
 			p.request()
 			synctest.Wait()
 		}
 		if waited := time.Since(begin); waited > 0 {
-			t.Errorf("the requests came after %v", waited)
+			t.Errorf("the requests were written after %v, want at once", waited)
 		}
 		for i, result := range results {
-			p.answer(uint32(2*i + 1))
+			p.respond(uint32(2*i + 1))
 			if err := <-result; err != nil {
 				t.Error(err)
 			}
@@ -172,9 +172,9 @@ func TestCallersWriteForOthers(t *testing.T) {
 	})
 }
 
-// TestBusyCallerIsAnswered checks that a caller that writes for others gets its own response while others still make
-// calls.
-func TestBusyCallerIsAnswered(t *testing.T) {
+// TestCallersThatWriteForOthersGetTheirResponse checks that a caller that writes for others returns with its own response
+// while others still make calls.
+func TestCallersThatWriteForOthersGetTheirResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
@@ -184,7 +184,7 @@ func TestBusyCallerIsAnswered(t *testing.T) {
 			p.request()
 			synctest.Wait()
 		}
-		p.answer(1)
+		p.respond(1)
 		synctest.Wait()
 		select {
 		case err := <-first:
@@ -192,18 +192,18 @@ func TestBusyCallerIsAnswered(t *testing.T) {
 				t.Error(err)
 			}
 		default:
-			t.Error("the first caller still writes")
+			t.Error("the first caller has not returned")
 		}
 	})
 }
 
-// failingWrites is a connection whose writes fail while muted is set. Reads still succeed.
+// failingWrites is a connection whose writes fail while muted is set.
 type failingWrites struct {
 	net.Conn
 	muted atomic.Bool
 }
 
-// Write may fail.
+// Write fails while muted is set.
 func (f *failingWrites) Write(b []byte) (int, error) {
 	if f.muted.Load() {
 		return 0, io.ErrShortWrite
@@ -211,8 +211,8 @@ func (f *failingWrites) Write(b []byte) (int, error) {
 	return f.Conn.Write(b)
 }
 
-// TestFailedWriteEndsTheConnection checks that the connection ends after a failed write even if it can still be
-// read, since the call may have been made.
+// TestFailedWriteEndsTheConnection checks that the connection ends after a failed write even if it can still be read. The
+// call is not ErrUnsent, because it may have been made.
 func TestFailedWriteEndsTheConnection(t *testing.T) {
 	address, _ := start(t, &server{})
 	conn, err := net.Dial("tcp", address)
@@ -223,17 +223,17 @@ func TestFailedWriteEndsTheConnection(t *testing.T) {
 	}
 	m.muted.Store(true)
 	if _, err := put(t.Context(), c, &etcdserverpb.PutRequest{}); status.Code(err) != codes.Unavailable {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want Unavailable", err)
 	}
 	<-c.Ended()
 }
 
-// TestAnswersAreOfOneCall checks that a response leaves nothing in the next one.
-func TestAnswersAreOfOneCall(t *testing.T) {
+// TestResponsesDoNotMix checks that the outcome of a call does not serve for the next one, whose response has none.
+func TestResponsesDoNotMix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
-		cut := newAnswer()
+		cut := newResponse()
 		cut.cut = true
 		go func() {
 			for stream := uint32(1); ; stream += 2 {
@@ -242,11 +242,11 @@ func TestAnswersAreOfOneCall(t *testing.T) {
 						return
 					}
 				}
-				a := newAnswer()
+				a := newResponse()
 				if stream%4 == 3 {
 					a = cut
 				}
-				if _, err := p.conn.Write(answer(stream, a)); err != nil {
+				if _, err := p.conn.Write(encode(stream, a)); err != nil {
 					return
 				}
 			}
@@ -256,7 +256,7 @@ func TestAnswersAreOfOneCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := put(t.Context(), p.c, &etcdserverpb.PutRequest{}); status.Code(err) != codes.Internal {
-				t.Fatalf("a response without an outcome: %v", err)
+				t.Fatalf("a response without an outcome: got error %v, want Internal", err)
 			}
 		}
 	})
@@ -265,14 +265,14 @@ func TestAnswersAreOfOneCall(t *testing.T) {
 // TestInlineCallsEndTheConnection checks that the connection ends with an inline call whose context ends, or that is
 // not acknowledged within a Tick.
 func TestInlineCallsEndTheConnection(t *testing.T) {
-	for name, want := range map[string]codes.Code{"context": codes.Canceled, "no answer": codes.Unavailable} {
+	for name, want := range map[string]codes.Code{"canceled": codes.Canceled, "no response": codes.Unavailable} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeerOf(t, (*Conn).RunInline)
 				for stream := range uint32(3) {
 					result := p.putInline(t.Context())
 					p.request()
-					p.answer(2*stream + 1)
+					p.respond(2*stream + 1)
 					if err := <-result; err != nil {
 						t.Fatalf("call %d: %v", stream, err)
 					}
@@ -289,19 +289,19 @@ func TestInlineCallsEndTheConnection(t *testing.T) {
 					t.Errorf("got %v, want %v", err, want)
 				}
 				if waited := time.Since(begin); waited > Tick {
-					t.Errorf("it took %v", waited)
+					t.Errorf("the call took %v, want at most %v", waited, Tick)
 				}
 				<-p.c.Ended()
 				if err := <-p.putInline(t.Context()); !errors.Is(err, ErrUnsent) {
-					t.Errorf("the next call: %v", err)
+					t.Errorf("the next call: got error %v, want ErrUnsent", err)
 				}
 			})
 		})
 	}
 }
 
-// TestLongHeadersAreReadInParts checks headers in several frames, up to a limit.
-func TestLongHeadersAreReadInParts(t *testing.T) {
+// TestHeadersInSeveralFramesAreRead checks CONTINUATION frames up to the limit.
+func TestHeadersInSeveralFramesAreRead(t *testing.T) {
 	for size, want := range map[int]codes.Code{frameSize: codes.NotFound, 3 * frameSize: codes.NotFound, 2 * maxHeaders: codes.Unavailable} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeer(t)
@@ -324,7 +324,7 @@ func TestLongHeadersAreReadInParts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := <-result; status.Code(err) != want {
-				t.Errorf("%d bytes: %v, want %v", size, status.Code(err), want)
+				t.Errorf("%d bytes: got %v, want %v", size, status.Code(err), want)
 			}
 		})
 	}

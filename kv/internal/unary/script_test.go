@@ -24,17 +24,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ranger answers Range requests with a value of as many bytes as their limit.
+// ranger responds to Range requests with a value whose size is the request's limit.
 type ranger struct {
 	etcdserverpb.UnimplementedKVServer
 }
 
-// Range responds.
+// Range implements etcdserverpb.KVServer.
 func (*ranger) Range(_ context.Context, in *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, in.Limit)}}}, nil
 }
 
-// peer is a scripted server.
+// peer is a server whose frames the test writes.
 type peer struct {
 	t      *testing.T
 	c      *Conn
@@ -80,7 +80,7 @@ func (p *peer) put() <-chan error {
 	return result
 }
 
-// putInline makes a call whose answer is read by the caller.
+// putInline makes a call whose response is read by the caller.
 func (p *peer) putInline(ctx context.Context) <-chan error {
 	result := make(chan error, 1)
 	go func() {
@@ -112,23 +112,23 @@ func (p *peer) request() {
 	}
 }
 
-// answer sends a successful response.
-func (p *peer) answer(stream uint32) {
+// respond sends a successful response.
+func (p *peer) respond(stream uint32) {
 	p.t.Helper()
-	if _, err := p.conn.Write(answer(stream, newAnswer())); err != nil {
+	if _, err := p.conn.Write(encode(stream, newResponse())); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-// parts are the parts of a response.
+// parts are the parts of a response on the wire.
 type parts struct {
 	status  string
 	message []byte // with gRPC's prefix
 	outcome []hpack.HeaderField
-	cut     bool // after the message
+	cut     bool // the stream ends after the message
 }
 
-func newAnswer() parts {
+func newResponse() parts {
 	message, err := proto.Marshal(&etcdserverpb.PutResponse{Header: &etcdserverpb.ResponseHeader{Revision: 42}})
 	if err != nil {
 		panic(err)
@@ -140,14 +140,14 @@ func newAnswer() parts {
 	}
 }
 
-// answer is a response on the wire.
-func answer(stream uint32, a parts) []byte {
+// encode returns the frames of a response.
+func encode(stream uint32, a parts) []byte {
 	var out, block bytes.Buffer
 	framer, encoder := http2.NewFramer(&out, nil), hpack.NewEncoder(&block)
 	headers := func(end bool, fields ...hpack.HeaderField) {
 		block.Reset()
 		for _, f := range fields {
-			f.Sensitive = true // which is in no table
+			f.Sensitive = true // so that no dynamic table is used
 			encoder.WriteField(f)
 		}
 		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: end})
@@ -160,17 +160,17 @@ func answer(stream uint32, a parts) []byte {
 	return out.Bytes()
 }
 
-// TestOnlyWholeAnswersAreTaken checks that incomplete and malformed answers are gRPC errors, and never ErrUnsent,
+// TestMalformedResponsesAreErrors checks that incomplete and malformed responses are gRPC errors, and never ErrUnsent,
 // after which a caller would repeat the call.
-func TestOnlyWholeAnswersAreTaken(t *testing.T) {
+func TestMalformedResponsesAreErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*parts)
 		want   codes.Code
 	}{
-		"whole":                {func(*parts) {}, codes.OK},
-		"no HTTP success":      {func(a *parts) { a.status = "503" }, codes.Unavailable},
-		"not allowed":          {func(a *parts) { a.status = "403" }, codes.Unknown},
-		"no success":           {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
+		"complete":             {func(*parts) {}, codes.OK},
+		"HTTP status 503":      {func(a *parts) { a.status = "503" }, codes.Unavailable},
+		"HTTP status 403":      {func(a *parts) { a.status = "403" }, codes.Unknown},
+		"gRPC error":           {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
 		"no number":            {func(a *parts) { a.outcome[0].Value = "x" }, codes.Internal},
 		"another zero":         {func(a *parts) { a.outcome[0].Value, a.message = "00", nil }, codes.Internal},
 		"no outcome":           {func(a *parts) { a.outcome[0].Name = "other" }, codes.Internal},
@@ -181,16 +181,16 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 		"cut":                  {func(a *parts) { a.message = a.message[:len(a.message)-1] }, codes.Internal},
 		"longer than it says":  {func(a *parts) { a.message = append(a.message, 0) }, codes.Unavailable},
 		"cut after its length": {func(a *parts) { a.message = a.message[:prefix] }, codes.Internal},
-		"no answer but bytes":  {func(a *parts) { a.message[prefix] = 0xff }, codes.Internal},
+		"no protobuf":          {func(a *parts) { a.message[prefix] = 0xff }, codes.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeer(t)
-				a := newAnswer()
+				a := newResponse()
 				c.change(&a)
 				result := p.put()
 				p.request()
-				if _, err := p.conn.Write(answer(1, a)); err != nil && c.want != codes.Unavailable {
+				if _, err := p.conn.Write(encode(1, a)); err != nil && c.want != codes.Unavailable {
 					t.Fatal(err)
 				}
 				if err := <-result; status.Code(err) != c.want || errors.Is(err, ErrUnsent) {
@@ -199,11 +199,11 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 			})
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeerOf(t, (*Conn).RunInline)
-				a := newAnswer()
+				a := newResponse()
 				c.change(&a)
 				result := p.putInline(t.Context())
 				p.request()
-				if _, err := p.conn.Write(answer(1, a)); err != nil && c.want != codes.Unavailable {
+				if _, err := p.conn.Write(encode(1, a)); err != nil && c.want != codes.Unavailable {
 					t.Fatal(err)
 				}
 				if err := <-result; status.Code(err) != c.want || errors.Is(err, ErrUnsent) {
@@ -214,20 +214,20 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 	}
 }
 
-// TestOnlyUnprocessedCallsAreUnsent checks that only calls which the peer says it did not process fail with
-// ErrUnsent.
+// TestOnlyUnprocessedCallsAreUnsent checks that calls fail with ErrUnsent only if the peer reports that it did not
+// process them.
 func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 	for name, c := range map[string]struct {
 		send func(f *http2.Framer) error
 		want [2]error // of calls 1 and 3
 	}{
-		"away after the first":  {func(f *http2.Framer) error { return f.WriteGoAway(1, http2.ErrCodeNo, nil) }, [2]error{nil, ErrUnsent}},
-		"away before the first": {func(f *http2.Framer) error { return f.WriteGoAway(0, http2.ErrCodeNo, nil) }, [2]error{ErrUnsent, ErrUnsent}},
-		"away after all":        {func(f *http2.Framer) error { return f.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil) }, [2]error{nil, nil}},
-		"refused":               {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeRefusedStream) }, [2]error{nil, ErrUnsent}},
-		"reset":                 {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeProtocol) }, [2]error{nil, status.Error(codes.Internal, "")}},
-		"canceled":              {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeCancel) }, [2]error{nil, status.Error(codes.Internal, "")}},
-		"never made":            {func(f *http2.Framer) error { return f.WriteRSTStream(5, http2.ErrCodeRefusedStream) }, [2]error{nil, nil}},
+		"goaway after call 1":  {func(f *http2.Framer) error { return f.WriteGoAway(1, http2.ErrCodeNo, nil) }, [2]error{nil, ErrUnsent}},
+		"goaway before call 1": {func(f *http2.Framer) error { return f.WriteGoAway(0, http2.ErrCodeNo, nil) }, [2]error{ErrUnsent, ErrUnsent}},
+		"goaway after all":     {func(f *http2.Framer) error { return f.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil) }, [2]error{nil, nil}},
+		"refused":              {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeRefusedStream) }, [2]error{nil, ErrUnsent}},
+		"reset":                {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeProtocol) }, [2]error{nil, status.Error(codes.Internal, "")}},
+		"canceled":             {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeCancel) }, [2]error{nil, status.Error(codes.Internal, "")}},
+		"unknown call refused": {func(f *http2.Framer) error { return f.WriteRSTStream(5, http2.ErrCodeRefusedStream) }, [2]error{nil, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -240,14 +240,14 @@ func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 					t.Fatal(err)
 				}
 				drained := make(chan struct{})
-				go func() { // unread bytes
+				go func() { // a pipe has no buffer
 					defer close(drained)
 					io.Copy(io.Discard, p.conn)
 				}()
 				synctest.Wait()
 				for i, want := range c.want {
 					if want == nil {
-						p.answer(uint32(2*i + 1))
+						p.respond(uint32(2*i + 1))
 					}
 					err := <-results[i]
 					if errors.Is(want, ErrUnsent) != errors.Is(err, ErrUnsent) || status.Code(err) != status.Code(want) {
@@ -261,12 +261,12 @@ func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 	}
 }
 
-// TestNoCallFollowsTheLastStream checks that no call is made after the one that takes the last stream ID, even
-// while that is being written.
+// TestNoCallFollowsTheLastStream checks that calls fail with ErrUnsent after one has taken the last stream ID, even while
+// that call is being written.
 func TestNoCallFollowsTheLastStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
-		if _, err := p.framer.ReadFrame(); err != nil { // acknowledged settings: nothing else is being written
+		if _, err := p.framer.ReadFrame(); err != nil { // the acknowledgement of settings; nothing else is being written
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -280,40 +280,40 @@ func TestNoCallFollowsTheLastStream(t *testing.T) {
 		select {
 		case err := <-next:
 			if !errors.Is(err, ErrUnsent) {
-				t.Errorf("the next call: %v", err)
+				t.Errorf("the next call: got error %v, want ErrUnsent", err)
 			}
 		default:
 			t.Error("the next call waits for a response")
 		}
 		p.request()
-		p.answer(math.MaxInt32)
+		p.respond(math.MaxInt32)
 		if err := <-last; err != nil {
 			t.Errorf("the last call: %v", err)
 		}
 	})
 }
 
-// TestPeerThatSpeaksSomethingElse checks that a peer that does not speak HTTP/2, or nothing, gets no calls, and that
-// the connection is closed.
-func TestPeerThatSpeaksSomethingElse(t *testing.T) {
-	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "", string(answer(1, newAnswer()))} {
+// TestOpenFailsWithoutHTTP2 checks that Open fails and closes the connection if the peer sends nothing, or something else
+// than an HTTP/2 preface.
+func TestOpenFailsWithoutHTTP2(t *testing.T) {
+	for _, sent := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "", string(encode(1, newResponse()))} {
 		synctest.Test(t, func(t *testing.T) {
 			here, there := net.Pipe()
 			defer there.Close()
 			go func() {
 				go io.Copy(io.Discard, there)
-				io.WriteString(there, says)
+				io.WriteString(there, sent)
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), Tick)
 			defer cancel()
 			if _, err := Open(ctx, here, "http", "server:1", "test"); err == nil {
-				t.Errorf("%q is taken for HTTP/2", says)
+				t.Errorf("Open succeeds after %q", sent)
 			}
-			if says != "" && ctx.Err() != nil {
-				t.Errorf("after %q, Open waits for more", says)
+			if sent != "" && ctx.Err() != nil {
+				t.Errorf("after %q, Open waits for more", sent)
 			}
 			if _, err := here.Read(nil); !errors.Is(err, io.ErrClosedPipe) {
-				t.Errorf("after %q, the connection is open: %v", says, err)
+				t.Errorf("after %q, a read of the connection returns %v, want ErrClosedPipe", sent, err)
 			}
 		})
 	}
@@ -330,7 +330,7 @@ func (e endingConn) Read(p []byte) (int, error) {
 	return e.Conn.Read(p)
 }
 
-// TestOpenEndsWithItsContext checks that Open returns no connection that its context has closed.
+// TestOpenEndsWithItsContext checks that Open does not return a connection if its context ends during the handshake.
 func TestOpenEndsWithItsContext(t *testing.T) {
 	here, there := net.Pipe()
 	defer there.Close()
@@ -345,8 +345,8 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestUnwrittenCallsAreUnsent checks that a call that waits while another one is written fails with ErrUnsent when the
-// connection breaks, and that the other one does not.
+// TestUnwrittenCallsAreUnsent breaks the connection while a call is being written and another one waits. Only the second
+// must fail with ErrUnsent.
 func TestUnwrittenCallsAreUnsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -355,10 +355,10 @@ func TestUnwrittenCallsAreUnsent(t *testing.T) {
 		waiting := p.putBytes(t.Context(), 1)
 		p.conn.Close()
 		if err := <-written; status.Code(err) != codes.Unavailable {
-			t.Errorf("the call that is being written: %v", err)
+			t.Errorf("the call that is being written: got error %v, want Unavailable", err)
 		}
 		if err := <-waiting; !errors.Is(err, ErrUnsent) {
-			t.Errorf("the call that waits: %v", err)
+			t.Errorf("the call that waits: got error %v, want ErrUnsent", err)
 		}
 	})
 }
@@ -366,11 +366,11 @@ func TestUnwrittenCallsAreUnsent(t *testing.T) {
 // breaking is a connection that breaks after a number of bytes.
 type breaking struct {
 	net.Conn
-	reads, writes int  // how many bytes it reads and writes
-	unlimited     bool // says that it never breaks
+	reads, writes int  // bytes until it breaks
+	unlimited     bool // it never breaks
 
 	mu            sync.Mutex
-	read, written int // bytes
+	read, written int // bytes so far
 }
 
 func (b *breaking) Read(p []byte) (int, error) {
@@ -405,9 +405,9 @@ func (b *breaking) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestBrokenConnectionsRepeatNothing breaks the connection after each byte read or written. Calls that fail with
-// ErrUnsent must not have been made, answered ones must have been, and none twice.
-func TestBrokenConnectionsRepeatNothing(t *testing.T) {
+// TestBrokenConnectionsMakeNoCallTwice breaks the connection after each number of bytes read or written. Calls that fail
+// with ErrUnsent must not have been made, and those with a response must have been made once.
+func TestBrokenConnectionsMakeNoCallTwice(t *testing.T) {
 	whole := &breaking{unlimited: true}
 	breakOne(t, whole)
 	for n := range whole.written + 1 {
@@ -462,7 +462,7 @@ func breakOne(t *testing.T, b *breaking) {
 	<-served
 	if err != nil {
 		if len(made) > 0 {
-			t.Errorf("%v were made over no connection", made)
+			t.Errorf("calls %v were made, although Open failed", made)
 		}
 		return
 	}
@@ -472,17 +472,17 @@ func breakOne(t *testing.T, b *breaking) {
 			t.Errorf("broken after reading %d or writing %d: call %d was made %d times, and returned %v", b.reads, b.writes, i, times, err)
 		}
 		if err != nil && !errors.Is(err, ErrUnsent) && status.Code(err) != codes.Unavailable {
-			t.Errorf("call %d: %v", i, err)
+			t.Errorf("call %d: got error %v, want Unavailable or ErrUnsent", i, err)
 		}
 	}
 }
 
-// FuzzPeer checks that calls end whatever the peer sends, and succeed only with a complete response.
+// FuzzPeer checks that calls end for any bytes of the peer, with success, a gRPC error or ErrUnsent.
 func FuzzPeer(f *testing.F) {
-	f.Add(answer(1, newAnswer()), false)
-	f.Add(answer(1, newAnswer()), true)
-	f.Add(answer(3, newAnswer()), false)
-	f.Add(append(answer(3, newAnswer()), answer(1, newAnswer())...), false)
+	f.Add(encode(1, newResponse()), false)
+	f.Add(encode(1, newResponse()), true)
+	f.Add(encode(3, newResponse()), false)
+	f.Add(append(encode(3, newResponse()), encode(1, newResponse())...), false)
 	var frames bytes.Buffer
 	framer := http2.NewFramer(&frames, nil)
 	framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3})
@@ -493,15 +493,15 @@ func FuzzPeer(f *testing.F) {
 	f.Add(frames.Bytes(), false)
 	f.Add(frames.Bytes(), true)
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), true)
-	f.Fuzz(func(t *testing.T, says []byte, inline bool) {
+	f.Fuzz(func(t *testing.T, sent []byte, inline bool) {
 		here, there := net.Pipe()
-		said := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
-			defer close(said)
+			defer close(done)
 			drained := make(chan struct{})
 			go func() { io.Copy(io.Discard, there); close(drained) }()
 			if http2.NewFramer(there, nil).WriteSettings() == nil {
-				there.Write(says)
+				there.Write(sent)
 			}
 			there.Close()
 			<-drained
@@ -525,10 +525,10 @@ func FuzzPeer(f *testing.F) {
 		c.Retire()
 		if err != nil && !errors.Is(err, ErrUnsent) {
 			if _, ok := status.FromError(err); !ok {
-				t.Error(fmt.Errorf("%v of %w", out, err))
+				t.Error(fmt.Errorf("no gRPC error: %w", err))
 			}
 		}
 		<-ran
-		<-said
+		<-done
 	})
 }

@@ -24,14 +24,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// server answers puts according to their values, or with serve.
+// server responds to puts with serve, or with echo if that is nil.
 type server struct {
 	etcdserverpb.UnimplementedKVServer
 	puts  atomic.Int64
 	serve func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error)
 }
 
-// Put responds.
+// Put implements etcdserverpb.KVServer.
 func (s *server) Put(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
 	s.puts.Add(1)
 	if s.serve != nil {
@@ -46,7 +46,7 @@ func echo(in *etcdserverpb.PutRequest) *etcdserverpb.PutResponse {
 	}
 }
 
-// start serves until the test ends. It returns how to dial the server and how to stop it.
+// start serves until the test ends.
 func start(t testing.TB, s etcdserverpb.KVServer, opts ...grpc.ServerOption) (address string, server *grpc.Server) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func start(t testing.TB, s etcdserverpb.KVServer, opts ...grpc.ServerOption) (ad
 	return listener.Addr().String(), g
 }
 
-// never is a tick that never comes, so that a slow machine is not taken for a slow server.
+// never is a tick longer than any test, so that a slow machine does not count as a slow server.
 const never = 24 * time.Hour
 
 // open returns a connection for calls until the test ends.
@@ -70,7 +70,7 @@ func open(t testing.TB, conn net.Conn, tick time.Duration, err error) *Conn {
 	return openAs(t, (*Conn).Run, conn, tick, err)
 }
 
-// openAs is open for a connection that run runs.
+// openAs is like open, with run instead of Run.
 func openAs(t testing.TB, run func(*Conn, context.Context) error, conn net.Conn, tick time.Duration, err error) *Conn {
 	t.Helper()
 	if err != nil {
@@ -105,13 +105,13 @@ func put(ctx context.Context, c *Conn, in *etcdserverpb.PutRequest) (*etcdserver
 	return out, err
 }
 
-// TestCallsAreAnswered makes calls of many sizes concurrently. Each must get its own response, and be made once, or not
-// at all if it fails with ErrUnsent.
-func TestCallsAreAnswered(t *testing.T) {
+// TestConcurrentCallsGetTheirResponses makes calls of many sizes concurrently. Each must get its own response and be made
+// once, or fail with ErrUnsent and not be made.
+func TestConcurrentCallsGetTheirResponses(t *testing.T) {
 	s := &server{}
 	address, _ := start(t, s)
 	c := dial(t, address)
-	var answered, unsent atomic.Int64
+	var succeeded, unsent atomic.Int64
 	var callers sync.WaitGroup
 	const each = 300
 	for caller := range 16 {
@@ -125,22 +125,22 @@ func TestCallsAreAnswered(t *testing.T) {
 				case err != nil:
 					t.Errorf("call %d: %v", in.Lease, err)
 				case !proto.Equal(out, echo(in)):
-					t.Errorf("call %d: %v", in.Lease, out)
+					t.Errorf("call %d: got %v, want %v", in.Lease, out, echo(in))
 				default:
-					answered.Add(1)
+					succeeded.Add(1)
 				}
 			}
 		})
 	}
 	callers.Wait()
-	t.Logf("%d answered, %d not sent", answered.Load(), unsent.Load())
-	if answered.Load() < each || s.puts.Load() != answered.Load() {
-		t.Errorf("%d calls were made, %d got a response, %d were not sent", s.puts.Load(), answered.Load(), unsent.Load())
+	t.Logf("%d calls succeeded, %d were not sent", succeeded.Load(), unsent.Load())
+	if succeeded.Load() < each || s.puts.Load() != succeeded.Load() {
+		t.Errorf("%d calls were made, %d succeeded, %d were not sent", s.puts.Load(), succeeded.Load(), unsent.Load())
 	}
 }
 
-// TestLargeAnswersAreRead checks answers that are larger than the flow-control windows.
-func TestLargeAnswersAreRead(t *testing.T) {
+// TestLargeResponsesAreRead checks responses that are larger than the flow-control windows.
+func TestLargeResponsesAreRead(t *testing.T) {
 	address, _ := start(t, &ranger{})
 	c := dial(t, address)
 	for _, size := range []int64{1, 70_000, streamWindow + 1, connectionWindow + 1, 3 * streamWindow, connectionWindow} {
@@ -151,9 +151,8 @@ func TestLargeAnswersAreRead(t *testing.T) {
 	}
 }
 
-// TestLargeRequestsAreLeftToOthers checks that requests above the size limit of etcd's client are not sent,
-// whatever the server accepts.
-func TestLargeRequestsAreLeftToOthers(t *testing.T) {
+// TestRequestsAboveTheLimitAreNotSent checks the size limit of etcd's client, with a server that accepts more.
+func TestRequestsAboveTheLimitAreNotSent(t *testing.T) {
 	address, _ := start(t, &server{}, grpc.InitialWindowSize(4*maxRequest), grpc.InitialConnWindowSize(4*maxRequest))
 	c := dial(t, address)
 	request := func(size int) *etcdserverpb.PutRequest {
@@ -169,13 +168,12 @@ func TestLargeRequestsAreLeftToOthers(t *testing.T) {
 	})
 	for size, want := range map[int]error{maxRequest: nil, maxRequest + 1: ErrUnsent} {
 		if _, err := put(t.Context(), c, request(size)); !errors.Is(err, want) {
-			t.Errorf("%d bytes: %v, want %v", size, err, want)
+			t.Errorf("%d bytes: got error %v, want %v", size, err, want)
 		}
 	}
 }
 
-// TestErrorsAreThoseOfGRPC compares errors with those of gRPC's client.
-func TestErrorsAreThoseOfGRPC(t *testing.T) {
+func TestErrorsEqualThoseOfGRPCsClient(t *testing.T) {
 	s := &server{serve: func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
 		if err := grpc.SetTrailer(ctx, metadata.Pairs("other", "trailer")); err != nil {
 			return nil, err
@@ -227,10 +225,10 @@ func (e ending) Err() error {
 	return e.err
 }
 
-// TestCallsEndWithTheirContext checks what happens when the context of a call ends: the caller gets the
-// context's error, the server's context ends too, and the connection stays usable.
+// TestCallsEndWithTheirContext checks that when the context of a call ends, the caller gets the context's error, the
+// server's context ends, too, and the connection stays usable.
 func TestCallsEndWithTheirContext(t *testing.T) {
-	told, begun := make(chan struct{}), make(chan struct{}, 1)
+	ended, begun := make(chan struct{}), make(chan struct{}, 1)
 	s := &server{}
 	s.serve = func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
 		if in.Lease == 1 {
@@ -238,7 +236,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		}
 		begun <- struct{}{}
 		<-ctx.Done()
-		told <- struct{}{}
+		ended <- struct{}{}
 		return nil, ctx.Err()
 	}
 	address, _ := start(t, s)
@@ -252,22 +250,22 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		}
 		cancel()
 		<-begun
-		<-told
+		<-ended
 		if _, err := put(ctx, c, &etcdserverpb.PutRequest{Lease: 1}); status.Code(err) != want {
-			t.Errorf("a call after its context: %v, want %v", err, want)
+			t.Errorf("a call with an ended context: got %v, want %v", err, want)
 		}
 		if out, err := put(t.Context(), c, &etcdserverpb.PutRequest{Lease: 1}); err != nil || out.Header.Revision != 1 {
-			t.Errorf("the next call: %v, %v", out, err)
+			t.Errorf("the next call: got %v and error %v, want revision 1", out, err)
 		}
 	}
 	if made := s.puts.Load(); made != 4 {
-		t.Errorf("%d calls were made", made)
+		t.Errorf("%d calls were made, want 4", made)
 	}
 }
 
-// TestServerThatGoesAway checks that a server that sends GOAWAY finishes the calls that it has begun, and that the
-// others fail with ErrUnsent.
-func TestServerThatGoesAway(t *testing.T) {
+// TestCallsInProgressSucceedAfterGoAway checks that a server that sends GOAWAY finishes the calls in progress, and that
+// later calls fail with ErrUnsent.
+func TestCallsInProgressSucceedAfterGoAway(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s := &server{}
 	s.serve = func(_ context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
@@ -292,20 +290,20 @@ func TestServerThatGoesAway(t *testing.T) {
 	go func() { g.GracefulStop(); close(stopped) }()
 	<-c.Ended()
 	if _, err := put(t.Context(), c, &etcdserverpb.PutRequest{Lease: 3}); !errors.Is(err, ErrUnsent) {
-		t.Errorf("a call after the server went away: %v", err)
+		t.Errorf("a call after GOAWAY: got error %v, want ErrUnsent", err)
 	}
 	close(finish)
 	if err := <-result; err != nil {
-		t.Errorf("the call that it had begun: %v", err)
+		t.Errorf("the call in progress: %v", err)
 	}
 	<-stopped
 	if made := s.puts.Load(); made != 1 {
-		t.Errorf("%d calls were made", made)
+		t.Errorf("%d calls were made, want 1", made)
 	}
 }
 
-// TestServerThatDies checks that calls in progress fail with an error that leaves open whether they were made.
-func TestServerThatDies(t *testing.T) {
+// TestCallsFailWhenTheServerStops checks that calls in progress fail with Unavailable, because they may have been made.
+func TestCallsFailWhenTheServerStops(t *testing.T) {
 	begun := make(chan struct{})
 	s := &server{}
 	s.serve = func(ctx context.Context, _ *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
@@ -329,14 +327,14 @@ func TestServerThatDies(t *testing.T) {
 	g.Stop()
 	for range callers {
 		if err := <-results; status.Code(err) != codes.Unavailable || !strings.HasPrefix(status.Convert(err).Message(), "error reading from server: ") {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want Unavailable", err)
 		}
 	}
 	<-c.Ended()
 }
 
-// TestStreamLimitIsKept checks that no more calls are in progress than the server allows.
-func TestStreamLimitIsKept(t *testing.T) {
+// TestCallsAboveTheStreamLimitAreNotSent checks that no more calls are in progress than the server allows.
+func TestCallsAboveTheStreamLimitAreNotSent(t *testing.T) {
 	const limit = 3
 	release := make(chan struct{})
 	s := &server{serve: func(_ context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
@@ -353,7 +351,7 @@ func TestStreamLimitIsKept(t *testing.T) {
 		}()
 	}
 	if err := <-results; !errors.Is(err, ErrUnsent) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want ErrUnsent", err)
 	}
 	close(release)
 	for range limit {
@@ -363,8 +361,8 @@ func TestStreamLimitIsKept(t *testing.T) {
 	}
 }
 
-// TestSlowServerGetsNoMoreCalls checks that a slow server gets no further calls, but can answer those that it has.
-func TestSlowServerGetsNoMoreCalls(t *testing.T) {
+// TestSlowServersGetNoMoreCalls checks that a slow server gets no further calls, and that calls in progress can succeed.
+func TestSlowServersGetNoMoreCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		result := p.put()
@@ -372,58 +370,58 @@ func TestSlowServerGetsNoMoreCalls(t *testing.T) {
 		begin := time.Now()
 		<-p.c.Ended()
 		if waited := time.Since(begin); waited < Tick || waited > 2*Tick {
-			t.Errorf("it took %v", waited)
+			t.Errorf("the connection ended after %v, want %v to %v", waited, Tick, 2*Tick)
 		}
 		if _, err := put(t.Context(), p.c, &etcdserverpb.PutRequest{}); !errors.Is(err, ErrUnsent) {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want ErrUnsent", err)
 		}
-		p.answer(1)
+		p.respond(1)
 		if err := <-result; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestSilentServerIsGivenUp checks that a silent server receives a ping, and that the connection then ends.
-func TestSilentServerIsGivenUp(t *testing.T) {
+// TestSilentServersGetAPing checks that a silent server receives a ping, and that the connection ends without a response.
+func TestSilentServersGetAPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		result := p.put()
 		p.request()
 		begin := time.Now()
 		if frame := p.frame(); !strings.Contains(frame, "PING") {
-			t.Errorf("the server is sent %s", frame)
+			t.Errorf("the server received %s, want PING", frame)
 		}
 		if err := <-result; status.Code(err) != codes.Unavailable {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want Unavailable", err)
 		}
 		if waited := time.Since(begin); waited < silentAfter*Tick || waited > (silentAfter+2)*Tick {
-			t.Errorf("it took %v", waited)
+			t.Errorf("the call failed after %v, want %v to %v", waited, silentAfter*Tick, (silentAfter+2)*Tick)
 		}
 	})
 }
 
-// TestSlowServerIsWaitedFor checks that a call may last as long as the server answers pings.
-func TestSlowServerIsWaitedFor(t *testing.T) {
+// TestCallsLastWhilePingsAreAcknowledged checks that a call does not fail while the server acknowledges pings.
+func TestCallsLastWhilePingsAreAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		result := p.put()
 		p.request()
 		for range 3 {
 			if frame := p.frame(); !strings.Contains(frame, "PING") {
-				t.Errorf("the server is sent %s", frame)
+				t.Errorf("the server received %s, want PING", frame)
 			}
 			p.sent(p.framer.WritePing(true, [8]byte{}))
 		}
-		p.answer(1)
+		p.respond(1)
 		if err := <-result; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestServerThatTakesNothingIn checks that a server that reads nothing does not block callers forever.
-func TestServerThatTakesNothingIn(t *testing.T) {
+// TestServersThatDoNotReadBlockNoCaller checks that a call ends although its request cannot be written.
+func TestServersThatDoNotReadBlockNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged() // so that the caller writes
@@ -432,10 +430,10 @@ func TestServerThatTakesNothingIn(t *testing.T) {
 		begin := time.Now()
 		_, err := put(ctx, p.c, &etcdserverpb.PutRequest{}) // a pipe has no buffer
 		if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want Unavailable or DeadlineExceeded", err)
 		}
 		if waited := time.Since(begin); waited < stuckAfter*Tick || waited > (stuckAfter+2)*Tick {
-			t.Errorf("it took %v", waited)
+			t.Errorf("the call failed after %v, want %v to %v", waited, stuckAfter*Tick, (stuckAfter+2)*Tick)
 		}
 	})
 }

@@ -22,7 +22,7 @@ func (p *peer) putBytes(ctx context.Context, size int) <-chan error {
 	return result
 }
 
-// acknowledged reads the acknowledgement of settings. Afterwards, nothing is being written.
+// acknowledged reads the acknowledgement of settings. Afterwards the client is not writing.
 func (p *peer) acknowledged() {
 	p.t.Helper()
 	frame, err := p.framer.ReadFrame()
@@ -50,35 +50,36 @@ func unsent(t *testing.T, what string, result <-chan error) {
 	select {
 	case err := <-result:
 		if !errors.Is(err, ErrUnsent) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got error %v, want ErrUnsent", what, err)
 		}
 	default:
-		t.Errorf("%s: it was sent", what)
+		t.Errorf("%s: the call was sent", what)
 	}
 }
 
-// TestPeersLimitsAreKept checks that nothing exceeds the peer's limits, and that sending resumes when they grow.
-func TestPeersLimitsAreKept(t *testing.T) {
+// TestCallsStayWithinThePeersLimits checks that calls that would exceed the peer's windows or number of streams are not
+// sent, and that calls are sent again when the limits grow.
+func TestCallsStayWithinThePeersLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
-		const size = 14_000 // a frame
-		answered := func(stream uint32) {
+		const size = 14_000 // less than a frame
+		call := func(stream uint32) {
 			t.Helper()
 			result := p.putBytes(t.Context(), size)
 			p.request()
-			p.answer(stream)
+			p.respond(stream)
 			if err := <-result; err != nil {
 				t.Errorf("call %d: %v", stream, err)
 			}
 		}
 		for stream := range uint32(defaultWindow / size) {
-			answered(2*stream + 1)
+			call(2*stream + 1)
 		}
-		p.sent(p.framer.WriteWindowUpdate(9, 2*size)) // of the next call alone
+		p.sent(p.framer.WriteWindowUpdate(9, 2*size)) // for the stream of the next call only
 		unsent(t, "more than the connection's window", p.putBytes(t.Context(), size))
 		p.sent(p.framer.WriteWindowUpdate(0, 2*size))
-		answered(9)
+		call(9)
 
 		p.sent(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size / 2}))
 		p.acknowledged()
@@ -88,16 +89,16 @@ func TestPeersLimitsAreKept(t *testing.T) {
 		first := p.putBytes(t.Context(), 1)
 		p.request()
 		unsent(t, "more calls than are allowed", p.putBytes(t.Context(), 1))
-		p.answer(11)
+		p.respond(11)
 		if err := <-first; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestPeerMaySendMore checks that flow-control windows are restored whenever a part of them is used, also by padding
-// and by responses to abandoned calls.
-func TestPeerMaySendMore(t *testing.T) {
+// TestWindowsAreRestored checks that flow-control windows are restored whenever a part of them is used, also by padding
+// and by responses to canceled calls.
+func TestWindowsAreRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
@@ -120,7 +121,7 @@ func TestPeerMaySendMore(t *testing.T) {
 			p.sent(p.framer.WriteDataPadded(1, false, []byte{0}, padding))
 			for _, stream := range whose {
 				if frame := p.frame(); !strings.Contains(frame, "WINDOW_UPDATE "+stream) {
-					t.Errorf("got %s, want a window for %q", frame, stream)
+					t.Errorf("got %s, want WINDOW_UPDATE %s", frame, stream)
 				}
 			}
 		}
@@ -131,7 +132,7 @@ func TestPeerMaySendMore(t *testing.T) {
 			t.Error("the call did not end with its context")
 		}
 		if frame := p.frame(); !strings.Contains(frame, "RST_STREAM") {
-			t.Errorf("got %s", frame)
+			t.Errorf("got %s, want RST_STREAM", frame)
 		}
 		synctest.Wait()
 		more("len")
