@@ -45,9 +45,9 @@ type Connection struct {
 	Client *clientv3.Client
 	// Watch opens the streams of watches.
 	Watch etcdserverpb.WatchClient
-	// OnlyMember reports whether etcd is a server in this process and its cluster has no other member; nil for a
-	// cluster. The progress reports of such a server are trusted, and ResponseRecorder.Record gets all its responses.
-	OnlyMember func() bool
+	// InProcess says that etcd is a server in this process, and the only member of its cluster. Its progress reports are
+	// trusted, and ResponseRecorder.Record gets all its responses.
+	InProcess bool
 	// Maintain keeps the database within its quota until ctx ends; nil for a cluster, which its operator maintains.
 	Maintain func(ctx context.Context) error
 	// Size returns the bytes of the database file.

@@ -64,8 +64,7 @@
 // # Server in this process
 //
 // [EtcdConfig].Open makes the store's [Connection]. A server in this process passes the header of each response to a
-// [ResponseRecorder] before the client gets it. So the revision is known without a request while that server is the
-// only member.
+// [ResponseRecorder] before the client gets it. So the revision is known without a request.
 //
 // # Cluster
 //
@@ -99,8 +98,8 @@
 //
 // # Locks and goroutines
 //
-// The locks of Etcd are leaves: revisionReader.mu, leaseManager.mu, history.mu, watches.mu, watch.mu
-// and members.mu. watch.mu is held while a request is sent, and leaseManager.mu while Observer.LeaseObjects
+// The locks of Etcd are leaves: revisionReader.mu, leaseManager.mu, history.mu, watches.mu and watch.mu.
+// watch.mu is held while a request is sent, and leaseManager.mu while Observer.LeaseObjects
 // is called. For a Tail, Tail.mu > Subscription.mu. While they are held, the only call to the Store
 // is Replacements, which does not block. Run starts all goroutines except those of a
 // Watch, which end with the watch. Run waits for all of them.

@@ -89,7 +89,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 		}
 		return e.failure
 	}
-	e.connection, e.revisions.onlyMember = s, s.OnlyMember
+	e.connection = s
 	close(e.ready)
 	defer s.Close()
 	defer e.watches.close()
@@ -294,7 +294,7 @@ func (e *Etcd) Health(ctx context.Context) error {
 	if err := e.awaitOpen(ctx); err != nil {
 		return e.fail("health", "", err)
 	}
-	if _, known := e.ownRevision(); known {
+	if e.connection.InProcess {
 		_, _, _, err := e.Get(ctx, e.healthKey)
 		return err
 	}

@@ -27,8 +27,6 @@ var errRevisionTimeout = errors.New("etcd has not responded in time")
 // read that has begun, because it may not see a write that was acknowledged since. A caller that arrives while no read
 // is running reads on its own goroutine, which saves two switches between goroutines.
 type revisionReader struct {
-	// onlyMember is Connection.OnlyMember. Written before Etcd.ready is closed.
-	onlyMember func() bool
 	// delivered is the highest revision that a watch of a server in this process delivered.
 	delivered atomic.Int64
 	kick      chan struct{} // signals that next should be read
@@ -49,8 +47,8 @@ type revisionRead struct {
 	err      error
 }
 
-// Revision returns the store's current revision. If the store is a server in this process and the only member, its
-// revision is known. Otherwise one linearizable read serves all callers that were waiting when it began. Revision
+// Revision returns the store's current revision. That of a server in this process is
+// known. Otherwise one linearizable read serves all callers that were waiting when it began. Revision
 // retries timeouts until ctx ends.
 func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	for {
@@ -69,8 +67,8 @@ func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, e.fail("revision", "", err)
 	}
-	if revision, ok := e.ownRevision(); ok {
-		return revision, nil
+	if e.connection.InProcess {
+		return e.ownRevision(), nil
 	}
 	read := e.revisions.join()
 	if read == nil {
@@ -87,14 +85,11 @@ func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	}
 }
 
-// ownRevision returns the revision of a server in this process that is the only member of its cluster. No acknowledged
-// write is missing, because ResponseRecorder records every response before its client gets it. A linearizable read
-// would wait for the disk. Changes without a request, such as the expiry of a lease, are learnt from watches.
-func (e *Etcd) ownRevision() (int64, bool) {
-	if e.revisions.onlyMember == nil || !e.revisions.onlyMember() {
-		return 0, false
-	}
-	return max(e.history.revision.Load(), e.revisions.delivered.Load()), true
+// ownRevision returns the revision of a server in this process. No acknowledged write is missing, because
+// ResponseRecorder records every response before its client gets it. A linearizable read would wait for the disk.
+// Changes without a request, such as the expiry of a lease, are learnt from watches.
+func (e *Etcd) ownRevision() int64 {
+	return max(e.history.revision.Load(), e.revisions.delivered.Load())
 }
 
 // RevisionReads returns how many reads Revision has sent to etcd.

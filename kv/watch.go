@@ -301,7 +301,7 @@ func (f *follower) endReason(ctx context.Context, member string, err error) erro
 
 // sawProgress records that the store has reached the progress of a watch.
 func (e *Etcd) sawProgress(replacements uint64, progress int64) {
-	if e.revisions.onlyMember == nil {
+	if !e.connection.InProcess {
 		e.history.raise(replacements, progress, 0)
 		return
 	}

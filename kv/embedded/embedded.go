@@ -97,8 +97,8 @@ func New(cfg Config) (*kv.Etcd, error) {
 
 // opener opens a store, once.
 type opener struct {
-	cfg  Config
-	only soleMember
+	cfg    Config
+	server *etcdserver.EtcdServer // set by open
 }
 
 func (o *opener) store() *kv.Etcd {
@@ -111,7 +111,7 @@ func (o *opener) open(ctx context.Context, recorder kv.ResponseRecorder) (*kv.Co
 	if err != nil {
 		return nil, err
 	}
-	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(o.only.intercept, recordResponses(recorder))}
+	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.UnaryInterceptor(recordResponses(recorder))}
 	// Without this lock etcd would wait until the other process closes the database.
 	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -122,21 +122,21 @@ func (o *opener) open(ctx context.Context, recorder kv.ResponseRecorder) (*kv.Co
 		lock.Close()
 		return nil, err
 	}
-	o.only.begin(server.Server)
-	client := v3client.New(server.Server)
-	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), server.Server.Backend(), newWriteLog(server.Server), recorder)
+	o.server = server.Server
+	client := v3client.New(o.server)
+	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(o.server)), o.server.Backend(), newWriteLog(o.server), recorder)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
 	recorder.Record(&etcdserverpb.ResponseHeader{
-		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
+		ClusterId: uint64(o.server.Cluster().ID()), RaftTerm: o.server.Term(), Revision: o.server.KV().Rev(),
 	})
 	return &kv.Connection{
-		Client:     client,
-		Watch:      adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
-		OnlyMember: o.only.check,
-		Maintain:   newSpace(server.Server, client, o.cfg, recorder).run,
-		Size:       func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
-		Recent:     own.recent,
-		Failed:     server.Err(),
+		Client:    client,
+		Watch:     adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(o.server)),
+		InProcess: true,
+		Maintain:  newSpace(o.server, client, o.cfg, recorder).run,
+		Size:      func(context.Context) (int64, error) { return o.server.Backend().Size(), nil },
+		Recent:    own.recent,
+		Failed:    server.Err(),
 		Close: func() {
 			own.close() // first, because a read of a closed database panics
 			client.Close()
@@ -221,7 +221,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.Name = MemberName
 	config.Dir = dir
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.ListenPeerUrls = nil // there are no peers
+	config.ListenPeerUrls = nil // no other member can join, so no other member acknowledges writes
 	config.EnableGRPCGateway = false
 	config.TickMs, config.ElectionMs = 200, 1000 // elect does not wait for them, and each tick costs an idle server CPU (T4)
 	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, snapshotCount)

@@ -1,7 +1,6 @@
 package embedded_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,37 +38,6 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	resp, err := client.Get(t.Context(), "/registry/a")
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != revision {
 		t.Errorf("Get through the socket: got %v and error %v, want the key at %d", resp, err, revision)
-	}
-}
-
-// TestRevisionIsReadOnceThereAreTwoMembers checks that the revision is read from etcd once there is another voting
-// member, which can acknowledge writes, too.
-func TestRevisionIsReadOnceThereAreTwoMembers(t *testing.T) {
-	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	store := open(t, embedded.Config{Dir: dir})
-	kvtest.Put(t, store, "/registry/a", "1")
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(dir, "sock", "etcd")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if _, err := client.MemberList(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Revision(t.Context()); err != nil || store.RevisionReads() != 0 {
-		t.Errorf("%d reads of the only member, error %v; want 0", store.RevisionReads(), err)
-	}
-	if _, err := client.MemberAdd(t.Context(), []string{"http://127.0.0.1:1"}); err != nil {
-		t.Fatal(err)
-	}
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if revision, err := store.Revision(short); err == nil {
-		t.Errorf("got revision %d without the other member, which does not run; want an error", revision)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"github.com/larder-io/larder/internal/proctest"
@@ -36,18 +35,18 @@ func NewStore(cfg Config) *Store {
 
 // CompactAt compacts the store.
 func (s *Store) CompactAt(ctx context.Context, revision int64) error {
-	_, err := s.opener.only.server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: revision})
+	_, err := s.opener.server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: revision})
 	return err
 }
 
 // ClusterID returns etcd's cluster ID.
-func (s *Store) ClusterID() types.ID { return s.opener.only.server.Cluster().ID() }
+func (s *Store) ClusterID() types.ID { return s.opener.server.Cluster().ID() }
 
 // StallDatabase blocks a commit of the database, as a hanging disk does, until release is called. It makes the
 // file grow while a reader uses its memory mapping, and bbolt waits for such readers.
 func (s *Store) StallDatabase(t testing.TB) (release func()) {
 	t.Helper()
-	database := s.opener.only.server.Backend()
+	database := s.opener.server.Backend()
 	reader := database.Snapshot()
 	var committing sync.WaitGroup
 	release = sync.OnceFunc(func() {
@@ -85,15 +84,4 @@ func waitsForReaders() bool {
 		}
 	}
 	return false
-}
-
-// StallMembers holds the lock of the member list until release is called. The server holds it while it writes a
-// member or the cluster's version to the database.
-func (s *Store) StallMembers(t testing.TB) (release func()) {
-	t.Helper()
-	members := s.opener.only.server.Cluster().(*membership.RaftCluster)
-	members.Lock()
-	release = sync.OnceFunc(members.Unlock)
-	t.Cleanup(release)
-	return release
 }

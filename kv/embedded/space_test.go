@@ -179,34 +179,6 @@ func TestRevisionDoesNotNeedTheDatabase(t *testing.T) {
 	}
 }
 
-// TestRevisionDoesNotNeedTheMemberList checks that Revision does not wait for the lock of the member list, which etcd
-// holds while it writes the list to a hanging disk.
-func TestRevisionDoesNotNeedTheMemberList(t *testing.T) {
-	store := open(t, embedded.Config{})
-	written := kvtest.Put(t, store, "/registry/a", "1")
-	release := store.StallMembers(t)
-	defer release()
-	result := make(chan error, 1)
-	go func() {
-		revision, err := store.Revision(t.Context())
-		if err == nil && revision != written {
-			err = fmt.Errorf("revision %d, want %d", revision, written)
-		}
-		result <- err
-	}()
-	select {
-	case err := <-result:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(proctest.Patience):
-		t.Error("Revision does not return while the list of members is locked")
-	}
-	if reads := store.RevisionReads(); reads != 0 {
-		t.Errorf("%d reads of the only member, want 0", reads)
-	}
-}
-
 // TestGoroutinesOfStalledReadsAreBounded has the contexts of many readers end while the database hangs. The number of
 // goroutines that they leave behind must be bounded.
 func TestGoroutinesOfStalledReadsAreBounded(t *testing.T) {
