@@ -75,29 +75,6 @@ func TestProgressIsTrustedOnlyOfKnownMembers(t *testing.T) {
 	}
 }
 
-// TestMembersAreIdentifiedOnce checks that streams opened before the last request to the members do not cause another,
-// and that a later one does.
-func TestMembersAreIdentifiedOnce(t *testing.T) {
-	requests := 0
-	m := &members{
-		endpoints: func() []string { return []string{"a"} },
-		logger:    slog.New(slog.DiscardHandler),
-		status: func(context.Context, string) (*clientv3.StatusResponse, error) {
-			requests++
-			return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: 1}, Version: "3.6.0"}), nil
-		},
-	}
-	opened := time.Now()
-	for want, at := range []time.Time{opened, opened, opened} {
-		if version, known := m.version(t.Context(), 1, at); !known || version != "3.6.0" || requests != 1 {
-			t.Errorf("stream %d: got version %q, %v after %d requests, want 3.6.0 after 1", want, version, known, requests)
-		}
-	}
-	if _, known := m.version(t.Context(), 1, time.Now().Add(time.Nanosecond)); !known || requests != 2 {
-		t.Errorf("a later stream: known %v after %d requests, want true after 2", known, requests)
-	}
-}
-
 // TestSilentEndpointsDoNotDelayOthers checks that an endpoint that does not respond delays only the streams of its own
 // members, which are identified once it responds again.
 func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
