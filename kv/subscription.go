@@ -39,8 +39,7 @@ type Subscription struct {
 
 	mu        sync.Mutex
 	queue     []Batch
-	spare     []Batch // returned by the last Next
-	unapplied []Batch // the part of spare that is not applied yet
+	unapplied []Batch // returned by Next, and not applied yet
 	// Invariant: bytes is the sum over queue.
 	bytes int64
 	// since is the revision after which the queue has all events.
@@ -56,8 +55,7 @@ type Subscription struct {
 }
 
 // Next returns the batches since the last call, in revision order. It blocks while there are none or the owner has not
-// loaded. The owner must have applied all batches of the last call. The slice is valid until all of them are applied.
-// Next returns ErrLost once for each loss.
+// loaded. The owner must have applied all batches of the last call. Next returns ErrLost once for each loss.
 func (s *Subscription) Next(ctx context.Context) ([]Batch, error) {
 	for {
 		batches, err := s.take()
@@ -87,9 +85,8 @@ func (s *Subscription) take() ([]Batch, error) {
 	if invariants.Enabled {
 		invariants.Assertf(len(s.unapplied) == 0, "%d batches are not applied", len(s.unapplied))
 	}
-	s.queue, s.spare = s.spare[:0], s.queue
-	s.unapplied, s.bytes = s.spare, 0
-	return s.spare, nil
+	s.unapplied, s.queue, s.bytes = s.queue, nil, 0
+	return s.unapplied, nil
 }
 
 // Loaded records that the owner has loaded the state of a revision after Subscribe or ErrLost. It drops batches up to
@@ -124,8 +121,7 @@ func (s *Subscription) Loaded(revision int64) {
 	s.wakeLocked()
 }
 
-// Applied records that the owner has applied n more of the batches that Next returned. Once all are applied, the owner
-// must not use the slice.
+// Applied records that the owner has applied n more of the batches that Next returned.
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,11 +137,10 @@ func (s *Subscription) Applied(n int) {
 		invariants.Assertf(n <= len(s.unapplied), "applied %d of %d batches", n, len(s.unapplied))
 	}
 	applied := s.unapplied[n-1].Revision
-	s.unapplied = s.unapplied[n:]
-	s.setProgressLocked(applied)
-	if len(s.unapplied) == 0 {
-		clear(s.spare) // free the values before the next call of Next
+	if s.unapplied = s.unapplied[n:]; len(s.unapplied) == 0 {
+		s.unapplied = nil // free the values before the next call of Next
 	}
+	s.setProgressLocked(applied)
 	if s.appliedRevision() >= s.wanted {
 		s.changedLocked()
 	}
@@ -358,7 +353,7 @@ func (s *Subscription) unloadLocked() {
 	} else {
 		s.generation.Add(2)
 	}
-	s.queue, s.spare, s.unapplied, s.bytes = nil, nil, nil, 0
+	s.queue, s.unapplied, s.bytes = nil, nil, 0
 	s.changedLocked()
 }
 
