@@ -20,12 +20,11 @@ import (
 
 // present is the current object of a key that is written.
 type present struct {
-	obj       runtime.Object // nil if it may be deleted unread
-	rev       int64          // 0 if there is none
-	fromStore bool           // read from the store by this write
-	from      *cache.Object  // the cache's object that obj was decoded from, nil if it is not from the cache
-	bytes     []byte         // obj was decoded from these: the body of from, or plain stored bytes
-	stale     bool           // the write takes place even if nothing changes
+	obj   runtime.Object // nil if it may be deleted unread
+	rev   int64          // 0 if there is none
+	from  *cache.Object  // the cache's object that obj was decoded from, nil if this write has read the store
+	bytes []byte         // obj was decoded from these: the body of from, or plain stored bytes
+	stale bool           // the write takes place even if nothing changes
 }
 
 func (a *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -166,36 +165,25 @@ func newLike(obj runtime.Object) runtime.Object {
 }
 
 // suggestion returns the probable current object, without reading the store: the result of a write whose event the
-// cache has not applied yet, or the cached object, or given if there is no cache. It returns nil if there is none.
+// cache has not applied yet, or the cached object. It returns nil if there is none.
 // Results of writes matter because the deletion of a pod takes two writes in quick succession.
 //
 // Decorated objects differ from stored ones, so suggestion does not use them.
-func (a *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
-	if a.Cache != nil && a.Cache.Ready() && a.codec.Decorate == nil {
-		ahead := a.Cache.Unapplied(a.layout.rest(full))
-		snapshot := a.Cache.Snapshot()
-		o := snapshot.Get(a.layout.rest(full))
-		if ahead != nil && ahead.Revision() > snapshot.Revision() {
-			o = ahead
-		}
-		if o == nil || o.Err() != nil || snapshot.History() != a.store.Replacements() {
-			return nil, nil
-		}
-		p := &present{obj: newLike(like), rev: o.Revision(), from: o, bytes: o.Body()}
-		return p, a.codec.Restore(p.bytes, p.obj)
-	}
-	if given == nil {
+func (a *adapter) suggestion(full string, like runtime.Object) (*present, error) {
+	if a.Cache == nil || !a.Cache.Ready() || a.codec.Decorate != nil {
 		return nil, nil
 	}
-	revision, err := a.codec.Versioner().ObjectResourceVersion(given)
-	if err != nil {
-		return nil, fmt.Errorf("couldn't get resource version: %w", err)
+	ahead := a.Cache.Unapplied(a.layout.rest(full))
+	snapshot := a.Cache.Snapshot()
+	o := snapshot.Get(a.layout.rest(full))
+	if ahead != nil && ahead.Revision() > snapshot.Revision() {
+		o = ahead
 	}
-	p := &present{obj: given, rev: int64(revision)}
-	if p.bytes, err = a.codec.EncodeStored(given); err != nil {
-		return nil, err
+	if o == nil || o.Err() != nil || snapshot.History() != a.store.Replacements() {
+		return nil, nil
 	}
-	return p, a.codec.SetRevision(given, p.rev)
+	p := &present{obj: newLike(like), rev: o.Revision(), from: o, bytes: o.Body()}
+	return p, a.codec.Restore(p.bytes, p.obj)
 }
 
 // unchanged reports whether p is known to be stored as next.
@@ -212,7 +200,8 @@ func (a *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	return a.codec.StoresAs(p.from, p.bytes, next)
 }
 
-func (a *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
+// GuaranteedUpdate ignores the object that the caller suggests, like Delete: upstream's REST storages suggest none.
+func (a *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, _ runtime.Object) error {
 	ctx, end := a.startWriteSpan(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
 	full, err := a.layout.full(key, false)
@@ -226,7 +215,7 @@ func (a *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 		write:  write{adapter: a, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
 		change: tryUpdate,
 	}
-	if err := u.begin(ctx, given); err != nil {
+	if err := u.begin(ctx); err != nil {
 		return err
 	}
 	addSpanEvent(ctx, "initial value restored")
@@ -252,10 +241,9 @@ type write struct {
 }
 
 // begin takes the suggestion, or reads the store.
-func (w *write) begin(ctx context.Context, given runtime.Object) error {
-	var err error
+func (w *write) begin(ctx context.Context) (err error) {
 	if !w.unread {
-		w.now, err = w.suggestion(w.full, w.like, given)
+		w.now, err = w.suggestion(w.full, w.like)
 	}
 	if err == nil && w.now == nil {
 		err = w.refresh(ctx)
@@ -277,7 +265,7 @@ func (w *write) refresh(ctx context.Context) error {
 // take makes an item of the store the present object. It does not decode the item if the object may be
 // deleted unread.
 func (w *write) take(ctx context.Context, item kv.Item, found bool) (err error) {
-	p := &present{fromStore: true}
+	p := &present{}
 	w.now = p
 	if !found {
 		if !w.ignoreNotFound {
@@ -301,7 +289,7 @@ func (w *write) take(ctx context.Context, item kv.Item, found bool) (err error) 
 // rejection returns the error of a precondition, validation or update function if it was called with the current
 // object. Otherwise it returns nil, and the write tries again.
 func (w *write) rejection(ctx context.Context, refusal error) error {
-	if w.now.fromStore {
+	if w.now.from == nil {
 		return refusal
 	}
 	before := w.now.rev
@@ -364,7 +352,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 // present storage version or encryption key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	from := u.now.from
-	if !u.now.fromStore {
+	if from != nil {
 		if err := u.refresh(ctx); err != nil {
 			return false, err
 		}
@@ -381,7 +369,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	return true, nil
 }
 
-func (a *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
+func (a *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, _ runtime.Object, opts storage.DeleteOptions) error {
 	full, err := a.layout.full(key, false)
 	if err != nil {
 		return err
@@ -394,7 +382,7 @@ func (a *adapter) Delete(ctx context.Context, key string, out runtime.Object, pr
 		validate: validate,
 	}
 	d.unread = opts.IgnoreStoreReadError && UnsafeDeleteEnabled()
-	if err := d.begin(ctx, given); err != nil {
+	if err := d.begin(ctx); err != nil {
 		return err
 	}
 	for {
@@ -431,9 +419,6 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	}
 	if d.unread {
 		return true, nil
-	}
-	if d.now.from == nil && !d.now.fromStore { // obj belongs to the caller
-		return true, d.codec.DecodeStored(d.now.bytes, out, result.Revision)
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(d.now.obj).Elem())
 	if err := d.codec.SetRevision(out, result.Revision); err != nil {
