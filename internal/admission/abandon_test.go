@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -26,8 +25,7 @@ func (admitting) Validate(context.Context, admission.Attributes, admission.Objec
 // that writes that need not wait pass.
 func TestServersThatEndRefuseWritesThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &Chain{admit: admitting{}, validate: admitting{}, open: make(chan struct{}), gone: make(chan struct{})}
-		c.leave = sync.OnceFunc(func() { close(c.gone) })
+		c := &Chain{admit: admitting{}, validate: admitting{}, open: make(chan struct{}), abandoned: make(chan struct{})}
 		a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "n", "x", schema.GroupVersionResource{Resource: "pods"}, "", admission.Create, nil, false, nil)
 		ended := make(chan error, 2)
 		go func() { ended <- c.Admit(t.Context(), a, nil) }()
@@ -43,7 +41,7 @@ func TestServersThatEndRefuseWritesThatWait(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		close(c.open)
+		c.Open()
 		if c.Admit(t.Context(), a, nil) != nil || c.Validate(t.Context(), a, nil) != nil {
 			t.Error("refused though it need not wait")
 		}

@@ -74,13 +74,12 @@ type Chain struct {
 
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 
-	ended    chan struct{} // closed when Run ends: upstream's "drained"
-	informed chan struct{} // closed by Open
-	inform   func()
-	open     chan struct{} // closed once writes need not wait any longer
-	running  chan struct{} // closed when Run has begun
-	gone     chan struct{} // closed by Abandon
-	leave    func()
+	running chan struct{} // closed when Run has begun
+	ended   chan struct{} // closed when Run ends: upstream's "drained"
+
+	opening, abandoning sync.Once
+	open                chan struct{} // closed by Open
+	abandoned           chan struct{} // closed by Abandon
 }
 
 const (
@@ -94,9 +93,7 @@ const (
 
 // Load reads the files that the options name and builds the chain.
 func Load(config Config) (*Chain, error) {
-	c := &Chain{ended: make(chan struct{}), informed: make(chan struct{}), open: make(chan struct{}), running: make(chan struct{}), gone: make(chan struct{})}
-	c.inform = sync.OnceFunc(func() { close(c.informed) })
-	c.leave = sync.OnceFunc(func() { close(c.gone) })
+	c := &Chain{running: make(chan struct{}), ended: make(chan struct{}), open: make(chan struct{}), abandoned: make(chan struct{})}
 	if err := c.load(&config); err != nil {
 		close(c.ended)
 		return nil, fmt.Errorf("admission: %w", err)
@@ -219,27 +216,19 @@ func noMutatingPolicies(config *Config) func() bool {
 // context.
 func (c *Chain) Run(ctx context.Context) error {
 	defer close(c.ended)
+	defer c.Open()
 	close(c.running)
-	var opening sync.WaitGroup
-	defer opening.Wait()
-	opening.Go(func() {
-		defer close(c.open)
-		select {
-		case <-c.informed:
-		case <-time.After(informersTimeout):
-		case <-ctx.Done():
-		}
-	})
+	defer time.AfterFunc(informersTimeout, c.Open).Stop()
 	wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
 	return nil
 }
 
 // Open ends the wait of writes for the informers, because they have synced.
-func (c *Chain) Open() { c.inform() }
+func (c *Chain) Open() { c.opening.Do(func() { close(c.open) }) }
 
 // Abandon rejects the writes that wait for the informers. The caller knows that the informers will never sync, because
 // the server stops.
-func (c *Chain) Abandon() { c.leave() }
+func (c *Chain) Abandon() { c.abandoning.Do(func() { close(c.abandoned) }) }
 
 // Running is closed when Run has begun. Then kube-apiserver's health check
 // poststarthook/start-apiserver-admission-initializer passes.
@@ -265,8 +254,7 @@ func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admissio
 var errNotReady = errors.New("not yet ready to handle request")
 
 // await blocks until the informers have synced, informersTimeout has passed since the start of Run, or Run or ctx ends.
-// It reports false only after Abandon: the write must then be rejected. A write that arrives before Run also waits for
-// Run.
+// It reports false only after Abandon: the write must then be rejected.
 func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:
@@ -276,7 +264,7 @@ func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:
 	case <-ctx.Done():
-	case <-c.gone:
+	case <-c.abandoned:
 		return false
 	}
 	return true
