@@ -18,7 +18,6 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
-	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
@@ -266,13 +265,9 @@ type listBody struct {
 	meta    wire.ListMeta
 	objects []*cache.Object
 	source  encoding.ItemSource
-	sum     int    // of the items' sizes
-	own     int    // bytes of converted items that are not cached
-	size    int    // of the body, or UnknownSize
-	room    []byte // for one item that is unpacked
-
-	// write writes the items. fill sets it to writeItems or encodeItems.
-	write func(*listBody, *exchange.ChunkWriter) error
+	sum     int // of the items' sizes
+	own     int // bytes of converted items that are not cached
+	size    int // of the body, or UnknownSize
 
 	// converts says that a webhook may have to make an item. It may fail, or return something else the next time, so
 	// fill makes all items.
@@ -285,9 +280,8 @@ type listBody struct {
 var lists = sync.Pool{New: func() any { return new(listBody) }}
 
 const (
-	// keepObjects and keepRoom bound the buffers of a listBody in the pool.
+	// keepObjects bounds the objects of a listBody in the pool.
 	keepObjects = 1 << 15
-	keepRoom    = 1 << 20
 	// streamFrom is the minimum size of canonical encodings of a list that is sent while it is encoded. A list of that
 	// size is large enough to be compressed.
 	streamFrom = 4 * exchange.CompressFrom
@@ -298,13 +292,11 @@ const (
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.source, b.sum, b.own = encoder, meta, encoder.Source(b.objects), 0, 0
 	if stream && !b.converts && encoder.MediaType == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.allCached() {
-		b.write, b.size = (*listBody).encodeItems, exchange.UnknownSize
+		b.size = exchange.UnknownSize
 		return b.readable()
 	}
-	b.write = (*listBody).writeItems
 	for _, o := range b.objects {
 		if size, ok := encoder.PackedSize(o); ok && !b.converts {
-			b.write = (*listBody).encodeItems
 			b.sum += size
 			continue
 		}
@@ -354,7 +346,7 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
 	out.Buf = b.encoder.AppendListHeader(out.Buf, b.meta, len(b.objects), b.sum)
-	if err := b.write(b, out); err != nil {
+	if err := b.writeItems(out); err != nil {
 		return out.Written, err
 	}
 	out.Buf = b.encoder.AppendListFooter(out.Buf, b.meta, len(b.objects))
@@ -362,55 +354,41 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-// writeItems writes the items that fill made for converts. It gets others from the cache again, so that slow clients do
-// not keep items in memory that the cache has dropped.
+// writeItems writes the items. It encodes or unpacks JSON that is not cached into the chunk that is sent.
 func (b *listBody) writeItems(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
-		var item []byte
-		var err error
-		if b.converts {
-			item = b.items[i]
-		} else if item, err = b.source.Item(context.Background(), o); err != nil {
-			return err
-		}
-		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, item)
-		out.Add(item)
-	}
-	return nil
-}
-
-// encodeItems writes cached items, and encodes or unpacks the others into the chunk that is sent.
-func (b *listBody) encodeItems(out *exchange.ChunkWriter) error {
-	for i, o := range b.objects {
-		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
-		if _, ok := b.encoder.PackedSize(o); ok {
-			b.room = o.AppendBody(b.room[:0])
-			b.add(len(b.room))
-			if out.Add(b.room); out.Err != nil {
-				return out.Err
-			}
-			continue
-		}
-		before := len(out.Buf)
-		shared, made, err := b.source.Next(out.Buf, o)
+		item, err := b.item(i, o)
 		if err != nil {
 			return err
 		}
-		b.add(len(made) - before + len(shared))
-		out.Buf = made
-		out.Add(shared)
-		if out.Err != nil {
+		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, item)
+		before := len(out.Buf)
+		if item == nil {
+			if item, out.Buf, err = b.source.Next(out.Buf, o); err != nil {
+				return err
+			}
+		}
+		if b.size == exchange.UnknownSize { // otherwise fill has counted the item
+			b.sum += len(out.Buf) - before + len(item)
+		}
+		if out.Add(item); out.Err != nil {
 			return out.Err
 		}
 	}
 	return nil
 }
 
-// add counts a written item, unless fill has counted it.
-func (b *listBody) add(size int) {
-	if b.size == exchange.UnknownSize {
-		b.sum += size
+// item returns the item of the i-th object. It returns nil for JSON, whose header does not depend on the item, unless
+// fill has made the item for converts. Other items come from the cache again, so that slow clients do not keep items in
+// memory that the cache has dropped.
+func (b *listBody) item(i int, o *cache.Object) ([]byte, error) {
+	switch {
+	case b.converts:
+		return b.items[i], nil
+	case b.encoder.MediaType == encoding.JSON:
+		return nil, nil
 	}
+	return b.source.Item(context.Background(), o)
 }
 
 // Close calls sent if the size was unknown, and returns b to the pool.
@@ -422,13 +400,7 @@ func (b *listBody) Close() error {
 	if cap(b.objects) > keepObjects {
 		b.objects = nil
 	}
-	if cap(b.room) > keepRoom {
-		b.room = nil
-	}
-	if invariants.Enabled {
-		invariants.Overwrite(b.room)
-	}
-	*b = listBody{objects: b.objects[:0], room: b.room[:0]}
+	*b = listBody{objects: b.objects[:0]}
 	lists.Put(b)
 	return nil
 }
