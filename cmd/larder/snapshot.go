@@ -92,7 +92,7 @@ verified.`,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %d keys at revision %d, %d bytes\n", file, status.Keys, status.Revision, status.Bytes)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %d keys at revision %d, %d bytes\n", file, status.TotalKey, status.Revision, status.TotalSize)
 		return err
 	})
 }
@@ -142,7 +142,7 @@ changes a directory that contains an etcd; move it away first.`,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s: %d keys at revision %d\n", cfg.Dir, status.Keys, uint64(status.Revision)+cfg.Bump)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s: %d keys at revision %d\n", cfg.Dir, status.TotalKey, uint64(status.Revision)+cfg.Bump)
 		return err
 	})
 }
@@ -192,7 +192,7 @@ func newSnapshotStatus() *cobra.Command {
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 		fmt.Fprintln(table, "HASH\tREVISION\tKEYS\tBYTES\tVERSION")
-		fmt.Fprintf(table, "%08x\t%d\t%d\t%d\t%s\n", status.Hash, status.Revision, status.Keys, status.Bytes, status.Version)
+		fmt.Fprintf(table, "%08x\t%d\t%d\t%d\t%s\n", status.Hash, status.Revision, status.TotalKey, status.TotalSize, status.Version)
 		return table.Flush()
 	})
 }

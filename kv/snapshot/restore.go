@@ -24,18 +24,8 @@ import (
 // cluster writes as much between two backups.
 const DefaultBump = 1_000_000_000
 
-// Status describes a snapshot.
-type Status struct {
-	// Revision is the highest of any key. etcd's own revision may have been higher.
-	Revision int64 `json:"revision"`
-	// Keys and Bytes are the number of keys and the size of the database.
-	Keys  int   `json:"totalKey"`
-	Bytes int64 `json:"totalSize"`
-	// Version of etcd's storage; "" before 3.6.
-	Version string `json:"version"`
-	// Hash equals the hash that `etcdutl snapshot status` prints.
-	Hash uint32 `json:"hash"`
-}
+// Status describes a snapshot. Its Revision is the highest of any key; etcd's own may have been higher.
+type Status = snapshot.Status
 
 // Member is the owner of the data directory. The zero value is the server of package embedded.
 type Member struct {
@@ -120,11 +110,7 @@ func inspect(path string) (_ Status, err error) {
 			err = fmt.Errorf("damaged: %v", p)
 		}
 	}()
-	found, err := snapshot.NewV3(zap.NewNop()).Status(path)
-	if err != nil {
-		return Status{}, err
-	}
-	return Status{Revision: found.Revision, Keys: found.TotalKey, Bytes: found.TotalSize, Version: found.Version, Hash: found.Hash}, nil
+	return snapshot.NewV3(zap.NewNop()).Status(path)
 }
 
 // Restore makes the data directory of a new cluster from a snapshot.

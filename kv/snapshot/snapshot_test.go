@@ -140,7 +140,7 @@ func TestSnapshotDuringWritesIsConsistent(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the snapshot's file: %v, error %v; want mode 0600", info, err)
 	}
-	if int64(status.Keys) < before || int64(status.Keys) > after+2 || status.Revision < before {
+	if int64(status.TotalKey) < before || int64(status.TotalKey) > after+2 || status.Revision < before {
 		t.Errorf("Save returned %+v, want %d to %d keys", status, before, after+2)
 	}
 	restored := filepath.Join(dir, "restored")
