@@ -33,7 +33,7 @@ func (r *Resource) awaitNow(ctx context.Context, least uint64, retry int) (waite
 		if least > uint64(revision) {
 			return waited, r.notReached(least, uint64(revision), retry)
 		}
-		waited, err = r.reached(ctx, uint64(revision))
+		waited, err = r.awaitCounted(ctx, uint64(revision))
 		switch {
 		case r.store.Replacements() != history && ctx.Err() == nil:
 			continue
@@ -58,7 +58,7 @@ func (r *Resource) awaitRevision(ctx context.Context, revision uint64) error {
 	if err := r.checkReached(ctx, revision); err != nil {
 		return err
 	}
-	_, err := r.reached(ctx, revision)
+	_, err := r.awaitCounted(ctx, revision)
 	return err
 }
 
@@ -93,9 +93,9 @@ func (r *Resource) hasReached(revision uint64) bool {
 	return r.mirror.HasRevision(int64(min(revision, math.MaxInt64)))
 }
 
-// reached waits for a revision that the store has reached or will reach. It counts the wait, and reports whether it had
-// to wait.
-func (r *Resource) reached(ctx context.Context, revision uint64) (waited bool, err error) {
+// awaitCounted waits for a revision that the store has reached or will reach. It counts the wait in the metrics, and
+// reports whether it had to wait.
+func (r *Resource) awaitCounted(ctx context.Context, revision uint64) (waited bool, err error) {
 	if r.hasReached(revision) {
 		return false, nil
 	}
@@ -210,7 +210,7 @@ type listedRevision struct {
 }
 
 // recordListed records the revision of a list of the store's current state.
-func (s *stored) recordListed(revision int64, replacements uint64) {
+func (s *storeReader) recordListed(revision int64, replacements uint64) {
 	next := &listedRevision{revision, replacements}
 	for {
 		last := s.listed.Load()

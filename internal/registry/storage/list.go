@@ -39,7 +39,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	if err != nil {
 		return Listing{}, err
 	}
-	read := listing{q: q, exact: exact, from: from, prefix: prefix}
+	read := checkedList{q: q, exact: exact, from: from, prefix: prefix}
 	if err := r.goneError(); err != nil {
 		return Listing{}, err
 	}
@@ -58,7 +58,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 }
 
 // listAt serves a request to which upstream's rules were applied.
-func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+func (r *Resource) listAt(ctx context.Context, read checkedList, dst []*cache.Object) (Listing, error) {
 	q := read.q
 	if r.Cache == nil || !r.Cache.Ready() {
 		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
@@ -107,7 +107,7 @@ func indexLabel(index string, q ListRequest) string {
 }
 
 // listStoredCounted is listStored, counted.
-func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+func (r *Resource) listStoredCounted(ctx context.Context, read checkedList, dst []*cache.Object) (Listing, error) {
 	listing, err := r.listStored(ctx, read, dst)
 	if err == nil {
 		r.StoreLists.Lists.Add(1)
@@ -119,7 +119,7 @@ func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*c
 
 // snapshot returns the snapshot for a request, by the rules of apiserver
 // pkg/storage/cacher/delegator/interface.go.
-func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, error) {
+func (r *Resource) snapshot(ctx context.Context, read checkedList) (cache.Snapshot, error) {
 	if past := read.q.Past; past > 0 && (read.q.Limit <= 0 || past >= r.store.Compaction()) { // otherwise the next page could not be read from the store
 		if snapshot, err := r.Cache.At(past); err == nil { // otherwise the log has just dropped it
 			return snapshot, nil
@@ -170,7 +170,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 
 // snapshotPresent returns a snapshot with all writes before the call, for a resource that upstream reads from etcd. If the
 // cache lags, the list is read from there, too.
-func (r *Resource) snapshotPresent(ctx context.Context, read listing) (cache.Snapshot, error) {
+func (r *Resource) snapshotPresent(ctx context.Context, read checkedList) (cache.Snapshot, error) {
 	revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)
 	if err != nil {
 		return cache.Snapshot{}, err
@@ -186,7 +186,7 @@ func (r *Resource) snapshotPresent(ctx context.Context, read listing) (cache.Sna
 }
 
 // listCached lists from a snapshot.
-func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cache.Object) (Listing, error) {
+func (r *Resource) listCached(read checkedList, snapshot cache.Snapshot, dst []*cache.Object) (Listing, error) {
 	q := read.q
 	revision := read.exact
 	if revision == 0 {
@@ -285,8 +285,8 @@ func (l ListRequest) options() storage.ListOptions {
 	}
 }
 
-// listing is a ListRequest to which upstream's rules were applied.
-type listing struct {
+// checkedList is a ListRequest to which upstream's rules were applied.
+type checkedList struct {
 	q      ListRequest
 	prefix string // of full keys
 	exact  int64  // revision to read at; 0 means the newest
@@ -295,7 +295,7 @@ type listing struct {
 
 // setContinue sets the token for the next page. next is the full key at which that page begins; remaining
 // counts the objects from there on.
-func (l *Listing) setContinue(read listing, next string, remaining int64) error {
+func (l *Listing) setContinue(read checkedList, next string, remaining int64) error {
 	token, err := storage.EncodeContinue(next, read.prefix, l.Meta.Revision)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 		}
 		f.memory.Hold()
 		f.create(examplePod("a", "two"))
-		stored, err := f.resource.listStored(t.Context(), wholeListing(), nil)
+		stored, err := f.resource.listStored(t.Context(), wholeList(), nil)
 		if err != nil || len(stored.Objects) != 2 {
 			t.Fatalf("%d objects, %v", len(stored.Objects), err)
 		}
@@ -40,7 +40,7 @@ func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 
 		f.memory.Hold()
 		f.create(examplePod("a", "three"))
-		if stored, err = f.resource.listStored(t.Context(), wholeListing(), nil); err != nil {
+		if stored, err = f.resource.listStored(t.Context(), wholeList(), nil); err != nil {
 			t.Fatal(err)
 		}
 		time.AfterFunc(time.Second, f.memory.Release)
@@ -123,10 +123,10 @@ func (f *fixture) initialEnd() int64 {
 	}
 }
 
-// wholeListing is a listing of all objects, as List passes it on.
-func wholeListing() listing {
+// wholeList is a list of all objects, as List passes it on.
+func wholeList() checkedList {
 	q := ListRequest{}.withSelectors()
-	return listing{q: q, prefix: "/pods/"}
+	return checkedList{q: q, prefix: "/pods/"}
 }
 
 // TestPagesOfALaggingCacheCanBeRead checks that a list with a minimum revision begins at a revision whose next page

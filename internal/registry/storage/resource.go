@@ -31,7 +31,7 @@ type Resource struct {
 
 	StoreLists StoreLists
 
-	stored                      // reads the store
+	storeReader
 	mirror       *mirror.Mirror // has Cache, Hub and Reflector
 	linearizable bool           // Config.Linearizable
 	made         time.Time
@@ -80,7 +80,7 @@ func New(config Config) (*Resource, error) {
 	}
 	r := &Resource{
 		GroupResource: config.Codec.GroupResource,
-		stored:        stored{store: config.Store, codec: config.Codec, layout: layout},
+		storeReader:   storeReader{store: config.Store, codec: config.Codec, layout: layout},
 		issued:        issued{store: config.Store},
 		reads:         cmp.Or(config.Reads, NewReadMetrics()),
 		linearizable:  config.Linearizable,

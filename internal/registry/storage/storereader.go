@@ -20,8 +20,8 @@ import (
 // maxPage limits the pages of a filtered read of the store, which grow.
 const maxPage = 10000
 
-// stored is a resource in the store, without its cache.
-type stored struct {
+// storeReader reads a resource from the store, without its cache.
+type storeReader struct {
 	store  kv.Store
 	codec  *encoding.Codec
 	layout layout
@@ -29,7 +29,7 @@ type stored struct {
 }
 
 // getStored reads one object from the store.
-func (s *stored) getStored(ctx context.Context, rest string, atLeast uint64) (*cache.Object, error) {
+func (s *storeReader) getStored(ctx context.Context, rest string, atLeast uint64) (*cache.Object, error) {
 	full := s.layout.root + rest
 	began := time.Now()
 	item, found, revision, err := s.store.Get(ctx, full)
@@ -54,7 +54,7 @@ func (s *stored) getStored(ctx context.Context, rest string, atLeast uint64) (*c
 
 // corrupt returns the error of a read of one corrupt object: plain, unless corrupt objects may be
 // deleted unread.
-func (s *stored) corrupt(full string, o *cache.Object, plain error) error {
+func (s *storeReader) corrupt(full string, o *cache.Object, plain error) error {
 	if plain == nil || !UnsafeDeleteEnabled() {
 		return plain
 	}
@@ -62,7 +62,7 @@ func (s *stored) corrupt(full string, o *cache.Object, plain error) error {
 }
 
 // listStored lists from the store, for revisions that are not in the cache and before the cache has loaded.
-func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+func (s *storeReader) listStored(ctx context.Context, read checkedList, dst []*cache.Object) (Listing, error) {
 	q, replacements := read.q, s.store.Replacements()
 	opts := kv.RangeOptions{Prefix: read.prefix, Start: read.from, Limit: max(q.Limit, 0), Revision: read.exact}
 	if q.single() {
@@ -117,7 +117,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 }
 
 // take appends the items that q selects. It returns the index of the item that filled the page, or -1.
-func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
+func (s *storeReader) take(ctx context.Context, out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
 	object := s.decoded(ctx, items)
 	for i, item := range items {
 		o := object(i)
@@ -143,7 +143,7 @@ func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before i
 
 // decoded returns a function that decodes the i-th item. Encrypted values are decoded in advance, in parallel, because
 // each waits for a KMS plugin.
-func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
+func (s *storeReader) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
 	decode := func(i int) *cache.Object {
 		item := items[i]
 		return s.codec.DecodeValue(ctx, item.Key, s.layout.rest(item.Key), item.Value, item.Revision)
@@ -165,7 +165,7 @@ func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cach
 }
 
 // atLeast fails if the store has not reached resourceVersion.
-func (s *stored) atLeast(resourceVersion string, current int64) error {
+func (s *storeReader) atLeast(resourceVersion string, current int64) error {
 	wanted, err := s.codec.Versioner().ParseResourceVersion(resourceVersion)
 	if err != nil {
 		return badRevision(err)
@@ -177,7 +177,7 @@ func (s *stored) atLeast(resourceVersion string, current int64) error {
 }
 
 // listOne serves a request for a single object.
-func (s *stored) listOne(q ListRequest, revision int64, o *cache.Object, dst []*cache.Object) (Listing, error) {
+func (s *storeReader) listOne(q ListRequest, revision int64, o *cache.Object, dst []*cache.Object) (Listing, error) {
 	out := Listing{Objects: dst, Meta: wire.ListMeta{Revision: revision}}
 	if o == nil {
 		return out, nil
@@ -210,7 +210,7 @@ const (
 
 // rangeError returns the error of a failed list of the store. If a continue token is too old, the error has a token for
 // the same position at the newest revision.
-func (s *stored) rangeError(ctx context.Context, err error, read listing) error {
+func (s *storeReader) rangeError(ctx context.Context, err error, read checkedList) error {
 	switch {
 	case errors.Is(err, kv.ErrFutureRevision):
 		current, _ := s.store.Revision(ctx) // 0 if that fails
