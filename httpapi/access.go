@@ -65,7 +65,7 @@ func closeAnonymous(x *apiCall) {
 // unauthorized rejects the request of an unauthenticated client with err.
 func (a *authentication) unauthorized(x *apiCall, err error) {
 	if x.Audit != nil {
-		a.auditor.refuse(x, attempted(x))
+		a.auditor.recordRejected(x, attempted(x))
 	}
 	closeAnonymous(x)
 	x.Fail(err)
@@ -126,13 +126,13 @@ type authorization struct {
 	access     *apimetrics.Access    // counts decisions
 	auditor    *auditor
 	relayed    bool // the upstream of a relay decides
-	shell      bool // the status page is served: its HTML, which has no data, needs no authorization
+	statusPage bool // the status page is served: its HTML, which has no data, needs no authorization
 }
 
 // authorize reports whether the user may send the request. If not, it rejects the request. Routing reads the same
 // Request value.
 func (a *authorization) authorize(x *apiCall) bool {
-	if a.authorizer == nil || x.Carrier.Internal() || a.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
+	if a.authorizer == nil || x.Carrier.Internal() || a.statusPage && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
 		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
 	}

@@ -77,7 +77,7 @@ func (s *Server) assemble() {
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
 		freeUndecided:       semaphore.NewWeighted(maxFreeUndecided),
-		authorization:       authorization{authorizer: config.Authorizer, access: s.access, auditor: auditor, relayed: config.Relay != nil, shell: config.StatusPage},
+		authorization:       authorization{authorizer: config.Authorizer, access: s.access, auditor: auditor, relayed: config.Relay != nil, statusPage: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
 		storageVersions:     newStorageVersionFilter(config.StorageVersions),
 		ledger:              s.ledger,

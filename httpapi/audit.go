@@ -59,8 +59,8 @@ func (a *auditor) receive(x *apiCall) bool {
 	return false
 }
 
-// refuse records a request that is rejected before its client is authenticated.
-func (a *auditor) refuse(x *apiCall, reason string) {
+// recordRejected records a request that is rejected before its client is authenticated.
+func (a *auditor) recordRejected(x *apiCall, reason string) {
 	if x.Audit == nil {
 		return
 	}
@@ -71,7 +71,7 @@ func (a *auditor) refuse(x *apiCall, reason string) {
 
 // reject rejects a request with err before its client is authenticated, and returns false.
 func (a *auditor) reject(x *apiCall, err error) bool {
-	a.refuse(x, err.Error())
+	a.recordRejected(x, err.Error())
 	x.Fail(err)
 	return false
 }
@@ -79,7 +79,7 @@ func (a *auditor) reject(x *apiCall, err error) bool {
 // timedOut rejects a request that was not authorized before its deadline.
 func (a *auditor) timedOut(x *apiCall) {
 	if x.User == nil {
-		a.refuse(x, attempted(x))
+		a.recordRejected(x, attempted(x))
 	}
 	x.Fail(exchange.ErrTimeout)
 }

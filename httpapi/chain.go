@@ -30,7 +30,7 @@ type chain struct {
 	authentication      authentication
 	tracer              tracer
 	concurrency         concurrency
-	freeUndecided       *semaphore.Weighted
+	freeUndecided       *semaphore.Weighted // see maxFreeUndecided
 	authorization       authorization
 	impersonationFilter string // apimetrics.ImpersonationFilter
 	storageVersions     storageVersionFilter
@@ -130,8 +130,8 @@ func (c *chain) admit(x *apiCall) {
 	}
 }
 
-// maxFreeUndecided limits requests without a seat that are being authorized, because otherwise only seats limit the
-// calls to a slow authorization webhook.
+// maxFreeUndecided limits the free requests, which take no seat, that are being authorized. Otherwise only seats would
+// limit the calls to a slow authorization webhook.
 const maxFreeUndecided = 256
 
 // allow passes x through flow control and authorization. through says that x must be proxied to the upstream of a
@@ -142,13 +142,13 @@ func (c *chain) allow(x *apiCall) (through, ok bool) {
 	}
 	free := c.router.resumes(x)
 	ok = c.concurrency.acquire(x, free)
-	switch {
-	case !free || !ok:
-	case c.freeUndecided.TryAcquire(1):
-		defer c.freeUndecided.Release(1)
-	default:
-		x.Seat.Release()
-		ok = c.concurrency.acquire(x, false)
+	if free && ok {
+		if c.freeUndecided.TryAcquire(1) {
+			defer c.freeUndecided.Release(1)
+		} else {
+			x.Seat.Release()
+			ok = c.concurrency.acquire(x, false)
+		}
 	}
 	if !ok {
 		c.authorization.access.Filtered(x.audited, x.impersonated)

@@ -75,20 +75,20 @@ func (r *router) countFailure(x *apiCall) {
 	if r.remote(x) != nil {
 		return
 	}
-	var i *reads.Resource
+	var resource *reads.Resource
 	if e, ok := r.table.Load().Lookup(&x.Request); ok {
-		i = &e.Resource
+		resource = &e.Resource
 	} else if r.extensions == nil {
 		return
 	} else if c, done := r.extensions.Custom(&x.Request); c != nil {
 		defer done()
-		i = c
+		resource = c
 	} else {
 		return
 	}
 	if x.IsReadOnly() {
 		x.reading.Exchange = &x.Exchange
-		x.reading.Observe(i, x.Length())
+		x.reading.Observe(resource, x.Length())
 		return
 	}
 	info := *x.RequestInfo()
@@ -97,5 +97,5 @@ func (r *router) countFailure(x *apiCall) {
 	}
 	req := x.HTTP().WithContext(exchange.Context(x.Audit.Context(x.Base()), &info, x.User, x.Received))
 	metrics.MonitorRequest(req, x.Method, x.Group, x.Version, x.Resource, x.Subresource, metrics.CleanScope(&info),
-		metrics.APIServerComponent, i.Life.Deprecated, i.Life.Removed, x.StatusCode(), x.Length(), time.Since(x.Received))
+		metrics.APIServerComponent, resource.Life.Deprecated, resource.Life.Removed, x.StatusCode(), x.Length(), time.Since(x.Received))
 }

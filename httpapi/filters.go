@@ -43,8 +43,8 @@ func (t *timeoutFilter) set(x *apiCall) bool {
 
 // shutdownFilter rejects new requests during shutdown.
 type shutdownFilter struct {
-	refused atomic.Bool  // new requests are rejected with 429
-	serving atomic.Int64 // requests that shutdown waits for
+	refusing atomic.Bool  // new requests are rejected with 429
+	serving  atomic.Int64 // requests that shutdown waits for
 }
 
 // enter rejects requests during shutdown, except health probes and scrapes of /metrics. Shutdown waits for leave,
@@ -54,9 +54,9 @@ func (s *shutdownFilter) enter(x *apiCall) bool {
 		return true
 	}
 	if x.counted = !x.LongRunning(); x.counted {
-		s.serving.Add(1) // before refused is read, because the shutdown sets refused first
+		s.serving.Add(1) // before refusing is read, because the shutdown sets refusing first
 	}
-	if !s.refused.Load() {
+	if !s.refusing.Load() {
 		return true
 	}
 	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {

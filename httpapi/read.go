@@ -34,9 +34,9 @@ type reader struct {
 
 // read serves a GET, LIST or WATCH from encoded bytes. It returns false for requests that upstream's handlers must
 // serve.
-func (r *reader) read(x *apiCall, i *reads.Resource) bool {
+func (r *reader) read(x *apiCall, resource *reads.Resource) bool {
 	mayBeCBOR := r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor")) // only upstream's handlers write CBOR
-	if i.View.Resource.Cache == nil || x.Audit.RecordsResponses() && x.Verb != "watch" || mayBeCBOR {
+	if resource.View.Resource.Cache == nil || x.Audit.RecordsResponses() && x.Verb != "watch" || mayBeCBOR {
 		return false
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
@@ -45,7 +45,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 		if x.Traced() && (x.Verb == "get" || x.Verb == "list") {
 			x.Enter(writes.SpanName(x.Verb), attributesOf(x)...)
 		}
-		return x.reading.Serve(i)
+		return x.reading.Serve(resource)
 	}
 	if len(x.Peek("Upgrade")) > 0 && wsstream.IsWebSocketRequest(x.HTTP()) {
 		return false // upstream's handler serves websockets
@@ -53,7 +53,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	r.streams.Watch(streams.WatchRequest{
 		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange) },
 		MinRequestTimeout: r.minRequestTimeout, RequestTimeout: r.timeout,
-	}, i)
+	}, resource)
 	return true
 }
 

@@ -40,8 +40,8 @@ func (r *router) goesThrough(x *apiCall) bool {
 
 // builtIn returns the resource that serves reads of the built-in resource that x names, nil if x names another.
 func (r *router) builtIn(x *apiCall) *reads.Resource {
-	if i, ok := r.table.Load().Lookup(&x.Request); ok && i.View != nil {
-		return &i.Resource
+	if e, ok := r.table.Load().Lookup(&x.Request); ok && e.View != nil {
+		return &e.Resource
 	}
 	return nil
 }

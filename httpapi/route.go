@@ -44,7 +44,7 @@ func (r *router) route(x *apiCall) {
 		r.serveRelayed(x)
 		return
 	}
-	i, ok := r.table.Load().Lookup(&x.Request)
+	e, ok := r.table.Load().Lookup(&x.Request)
 	if ok && x.LacksName() { // the handler rejects it, even with a name in a field selector, because it was authorized as a list
 		x.Verb, x.Name = request.VerbOf(x.Method), ""
 	}
@@ -55,15 +55,15 @@ func (r *router) route(x *apiCall) {
 	case !ok && r.serveCustom(x):
 	case !ok:
 		r.noEndpoint(x)
-	case !i.Permits(&x.Request):
-		r.noMethod(x, i)
-	case i.View != nil && r.reader.read(x, &i.Resource):
-	case i.Writes != nil && i.Writes.Serves(x.Verb):
-		write(x, i.Writes)
+	case !e.Permits(&x.Request):
+		r.noMethod(x, e)
+	case e.View != nil && r.reader.read(x, &e.Resource):
+	case e.Writes != nil && e.Writes.Serves(x.Verb):
+		write(x, e.Writes)
 	default:
-		h, ok := i.Handler(&x.Request)
+		h, ok := e.Handler(&x.Request)
 		if !ok {
-			r.noMethod(x, i)
+			r.noMethod(x, e)
 			return
 		}
 		x.Serve(h)
@@ -77,16 +77,16 @@ func (r *router) resumes(x *apiCall) bool {
 		return false
 	}
 	version := x.Query.Get("resourceVersion")
-	if i, ok := r.table.Load().Lookup(&x.Request); ok {
-		return i.View != nil && i.View.Resource.Resumes(version)
+	if e, ok := r.table.Load().Lookup(&x.Request); ok {
+		return e.View != nil && e.View.Resource.Resumes(version)
 	}
 	return r.extensions != nil && r.extensions.Resumes(&x.Request, version)
 }
 
-// noMethod rejects a request that i does not serve: with 405 if i serves another method at the same path, otherwise as
+// noMethod rejects a request that e does not serve: with 405 if e serves another method at the same path, otherwise as
 // unknown does.
-func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
-	if !i.ServesPath(&x.Request) {
+func (r *router) noMethod(x *apiCall, e *routes.Endpoint) {
+	if !e.ServesPath(&x.Request) {
 		r.unknown(x)
 		return
 	}

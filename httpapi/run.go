@@ -160,7 +160,7 @@ const servingPoll = 10 * time.Millisecond
 // refuseWhileDraining rejects new requests until the running ones have ended, as apiserver
 // pkg/server/genericapiserver.go does for ShutdownSendRetryAfter. It waits for watches only if WatchGrace is set.
 func (s *Server) refuseWhileDraining(grace context.Context) {
-	s.chain.shutdown.refused.Store(true)
+	s.chain.shutdown.refusing.Store(true)
 	var watches sync.WaitGroup
 	s.endWatches(&watches)
 	_ = wait.PollUntilContextCancel(grace, servingPoll, true, func(context.Context) (bool, error) {

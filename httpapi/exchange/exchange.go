@@ -223,16 +223,16 @@ func (x *Exchange) StartStream(code int, header []Field) BodyStream {
 
 // TakeAudit moves the audit record to the caller, which then serves the request.
 func (x *Exchange) TakeAudit() *AuditRecord {
-	t := x.Audit
+	record := x.Audit
 	x.Audit = nil
-	return t
+	return record
 }
 
 // TakeSeat moves the seat to the caller, which then serves the request.
 func (x *Exchange) TakeSeat() Seat {
-	p := x.Seat
+	seat := x.Seat
 	x.Seat = Seat{}
-	return p
+	return seat
 }
 
 // EndAudit records the status of the response. It ends the record of a small response before the response is sent, so
@@ -244,7 +244,7 @@ func (x *Exchange) EndAudit() {
 		return
 	}
 	x.Audit.RecordStatus(x.StatusCode())
-	if !x.small() || len(x.Bytes) > RecordSize && x.Audit.age() > slowRequest {
+	if !x.bodyIsSmall() || len(x.Bytes) > RecordSize && x.Audit.age() > slowRequest {
 		return
 	}
 	if !x.encoding.IsZero() {

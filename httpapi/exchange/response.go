@@ -131,18 +131,18 @@ func (r *Response) HeaderTo(dst http.Header) {
 // StatusCode returns the status code of the response.
 func (r *Response) StatusCode() int { return cmp.Or(r.Code, http.StatusOK) }
 
-// StatusCode returns code if it is a valid HTTP status, and otherwise 500. An admission webhook may deny a write with
+// ValidStatus returns code if it is a valid HTTP status, and otherwise 500. An admission webhook may deny a write with
 // any number, which makes net/http panic in kube-apiserver.
-func StatusCode(code int) int {
+func ValidStatus(code int) int {
 	if code < 100 || code > 999 {
 		return http.StatusInternalServerError
 	}
 	return code
 }
 
-// Head sets the status, see the function [StatusCode], and the content type, which may be empty.
+// Head sets the status, made valid by [ValidStatus], and the content type, which may be empty.
 func (r *Response) Head(code int, contentType string) {
-	r.Code = StatusCode(code)
+	r.Code = ValidStatus(code)
 	if contentType != "" {
 		r.Set("Content-Type", contentType)
 	}
@@ -187,13 +187,15 @@ func (r *Response) Length() int {
 	return len(r.Bytes)
 }
 
-// small reports whether the response takes about one write.
-func (r *Response) small() bool {
+// bodyIsSmall reports whether Body, if there is one, takes about one write.
+func (r *Response) bodyIsSmall() bool {
 	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
 }
 
 // Large reports whether the response takes more than one write.
-func (r *Response) Large() bool { return r.Reader != nil || !r.small() || len(r.Bytes) > RecordSize }
+func (r *Response) Large() bool {
+	return r.Reader != nil || !r.bodyIsSmall() || len(r.Bytes) > RecordSize
+}
 
 // objectBody writes an object that fits into the buffer of a ChunkWriter, and is not compressed.
 type objectBody struct {

@@ -112,17 +112,17 @@ func (st *stream) consumedLocked(n int64) {
 // requestGrantLocked requests a grant if the body may be larger than the window of its stream. A body of unknown
 // length requests it once half of the window has arrived.
 func (st *stream) requestGrantLocked() {
-	b, l := st.body, &st.c.memory
+	b, m := st.body, &st.c.memory
 	if !b.whole || b.granted > 0 || b.wants > 0 || b.ended || b.err != nil {
 		return
 	}
 	need := b.length
-	if need < 0 && b.got >= l.maxUnreturned/2 {
+	if need < 0 && b.got >= m.maxUnreturned/2 {
 		need = st.c.s.config.MaxBodyBytes + 1
 	}
-	if b.wants = max(0, need-l.maxUnreturned); b.wants > 0 {
-		l.waiting = append(l.waiting, st)
-		l.grant()
+	if b.wants = max(0, need-m.maxUnreturned); b.wants > 0 {
+		m.waiting = append(m.waiting, st)
+		m.grant()
 	}
 }
 
@@ -201,8 +201,8 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	return data, err
 }
 
-// awaitLocked waits until the body has ended, ready returns true, or no more can arrive. It returns
-// the bytes that have arrived and are kept, and whether the body has ended.
+// awaitLocked waits until the body has ended, ready returns true, or no more can arrive, and unlocks c.mu while it
+// waits. It returns the bytes that have arrived and are kept, and whether the body has ended.
 func (st *stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
 	b, c := st.body, st.c
 	for !ready() && !b.ended && b.err == nil {

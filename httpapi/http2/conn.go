@@ -172,7 +172,7 @@ func (c *Conn) Serve() {
 // handshake sends the settings, and reads the client's preface and settings.
 func (c *Conn) handshake() error {
 	if c.tcp != nil {
-		socket.WriterTo(c.conn)
+		socket.WriterTo(c.conn) // writes get their deadlines when they have to wait
 	}
 	c.unlockWrites() // writes the settings, which NewConn has queued
 	if c.tls != nil && !secureEnough(c.tls) {

@@ -24,7 +24,7 @@ type request struct {
 
 	text   []byte // names and values, concatenated
 	lines  []line
-	pseudo [lastPseudo]span
+	pseudo [numPseudo]span
 
 	malformed      bool  // the block is not a request, so the stream is reset
 	large          bool  // the response is 431
@@ -48,10 +48,10 @@ const (
 	pseudoPath
 	pseudoAuthority
 	pseudoScheme
-	lastPseudo
+	numPseudo
 )
 
-var pseudoNames = [lastPseudo]string{":method", ":path", ":authority", ":scheme"}
+var pseudoNames = [numPseudo]string{":method", ":path", ":authority", ":scheme"}
 
 var requests = sync.Pool{New: func() any { return new(request) }}
 
@@ -72,7 +72,7 @@ func (r *request) dropHeader() {
 	if r.lines = r.lines[:0]; cap(r.lines) > keptLines {
 		r.lines = nil
 	}
-	r.pseudo = [lastPseudo]span{}
+	r.pseudo = [numPseudo]span{}
 }
 
 // release returns r to the pool.
@@ -99,7 +99,7 @@ type block struct {
 	req     *request // nil: the fields are decoded for the decoder's state alone
 	sent    int      // encoded size of the block
 	size    int      // size of the fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts
-	most    int      // limit of size
+	maxSize int      // of the fields
 	regular bool     // fields of the header have begun
 	pieces  []byte   // of the block, if it comes in several
 }
@@ -110,7 +110,7 @@ func (b *block) add(f hpack.HeaderField) {
 	if r == nil || r.large {
 		return
 	}
-	if b.size += int(f.Size()); b.size > b.most || b.size > expandUsual+maxExpansion*b.sent {
+	if b.size += int(f.Size()); b.size > b.maxSize || b.size > expandUsual+maxExpansion*b.sent {
 		r.large = true
 		r.dropHeader()
 		return
@@ -232,7 +232,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		r.check(!ended)
 		return c.openStream(id, r, ended)
 	case open != nil:
-		malformed := r.malformed || r.pseudo != [lastPseudo]span{}
+		malformed := r.malformed || r.pseudo != [numPseudo]span{}
 		r.release()
 		return open.trailer(ended && !malformed)
 	case late:
@@ -259,8 +259,8 @@ func (st *stream) trailer(valid bool) error {
 // readBlock reads a header block to its end, into r if that is not nil. A block in several frames is
 // decoded when it is complete: otherwise the decoder would parse the beginning of a field repeatedly.
 func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
-	most := c.s.config.MaxHeaderBytes
-	c.block = block{req: r, most: most}
+	maxSize := c.s.config.MaxHeaderBytes
+	c.block = block{req: r, maxSize: maxSize}
 	defer c.noteHeaderPieces(0)
 	defer func() { c.block.req, c.block.pieces = nil, nil }()
 	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
@@ -282,7 +282,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 		}
 		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()
 		size := len(c.block.pieces) + len(piece)
-		if size > 2*most {
+		if size > 2*maxSize {
 			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 		}
 		c.noteHeaderPieces(size)

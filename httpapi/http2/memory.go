@@ -167,9 +167,9 @@ func (c *Conn) checkLocked() {
 	if !invariants.Enabled {
 		return
 	}
-	l := &c.memory
+	m := &c.memory
 	var headers, held, granted int64
-	pooled := l.gathered
+	pooled := m.gathered
 	for st := range c.memoryHolders {
 		headers += st.header
 		pooled += headerCopies*st.header + st.charged
@@ -184,11 +184,11 @@ func (c *Conn) checkLocked() {
 			delete(c.memoryHolders, st)
 		}
 	}
-	invariants.Assertf(l.room+l.held+l.unreturned == l.capacity && l.room >= 0 && l.unreturned >= 0 && l.held == held,
-		"httpapi: room %d + held %d (by streams %d) + unreturned %d is not %d", l.room, l.held, held, l.unreturned, l.capacity)
-	invariants.Assertf(l.headers == headers && headers <= l.maxHeaders, "httpapi: headers %d (of streams %d) of at most %d", l.headers, headers, l.maxHeaders)
-	invariants.Assertf(l.large >= 0 && l.large+granted == largeBodies*c.s.config.MaxBodyBytes, "httpapi: large %d, granted %d", l.large, granted)
-	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
+	invariants.Assertf(m.room+m.held+m.unreturned == m.capacity && m.room >= 0 && m.unreturned >= 0 && m.held == held,
+		"httpapi: room %d + held %d (by streams %d) + unreturned %d is not %d", m.room, m.held, held, m.unreturned, m.capacity)
+	invariants.Assertf(m.headers == headers && headers <= m.maxHeaders, "httpapi: headers %d (of streams %d) of at most %d", m.headers, headers, m.maxHeaders)
+	invariants.Assertf(m.large >= 0 && m.large+granted == largeBodies*c.s.config.MaxBodyBytes, "httpapi: large %d, granted %d", m.large, granted)
+	invariants.Assertf(m.pooled == pooled, "httpapi: pooled %d (of streams %d)", m.pooled, pooled)
 }
 
 // memoryPool is the memory that the connections of a server share for pooled bytes: request bodies that no handler has

@@ -32,12 +32,12 @@ func (f *frameReader) wait() error {
 	}
 	(*Conn)(f).flushControl()
 	f.close()
-	late, ok := f.conn.(interface{ AwaitRead(p []byte) (int, error) })
+	conn, ok := f.conn.(interface{ AwaitRead(p []byte) (int, error) })
 	if !ok {
 		return nil
 	}
 	for {
-		n, err := late.AwaitRead(f.first[:])
+		n, err := conn.AwaitRead(f.first[:])
 		if n > 0 {
 			f.ahead = f.first[:]
 			return nil

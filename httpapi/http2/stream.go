@@ -37,7 +37,7 @@ type stream struct {
 	endReason  error         // guarded by c.mu: why the stream has ended
 	sent       bool          // guarded by c.mu: the response is whole
 	waits      bool          // guarded by c.mu: a write waits for a window
-	responding bool          // guarded by c.mu: c.answering counts the stream
+	responding bool          // guarded by c.mu: c.responding counts the stream
 	wake       chan struct{} // guarded by c.mu: signals that the window has grown; nil before the first wait
 	callbacks  []func()      // guarded by c.mu: called when the client leaves
 }

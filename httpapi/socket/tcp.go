@@ -28,7 +28,7 @@ type TCP struct {
 
 	waiter atomic.Pointer[Waiter] // of the current Send; nil: nothing is notified
 	raw    syscall.RawConn
-	late   atomic.Bool // a write gets its deadline when it has to wait
+	late   atomic.Bool // a write gets its deadline when it has to wait: from WriterTo until Release
 	// blocked is set while a write waits for the client. TLS itself may write from the goroutine that reads. While one
 	// write is blocked, TLS blocks all others.
 	blocked atomic.Bool
@@ -105,7 +105,8 @@ func TCPOf(c net.Conn) *TCP {
 	return s
 }
 
-// WriterTo returns the Writer to c, which is c or the socket below it; nil if neither is a Writer.
+// WriterTo returns the Writer to c, which is c or the socket below it; nil if neither is a Writer. Until Release, writes
+// to c get their deadlines when they have to wait.
 func WriterTo(c net.Conn) Writer {
 	if own, ok := c.(interface{ Writer() Writer }); ok {
 		return own.Writer()

@@ -43,17 +43,17 @@ type WatchRequest struct {
 }
 
 // Watch serves a WATCH of i: apiserver pkg/endpoints/handlers/get.go and watch.go.
-func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
-	f, ok := x.Negotiate(i)
+func (ss *Streams) Watch(x WatchRequest, r *reads.Resource) {
+	f, ok := x.Negotiate(r)
 	if !ok {
-		x.ObserveRefused(i)
+		x.ObserveRefused(r)
 		return
 	}
-	ws, err := x.openWatch(i, f)
+	ws, err := x.openWatch(r, f)
 	if err != nil {
 		x.Fail(err)
 		x.Audit.RecordStatus(x.StatusCode()) // before Observe annotates deprecated versions, as in upstream
-		x.Observe(i, len(x.Bytes))
+		x.Observe(r, len(x.Bytes))
 		return
 	}
 	x.Audit.RecordStatus(http.StatusOK)
@@ -79,8 +79,8 @@ const lengthPrefix = 4
 
 // openWatch makes everything that a watch needs after its request has ended. Like upstream, it opens the
 // watch before it checks the format of the events.
-func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
-	o, err := x.ValidListOptions(i)
+func (x WatchRequest) openWatch(r *reads.Resource, f negotiate.Format) (*watchStream, error) {
+	o, err := x.ValidListOptions(r)
 	if err != nil {
 		return nil, err
 	}
@@ -88,14 +88,14 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	if err != nil {
 		return nil, err
 	}
-	scope := x.ScopeOf(i, o)
+	scope := x.ScopeOf(r, o)
 	ws := &watchStream{
-		encoder: i.View.Encoder(f.Encoding(), f.Projection()),
+		encoder: r.View.Encoder(f.Encoding(), f.Projection()),
 		observer: observer{
 			began:   x.Received,
-			open:    i.Monitors.Of("watch", reads.ListScope(scope)),
-			sent:    x.Monitor(i),
-			counted: x.Counted(i, 0),
+			open:    r.Monitors.Of("watch", reads.ListScope(scope)),
+			sent:    x.Monitor(r),
+			counted: x.Counted(r, 0),
 		},
 		skipInitialEnd: o.SendInitialEvents == nil,
 		bookmarks:      o.AllowWatchBookmarks,
@@ -115,9 +115,9 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	defer func() { x.Waited += time.Since(began) }() // opening takes time only if the cache must catch up
 	past := int64(0)
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		past = x.FaultRevision(i, o.ResourceVersion)
+		past = x.FaultRevision(r, o.ResourceVersion)
 	}
-	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
+	ws.watcher, err = r.View.Resource.Watch(ctx, storage.WatchRequest{
 		Past: past, Scope: scope, ResourceVersion: o.ResourceVersion, SendInitialEvents: o.SendInitialEvents,
 		Bookmarks: o.AllowWatchBookmarks, Label: o.LabelSelector, Field: o.FieldSelector, Shard: shard,
 		Wake: ws.wake,
@@ -126,9 +126,9 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	if errors.As(err, &inStream) {
 		ws.openErr = inStream.Err
 	} else if err != nil {
-		return nil, x.ReadError(i, err)
+		return nil, x.ReadError(r, err)
 	}
-	if err := ws.choose(x, i, f); err != nil {
+	if err := ws.setFormat(x, r, f); err != nil {
 		if ws.watcher != nil {
 			ws.watcher.Close()
 		}
@@ -137,18 +137,18 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	return ws, nil
 }
 
-// choose sets the format of the events. It rejects formats that cannot be streamed.
-func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.Format) error {
+// setFormat sets the format of the events. It rejects formats that cannot be streamed.
+func (ws *watchStream) setFormat(x WatchRequest, r *reads.Resource, f negotiate.Format) error {
 	options, err := f.TableOptions(x.Query)
 	if err != nil {
 		return err
 	}
 	if !f.Streams {
-		_, media := negotiation.MediaTypesForSerializer(i.Scope.Serializer)
+		_, media := negotiation.MediaTypesForSerializer(r.Scope.Serializer)
 		return negotiation.NewNotAcceptableError(media)
 	}
 	if options != nil {
-		ws.table = &tableStream{view: i.View, options: options, version: f.Convert.GroupVersion()}
+		ws.table = &tableStream{view: r.View, options: options, version: f.Convert.GroupVersion()}
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		ws.unencodable = true

@@ -116,7 +116,7 @@ func TestQueueStaysSmall(t *testing.T) {
 func TestPumpFlushes(t *testing.T) {
 	p := &scheduler{}
 	p.init()
-	p.most = 1
+	p.maxActive = 1
 	p.active, p.closed = 1, true // this goroutine, which ends when there is nothing
 	a, b := &connection{}, &connection{}
 	for _, g := range []socket.Group{a, b, a, b, nil} {

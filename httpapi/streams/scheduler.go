@@ -16,8 +16,8 @@ import (
 // Goroutines start when there is work. A few stay without work, because their stacks have grown already,
 // until close ends them. The owner of the scheduler closes it and waits for running.
 type scheduler struct {
-	running sync.WaitGroup // its goroutines, and goroutines that begin watches
-	most    int            // the limit of active
+	running   sync.WaitGroup // its goroutines, and goroutines that begin watches
+	maxActive int            // the limit of active
 
 	work *sync.Cond // of mu: idle goroutines wait for it
 
@@ -32,7 +32,7 @@ type scheduler struct {
 const maxIdle = 2
 
 func (s *scheduler) init() {
-	s.most = max(runtime.GOMAXPROCS(0), 2)
+	s.maxActive = max(runtime.GOMAXPROCS(0), 2)
 	s.work = sync.NewCond(&s.mu)
 	s.queue.conns = make(map[socket.Group]*connQueue)
 }
@@ -51,7 +51,7 @@ func (s *scheduler) push(ws *watchStream) {
 // startLocked starts a goroutine if there is work for it.
 func (s *scheduler) startLocked() {
 	waiting := s.queue.waiting
-	if waiting > 0 && (s.active == 0 || s.active < s.most && waiting > s.active*watchesPerGoroutine) {
+	if waiting > 0 && (s.active == 0 || s.active < s.maxActive && waiting > s.active*watchesPerGoroutine) {
 		s.active++
 		if s.idle > 0 {
 			s.idle--
@@ -108,12 +108,12 @@ func (s *scheduler) run() {
 func (s *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.queue.waiting == 0 || s.active > s.most {
+	for s.queue.waiting == 0 || s.active > s.maxActive {
 		if kept != nil {
 			return nil, false, false
 		}
 		s.active--
-		if s.closed || s.active >= s.most || s.idle >= maxIdle {
+		if s.closed || s.active >= s.maxActive || s.idle >= maxIdle {
 			return nil, false, waited
 		}
 		s.idle++

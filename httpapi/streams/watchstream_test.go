@@ -307,7 +307,7 @@ func TestWakesAreNotLost(t *testing.T) {
 			}
 		}
 	}
-	ss.scheduler.most = 0 // no goroutine is started: the test serves the queue
+	ss.scheduler.maxActive = 0 // no goroutine is started: the test serves the queue
 	ss.scheduler.active = 1
 	look()
 	done := make(chan struct{})

@@ -44,10 +44,10 @@ type streamWriter struct {
 	started  bool // the head is written
 	chunked  bool
 	bodyless bool
-	left     int64       // of Content-Length; -1 if there is none
-	held     []byte      // body written before the head
-	trailers []string    // the names that the head announces
-	taken    bool        // hijacked
+	left     int64    // of Content-Length; -1 if there is none
+	held     []byte   // body written before the head
+	trailers []string // the names that the head announces
+	hijacked bool
 	late     *time.Timer // ends the handler's context; nil if nothing does
 }
 
@@ -76,14 +76,14 @@ func (st *Stream) write(p []byte) (int, error) {
 func (w *streamWriter) Header() http.Header { return w.header }
 
 func (w *streamWriter) WriteHeader(status int) {
-	if w.taken || w.status != 0 {
+	if w.hijacked || w.status != 0 {
 		return
 	}
 	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
 		w.writeAhead(status)
 		return
 	}
-	status = exchange.StatusCode(status)
+	status = exchange.ValidStatus(status)
 	w.status, w.sent = status, w.header.Clone()
 	w.audit.RecordStatus(status)
 	if status == http.StatusSwitchingProtocols && w.to.Begin == nil {
@@ -107,7 +107,7 @@ func (w *streamWriter) writeAhead(status int) {
 }
 
 func (w *streamWriter) Write(p []byte) (int, error) {
-	if w.taken {
+	if w.hijacked {
 		return 0, http.ErrHijacked
 	}
 	w.WriteHeader(http.StatusOK)
@@ -163,18 +163,18 @@ func (w *streamWriter) allowsBody() bool {
 // writeHead writes status line and header.
 func (w *streamWriter) writeHead() error {
 	if w.to.Begin != nil {
-		return w.to.Begin(w.status, without(w.sent, w.isTrailer()))
+		return w.to.Begin(w.status, without(w.sent, w.trailerNames()))
 	}
 	if w.sent.Get("Date") == "" {
 		w.sent.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
 	writeStatus(w.out, w.status)
-	_ = w.sent.WriteSubset(w.out, w.isTrailer())
+	_ = w.sent.WriteSubset(w.out, w.trailerNames())
 	_, err := w.out.WriteString("\r\n")
 	return err
 }
 
-// without returns a copy of header that has none of those names.
+// without returns a copy of header without the fields of those names.
 func without(header http.Header, names map[string]bool) http.Header {
 	rest := header.Clone()
 	maps.DeleteFunc(rest, func(name string, _ []string) bool { return names[name] })
@@ -211,7 +211,7 @@ func (w *streamWriter) Flush() { _ = w.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
 func (w *streamWriter) FlushError() error {
-	if w.taken {
+	if w.hijacked {
 		return http.ErrHijacked
 	}
 	w.WriteHeader(http.StatusOK)
@@ -237,7 +237,7 @@ type hijackable struct{ *streamWriter }
 // Hijack implements http.Hijacker. The handler's reads begin with the bytes that had been
 // read ahead.
 func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if h.taken {
+	if h.hijacked {
 		return nil, nil, http.ErrHijacked
 	}
 	if h.started && h.status != http.StatusSwitchingProtocols {
@@ -247,7 +247,7 @@ func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, context.DeadlineExceeded
 	}
 	h.audit.RecordStatus(http.StatusSwitchingProtocols)
-	h.taken = true
+	h.hijacked = true
 	h.st.own()
 	if err := h.st.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
@@ -287,7 +287,7 @@ func (c *hijackedConn) NetConn() net.Conn { return c.Conn }
 
 // finish ends the response after the handler has.
 func (w *streamWriter) finish() error {
-	if w.taken || w.status == http.StatusSwitchingProtocols && w.to.Begin == nil {
+	if w.hijacked || w.status == http.StatusSwitchingProtocols && w.to.Begin == nil {
 		return nil
 	}
 	w.WriteHeader(http.StatusOK)
@@ -313,7 +313,7 @@ func (w *streamWriter) finish() error {
 // lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended. For a
 // HEAD they are not if the handler wrote nothing.
 func (w *streamWriter) lengthIsKnown() bool {
-	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && len(w.sent["Trailer"]) == 0 && len(w.isTrailer()) == 0
+	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && len(w.sent["Trailer"]) == 0 && len(w.trailerNames()) == 0
 }
 
 // recovered ends the response after the handler panicked. If the head was sent, the
@@ -323,7 +323,7 @@ func (w *streamWriter) recovered(p any, log []any) {
 		return
 	}
 	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
-	if w.taken || w.started {
+	if w.hijacked || w.started {
 		return
 	}
 	w.held = []byte("This request caused apiserver to panic. Look in the logs for details.\n")
@@ -355,8 +355,8 @@ func announcedTrailers(header http.Header) []string {
 	return names
 }
 
-// isTrailer returns the names of the fields that are trailers and stay out of the head.
-func (w *streamWriter) isTrailer() map[string]bool {
+// trailerNames returns the names of the fields that are trailers and not in the head.
+func (w *streamWriter) trailerNames() map[string]bool {
 	out := make(map[string]bool)
 	for _, name := range w.trailers {
 		out[name] = true
