@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStolenResponses checks that StartStream returns a header and the framing of the body. The handler writes both
-// to the connection, and the session adds nothing.
-func TestStolenResponses(t *testing.T) {
+// TestStartStreamReturnsTheHeader checks that StartStream returns the header and the framing of the body, which the
+// handler writes to the connection. The session writes no others.
+func TestStartStreamReturnsTheHeader(t *testing.T) {
 	for proto, want := range map[string]string{
 		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\n\r\nbody",
 		"HTTP/1.0": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nConnection: close\r\n\r\nbody",
@@ -24,7 +24,7 @@ func TestStolenResponses(t *testing.T) {
 			x.Init(c, received, nil)
 			to := x.StartStream(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Content-Type", Value: "t"}, {Name: "Warning", Value: "w"}})
 			if to.Chunked != (proto == "HTTP/1.1") || (to.Next != nil) != to.Chunked || to.End != nil {
-				t.Errorf("%s: %+v", proto, to)
+				t.Errorf("%s: StartStream returned %+v, want chunks and a next request with HTTP/1.1 only", proto, to)
 			}
 			for _, p := range [][]byte{to.Head, []byte("body")} {
 				if _, err := to.Conn.Write(p); err != nil {
@@ -37,7 +37,7 @@ func TestStolenResponses(t *testing.T) {
 		s.Session(c).Serve()
 		date := regexp.MustCompile(`Date: [^\r]*GMT`)
 		if got := date.ReplaceAllString(c.out.String(), "Date: D"); got != want {
-			t.Errorf("%s: %q, want %q", proto, got, want)
+			t.Errorf("%s: got %q, want %q", proto, got, want)
 		}
 	}
 }
@@ -49,10 +49,10 @@ func TestFirstUserAgentCounts(t *testing.T) {
 	} {
 		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			if facts := c.Inspect(); facts != (exchange.Facts{}) {
-				t.Errorf("%q: %+v", lines, facts)
+				t.Errorf("%q: got facts %+v, want none", lines, facts)
 			}
 			if got := string(c.Peek("User-Agent")); got != want {
-				t.Errorf("%q: %q, want %q", lines, got, want)
+				t.Errorf("%q: got User-Agent %q, want %q", lines, got, want)
 			}
 			return exchange.NewRefusal(c, received, http.StatusOK, false)
 		}})
@@ -60,8 +60,8 @@ func TestFirstUserAgentCounts(t *testing.T) {
 	}
 }
 
-// TestStolenConnectionsHoldNoSession checks that the session ends when a handler takes over its connection.
-func TestStolenConnectionsHoldNoSession(t *testing.T) {
+// TestSessionEndsWhenAHandlerStreams checks that the session ends when a handler takes over its connection.
+func TestSessionEndsWhenAHandlerStreams(t *testing.T) {
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, nil)
@@ -78,7 +78,7 @@ func TestStolenConnectionsHoldNoSession(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the session is let go of", func() error {
+	proctest.Eventually(t, "the session ends", func() error {
 		if open, served := len(s.Network.list(true)), len(s.Network.list(false)); open != 1 || served != 0 {
 			return fmt.Errorf("%d connections are open, %d are served", open, served)
 		}

@@ -35,9 +35,9 @@ const serverVariable = "LARDER_HTTP1_TEST_SERVER"
 const (
 	larderServer          = "own"
 	fasthttpServer        = "fasthttp"
-	leanFasthttpServer    = "fasthttp-lean" // holds no buffers while idle, and stands on this package's connections
+	leanFasthttpServer    = "fasthttp-lean" // holds no buffers while idle, and uses this package's connections
 	netHTTPServer         = "nethttp"
-	flushingNetHTTPServer = "nethttp-flush" // where a watch keeps the goroutine of its handler
+	flushingNetHTTPServer = "nethttp-flush" // a watch keeps the goroutine of its handler
 )
 
 const (
@@ -45,8 +45,8 @@ const (
 	pieceBytes = 4800
 	pieceCount = 4 << 20 / pieceBytes
 	turns      = 3
-	idleConns  = 2000 // that are open at once where memory is measured
-	busyConns  = 8    // that have requests at once where CPU is
+	idleConns  = 2000 // open connections when memory is measured
+	busyConns  = 8    // concurrent requests when CPU is measured
 	restTime   = 2 * time.Second
 )
 
@@ -72,18 +72,18 @@ func runServer(role string) error {
 		return err
 	}
 	fmt.Printf("serving at %s.\n", l.Addr())
-	answer := newTestHandler().answer
+	serve := newTestHandler().serve
 	secrets = tlsConfig(secrets, false)
 	switch config.Server {
 	case larderServer:
-		s := New(Config{Listener: l, TLS: secrets, Handler: answer, Draining: make(chan struct{}), Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, UserTimeout: 45 * time.Second}, BodyTimeout: time.Minute})
+		s := New(Config{Listener: l, TLS: secrets, Handler: serve, Draining: make(chan struct{}), Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, UserTimeout: 45 * time.Second}, BodyTimeout: time.Minute})
 		return s.ServeNetwork()
 	case fasthttpServer:
-		return newFastServer(answer, false).Serve(tls.NewListener(l, secrets))
+		return newFastServer(serve, false).Serve(tls.NewListener(l, secrets))
 	case leanFasthttpServer:
-		return newFastServer(answer, true).Serve(lateListener{l, secrets})
+		return newFastServer(serve, true).Serve(lateListener{l, secrets})
 	default:
-		return newStdServer(answer, config.Server == flushingNetHTTPServer).Serve(tls.NewListener(l, secrets))
+		return newStdServer(serve, config.Server == flushingNetHTTPServer).Serve(tls.NewListener(l, secrets))
 	}
 }
 
@@ -104,14 +104,14 @@ func newTestHandler() *testHandler {
 	return h
 }
 
-// answer answers a request after the checks that package httpapi makes for every request.
-func (h *testHandler) answer(c exchange.Carrier, received time.Time) *exchange.Exchange {
+// serve responds to a request after the checks that package httpapi makes for every request.
+func (h *testHandler) serve(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
 	x.AuditID = "5f0e3a86-2f4d-4d6c-9f5c-0d8f6b1c2a37"
 	if facts := c.Inspect(); facts.Code != 0 || facts.Impersonates || facts.OtherCredentials || len(c.Host()) == 0 ||
 		string(c.Method()) != http.MethodGet || len(c.Peek("Authorization")) == 0 || len(c.Peek("Accept")) == 0 {
-		x.Send(http.StatusBadRequest, "text/plain", []byte("not what was sent"))
+		x.Send(http.StatusBadRequest, "text/plain", []byte("not the request of this test"))
 		return x
 	}
 	x.CommonHeaders()
@@ -127,7 +127,7 @@ func (h *testHandler) answer(c exchange.Carrier, received time.Time) *exchange.E
 		h.watch(x)
 	case "/settle":
 		debug.FreeOSMemory()
-		debug.FreeOSMemory() // memory that pools kept at the first call
+		debug.FreeOSMemory() // sync.Pools release their memory only at the second collection
 		x.Send(http.StatusOK, "text/plain", nil)
 	default:
 		x.Send(http.StatusNotFound, "text/plain", []byte("no such place"))
@@ -147,7 +147,7 @@ func (h *testHandler) watch(x *exchange.Exchange) {
 	h.watches = append(h.watches, to.Conn)
 }
 
-// pieces is a body like a list of package reads: shared items, each with a few bytes before it.
+// pieces is a body like the lists of package reads: shared items, each preceded by a few bytes.
 type pieces [][]byte
 
 func (p pieces) size() int { return len(p) * (pieceBytes + len(appendLength(nil, pieceBytes))) }
@@ -200,13 +200,13 @@ func startServer(t testing.TB, server string) *serverProcess {
 	return &serverProcess{Process: p, addr: at[1], config: &tls.Config{RootCAs: pool}}
 }
 
-// cpu is the CPU time of the process so far.
+// cpu returns the CPU time of the process so far.
 func (s *serverProcess) cpu(t testing.TB) time.Duration {
-	const ofProcess = 2 // of another one than this: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
+	const ofProcess = 2 // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of another process
 	return proctest.CPUClock(^int32(s.PID())<<3 | ofProcess).Now(t)
 }
 
-// resident is the anonymous memory of the process after a garbage collection.
+// resident returns the anonymous memory of the process after a garbage collection.
 func (s *serverProcess) resident(t testing.TB) int64 {
 	t.Helper()
 	v, err := s.connect()
@@ -214,7 +214,7 @@ func (s *serverProcess) resident(t testing.TB) int64 {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	if _, err := v.ask("/settle"); err != nil {
+	if _, err := v.get("/settle"); err != nil {
 		t.Fatal(err)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
@@ -254,7 +254,7 @@ func (s *serverProcess) connect() (*testClient, error) {
 var requestHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-controller/v1.36.3 (linux/amd64) kubernetes/0000000/leader-election\r\n" +
 	"Accept: application/json, */*\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\nAccept-Encoding: gzip\r\n\r\n"
 
-// begin requests target and returns the head of the response.
+// begin requests target and returns the header of the response.
 func (t *testClient) begin(target string) (head []byte, err error) {
 	if _, err := io.WriteString(t, "GET "+target+requestHeader); err != nil {
 		return nil, err
@@ -267,13 +267,13 @@ func (t *testClient) begin(target string) (head []byte, err error) {
 		head = append(head, line...)
 	}
 	if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 OK\r\n")) {
-		return nil, fmt.Errorf("answered %q", head)
+		return nil, fmt.Errorf("got response %q", head)
 	}
 	return head, nil
 }
 
-// ask requests target and returns the length of the response's body.
-func (t *testClient) ask(target string) (int, error) {
+// get requests target and returns the length of the response's body.
+func (t *testClient) get(target string) (int, error) {
 	head, err := t.begin(target)
 	if err != nil {
 		return 0, err
@@ -293,14 +293,14 @@ func (t *testClient) silence() error {
 		return err
 	}
 	if b, err := t.in.ReadByte(); !socket.IsTimeout(err) {
-		return fmt.Errorf("a server that has nothing to say says %q, %v", b, err)
+		return fmt.Errorf("read %q and error %v from an idle connection, want a timeout", b, err)
 	}
 	return nil
 }
 
-// TestServers checks that all servers give the same responses to the same requests, one after the other on a
-// connection.
-func TestServers(t *testing.T) {
+// TestComparedServersServeTheSame checks that all servers of BenchmarkServers give the same responses to the same
+// requests, one after the other on a connection.
+func TestComparedServersServeTheSame(t *testing.T) {
 	want := map[string]int{"/get": smallBytes, "/list": newTestHandler().pieces.size()}
 	for _, server := range []string{larderServer, fasthttpServer, leanFasthttpServer, netHTTPServer, flushingNetHTTPServer} {
 		d := startServer(t, server)
@@ -311,14 +311,14 @@ func TestServers(t *testing.T) {
 		defer v.Close()
 		for range 2 {
 			for target, size := range want {
-				if got, err := v.ask(target); err != nil || got != size {
-					t.Errorf("%s: %s has %d bytes, %v, want %d", server, target, got, err, size)
+				if got, err := v.get(target); err != nil || got != size {
+					t.Errorf("%s: got %d bytes of %s and error %v, want %d", server, got, target, err, size)
 				}
 			}
 		}
 		head, err := v.begin("/watch")
 		if err != nil || !bytes.Contains(head, []byte("\r\nTransfer-Encoding: chunked\r\n")) || !bytes.Contains(head, []byte("\r\nAudit-Id: 5f0e")) {
-			t.Errorf("%s: a watch begins with %q, %v", server, head, err)
+			t.Errorf("%s: a watch has header %q, error %v; want chunks and an Audit-Id", server, head, err)
 		}
 	}
 }
@@ -335,7 +335,7 @@ func BenchmarkServers(b *testing.B) {
 		eachTurn(b, row.name, servers, func(b *testing.B, server string) { benchmarkBusy(b, processes[server], row.target) })
 	}
 	eachTurn(b, "D3-idle", servers, func(b *testing.B, server string) {
-		benchmarkIdle(b, server, func(v *testClient) error { _, err := v.ask("/get"); return err })
+		benchmarkIdle(b, server, func(v *testClient) error { _, err := v.get("/get"); return err })
 	})
 	eachTurn(b, "D4-watch", append(servers, flushingNetHTTPServer), func(b *testing.B, server string) {
 		benchmarkIdle(b, server, func(v *testClient) error { _, err := v.begin("/watch"); return err })
@@ -352,7 +352,7 @@ func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B,
 	}
 }
 
-// benchmarkBusy requests target on a few connections at once.
+// benchmarkBusy requests target on a few connections concurrently.
 func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 	clients := make(chan *testClient, busyConns)
 	for range busyConns {
@@ -361,33 +361,33 @@ func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 			b.Fatal(err)
 		}
 		defer v.Close()
-		if _, err := v.ask(target); err != nil {
+		if _, err := v.get(target); err != nil {
 			b.Fatal(err)
 		}
 		clients <- v
 	}
 	b.ResetTimer()
 	before := d.cpu(b)
-	var asked errgroup.Group
+	var requests errgroup.Group
 	for i := range busyConns {
-		asked.Go(func() error {
+		requests.Go(func() error {
 			v := <-clients
 			for range (b.N + i) / busyConns {
-				if _, err := v.ask(target); err != nil {
+				if _, err := v.get(target); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	if err := asked.Wait(); err != nil {
+	if err := requests.Wait(); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(d.cpu(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// benchmarkIdle opens many connections, calls begin on each and leaves them idle. An operation opens one
-// connection, TLS handshake included.
+// benchmarkIdle opens many connections, calls begin on each and leaves them idle. An operation is the opening of one
+// connection, including the TLS handshake.
 func benchmarkIdle(b *testing.B, server string, begin func(*testClient) error) {
 	d := startServer(b, server)
 	defer d.Kill()

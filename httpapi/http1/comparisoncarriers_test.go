@@ -20,17 +20,17 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// The carriers below run an exchange on servers of other libraries. They refuse less than a Session does and keep no
-// state of a connection. They set a Session's deadlines as far as the library can.
+// The carriers below run an exchange on servers of other libraries. They check less than a Session does and have no state
+// of a connection. They set the deadlines of a Session as far as the library can.
 
-// answerer answers the request of a Carrier.
-type answerer func(c exchange.Carrier, received time.Time) *exchange.Exchange
+// handler responds to the request of a Carrier.
+type handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
-// newFastServer returns fasthttp's server. Its buffers have 4 KiB, and it refuses longer headers. With lean
-// set, it releases the buffers of idle connections.
-func newFastServer(answer answerer, lean bool) *fasthttp.Server {
+// newFastServer returns fasthttp's server. Its buffers have 4 KiB, and it rejects longer headers. With lean set, it
+// releases the buffers of idle connections.
+func newFastServer(handle handler, lean bool) *fasthttp.Server {
 	return &fasthttp.Server{
-		Handler:               func(ctx *fasthttp.RequestCtx) { serveFast(ctx, answer) },
+		Handler:               func(ctx *fasthttp.RequestCtx) { serveFast(ctx, handle) },
 		ReadTimeout:           headerTimeout,
 		IdleTimeout:           idleTimeout,
 		WriteTimeout:          time.Minute,
@@ -41,8 +41,8 @@ func newFastServer(answer answerer, lean bool) *fasthttp.Server {
 	}
 }
 
-func serveFast(ctx *fasthttp.RequestCtx, answer answerer) {
-	x := answer(&fastCarrier{ctx: ctx}, time.Now())
+func serveFast(ctx *fasthttp.RequestCtx, handle handler) {
+	x := handle(&fastCarrier{ctx: ctx}, time.Now())
 	if x.Streamed {
 		x.Close()
 		return
@@ -119,15 +119,15 @@ func (l lateListener) Accept() (net.Conn, error) {
 
 type lateConn struct {
 	*tlsConn
-	shaken bool
+	handshaken bool
 }
 
 func (c *lateConn) Read(p []byte) (int, error) {
-	if !c.shaken {
+	if !c.handshaken {
 		if err := c.handshake(); err != nil {
 			return 0, err
 		}
-		c.shaken = true
+		c.handshaken = true
 	}
 	return c.AwaitRead(p)
 }
@@ -136,10 +136,10 @@ func (c *lateConn) Close() error { return c.Conn.Close() }
 
 // newStdServer returns net/http's server. With flushes set, a streamed response keeps the goroutine of its
 // handler, which flushes. Otherwise the connection is hijacked.
-func newStdServer(answer answerer, flushes bool) *http.Server {
+func newStdServer(handle handler, flushes bool) *http.Server {
 	serve := func(w http.ResponseWriter, req *http.Request) {
 		c := &stdCarrier{w: w, req: req, flushes: flushes}
-		x := answer(c, time.Now())
+		x := handle(c, time.Now())
 		defer x.Close()
 		switch {
 		case x.Streamed && c.flushed != nil:
@@ -163,7 +163,7 @@ type stdCarrier struct {
 	req     *http.Request
 	fields  [usualFields]exchange.Field
 	flushes bool
-	flushed *flushedConn // where a stolen response goes that is flushed
+	flushed *flushedConn // of a streamed response that is flushed
 }
 
 func (c *stdCarrier) Method() []byte            { return []byte(c.req.Method) }
@@ -197,7 +197,7 @@ func (c *stdCarrier) Lines() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Inspect relies on net/http to refuse ambiguous headers.
+// Inspect relies on net/http to reject ambiguous headers.
 func (c *stdCarrier) Inspect() exchange.Facts {
 	var facts exchange.Facts
 	for name := range c.req.Header {

@@ -34,7 +34,7 @@ func (o *logOutput) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// next waits for the n-th message about a handshake and returns it without addresses.
+// next waits for the n-th message about a handshake, counted from 0, and returns it without addresses.
 func (o *logOutput) next(t *testing.T, n int) string {
 	t.Helper()
 	var found []string
@@ -72,7 +72,7 @@ func logFrom(t *testing.T, verbosity string) *logOutput {
 	return out
 }
 
-// failedHandshakes returns upstream's count.
+// failedHandshakes returns the value of upstream's metric.
 func failedHandshakes(t *testing.T) float64 {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -84,25 +84,25 @@ func failedHandshakes(t *testing.T) float64 {
 			return f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("there is no such metric")
+	t.Fatal("there is no metric apiserver_tls_handshake_errors_total")
 	return 0
 }
 
 // badClients fail the TLS handshake with a server, each in its way, and return the server's response.
 var badClients = map[string]func(t *testing.T, c net.Conn) string{
-	"HTTP without TLS":    says("GET / HTTP/1.1\r\nHost: h\r\n\r\n"),
-	"another protocol":    says("SSH-2.0-OpenSSH_9.9\r\n"),
-	"leaves at once":      says(""),
-	"half a client hello": says("\x16\x03\x01\x02\x00\x01\x00"),
-	"distrusts":           shakes(&tls.Config{ServerName: "127.0.0.1"}),
+	"HTTP without TLS":    sends("GET / HTTP/1.1\r\nHost: h\r\n\r\n"),
+	"another protocol":    sends("SSH-2.0-OpenSSH_9.9\r\n"),
+	"closes at once":      sends(""),
+	"half a client hello": sends("\x16\x03\x01\x02\x00\x01\x00"),
+	"unknown CA":          shakes(&tls.Config{ServerName: "127.0.0.1"}),
 	"an old version":      shakes(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}),
 	"other protocols":     shakes(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"spdy/3"}}),
 	"other ciphers": shakes(&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
 		CipherSuites: []uint16{tls.TLS_RSA_WITH_RC4_128_SHA}}),
 }
 
-// says writes text and closes its side of the connection.
-func says(text string) func(*testing.T, net.Conn) string {
+// sends writes text, closes its side of the connection, and returns the response.
+func sends(text string) func(*testing.T, net.Conn) string {
 	return func(t *testing.T, c net.Conn) string {
 		if _, err := io.WriteString(c, text); err != nil {
 			t.Error(err)
@@ -110,33 +110,33 @@ func says(text string) func(*testing.T, net.Conn) string {
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Error(err)
 		}
-		answer, err := io.ReadAll(c)
+		response, err := io.ReadAll(c)
 		if err != nil {
 			t.Error(err)
 		}
-		return string(answer)
+		return string(response)
 	}
 }
 
-// shakes tries a TLS handshake with config.
+// shakes tries a TLS handshake with config, and returns its error.
 func shakes(config *tls.Config) func(*testing.T, net.Conn) string {
 	return func(t *testing.T, c net.Conn) string {
 		err := tls.Client(c, config).Handshake()
 		if err == nil {
-			t.Error("the handshake succeeds")
+			t.Error("the handshake succeeded")
 			return ""
 		}
 		return err.Error()
 	}
 }
 
-// TestFailedHandshakesAreNetHTTPs checks that a failed handshake is counted once, and logged and responded as by
-// net/http. kube-apiserver counts the log messages of net/http.
-func TestFailedHandshakesAreNetHTTPs(t *testing.T) {
+// TestFailedHandshakesMatchNetHTTP checks that a failed handshake is counted once, and that the log message and the
+// response equal those of net/http. kube-apiserver counts the log messages of net/http.
+func TestFailedHandshakesMatchNetHTTP(t *testing.T) {
 	metrics.Register()
 	out := logFrom(t, "5")
-	ours := newTestServer(t, Config{HTTP2: true}, answering(nil))
-	theirs, said := netHTTP(t)
+	ours := newTestServer(t, Config{HTTP2: true}, echo(nil))
+	theirs, logged := netHTTP(t)
 	n, before := 0, failedHandshakes(t)
 	try := func(t *testing.T, addr string, client func(*testing.T, net.Conn) string) string {
 		c, err := net.Dial("tcp", addr)
@@ -153,32 +153,32 @@ func TestFailedHandshakesAreNetHTTPs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, want := try(t, ours.addr, client), try(t, theirs, client)
 			if got != want {
-				t.Errorf("the client is told %q, by net/http %q", got, want)
+				t.Errorf("the client got %q, from net/http %q", got, want)
 			}
-			if got, want := out.next(t, n), said.next(t, n); got != want {
+			if got, want := out.next(t, n), logged.next(t, n); got != want {
 				t.Errorf("logged %q, by net/http %q", got, want)
 			}
 			n++
 			if got := failedHandshakes(t) - before; got != float64(n) {
-				t.Errorf("%v are counted, want %d", got, n)
+				t.Errorf("%v failed handshakes are counted, want %d", got, n)
 			}
 		})
 	}
 }
 
-// TestFailedHandshakesAreQuiet checks that below a verbosity of 5 a failed handshake is counted and not logged.
-func TestFailedHandshakesAreQuiet(t *testing.T) {
+// TestFailedHandshakesAreLoggedAtVerbosity5 checks that below it a failed handshake is counted and not logged.
+func TestFailedHandshakesAreLoggedAtVerbosity5(t *testing.T) {
 	metrics.Register()
 	quiet := logFrom(t, "4")
-	t.Run("server", func(t *testing.T) { // all has been logged when it has ended
-		ours, before := newTestServer(t, Config{HTTP2: true}, answering(nil)), failedHandshakes(t)
+	t.Run("server", func(t *testing.T) { // the server logs nothing after it has ended
+		ours, before := newTestServer(t, Config{HTTP2: true}, echo(nil)), failedHandshakes(t)
 		c, err := net.Dial("tcp", ours.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		says("")(t, c)
+		sends("")(t, c)
 		c.Close()
-		proctest.Eventually(t, "is counted", func() error {
+		proctest.Eventually(t, "the handshake is counted", func() error {
 			if failedHandshakes(t) == before {
 				return io.ErrNoProgress
 			}
@@ -186,25 +186,25 @@ func TestFailedHandshakesAreQuiet(t *testing.T) {
 		})
 	})
 	if len(quiet.pieces) != 0 {
-		t.Errorf("logged %q", quiet.pieces)
+		t.Errorf("logged %q, want nothing", quiet.pieces)
 	}
 }
 
-// netHTTP serves with net/http, until the test ends, and returns where, and its log.
-func netHTTP(t *testing.T) (addr string, said *logOutput) {
+// netHTTP serves with net/http until the test ends, and returns the address and the log.
+func netHTTP(t *testing.T) (addr string, logged *logOutput) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config, _ := testcert.Loopback(t)
-	said = new(logOutput)
-	s := &http.Server{TLSConfig: config, ErrorLog: log.New(said, "", 0), ReadHeaderTimeout: time.Minute}
+	logged = new(logOutput)
+	s := &http.Server{TLSConfig: config, ErrorLog: log.New(logged, "", 0), ReadHeaderTimeout: time.Minute}
 	ended := make(chan error, 1)
 	go func() { ended <- s.ServeTLS(l, "", "") }()
 	t.Cleanup(func() {
 		s.Close()
 		<-ended
 	})
-	return l.Addr().String(), said
+	return l.Addr().String(), logged
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-func TestInspect(t *testing.T) {
+func TestInspectRejectsAmbiguousHeaders(t *testing.T) {
 	for block, want := range map[string]exchange.Facts{
 		"": {},
 		"Host: h\r\nAccept: a\r\nAccept: b\r\n\r\n": {},
@@ -32,7 +32,7 @@ func TestInspect(t *testing.T) {
 		"\x80: b\r\n":                               {Code: 400, Refusal: "400 Bad Request: malformed header name"},
 	} {
 		if got, _ := inspect([]byte(block)); got != want {
-			t.Errorf("%q: %+v, want %+v", block, got, want)
+			t.Errorf("%q: got %+v, want %+v", block, got, want)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestHeaderEndReadsEachByteOnce(t *testing.T) {
 			}
 		}
 		if want := slowHeaderEnd(header); got != want {
-			t.Fatalf("%q: %s, want %s", header, got, want)
+			t.Fatalf("%q: got %s, want %s", header, got, want)
 		}
 	})
 }
@@ -80,8 +80,8 @@ func slowHeaderEnd(header []byte) string {
 	return ""
 }
 
-// TestWholeHeadersAreParsed checks that fasthttp can parse every header that find considers complete.
-func TestWholeHeadersAreParsed(t *testing.T) {
+// TestCompleteHeadersAreParsed checks that fasthttp can parse every header that find considers complete.
+func TestCompleteHeadersAreParsed(t *testing.T) {
 	for _, header := range []string{
 		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n\r\n",
 	} {
@@ -89,7 +89,7 @@ func TestWholeHeadersAreParsed(t *testing.T) {
 			var end headerEnd
 			whole, err := end.find([]byte(header[:n]))
 			if whole != (n == len(header)) || err != nil {
-				t.Errorf("%q: whole %t, %v", header[:n], whole, err)
+				t.Errorf("%q: complete: %t, error %v; want %t", header[:n], whole, err, n == len(header))
 			}
 		}
 		var h fasthttp.RequestHeader

@@ -23,8 +23,8 @@ func (s *testServer) client(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport, Timeout: proctest.Patience}
 }
 
-// TestHTTP2 checks that requests of one connection are served concurrently, with the same responses as over HTTP/1.1.
-func TestHTTP2(t *testing.T) {
+// TestHTTP2RequestsAreServedConcurrently sends many requests on one connection.
+func TestHTTP2RequestsAreServedConcurrently(t *testing.T) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	s := newTestServer(t, Config{HTTP2: true}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
@@ -46,7 +46,7 @@ func TestHTTP2(t *testing.T) {
 		return x
 	})
 	client := s.client(t)
-	if resp, err := client.Get("https://" + s.addr); err != nil { // or all would connect, before it is known that one connection will do
+	if resp, err := client.Get("https://" + s.addr); err != nil { // otherwise each of the concurrent requests would open a connection
 		t.Fatal(err)
 	} else {
 		resp.Body.Close()
@@ -66,7 +66,7 @@ func TestHTTP2(t *testing.T) {
 			body, err := io.ReadAll(resp.Body)
 			if want := fmt.Sprintf("POST %s /a?n=%d %d %s", s.addr, i, len(upload), upload); err != nil || string(body) != want ||
 				resp.Proto != "HTTP/2.0" || resp.StatusCode != 201 || resp.Header.Get("Audit-Id") != fmt.Sprint(i) || resp.Header.Get("Date") == "" {
-				t.Errorf("%s %s %v: %.100q, want %.100q, %v", resp.Proto, resp.Status, resp.Header, body, want, err)
+				t.Errorf("got %s %s %v: %.100q, error %v; want %.100q", resp.Proto, resp.Status, resp.Header, body, err, want)
 			}
 		})
 		all.Go(func() {
@@ -77,12 +77,12 @@ func TestHTTP2(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			if body, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(body, large) {
-				t.Errorf("%d bytes, %v", len(body), err)
+				t.Errorf("got %d bytes and error %v, want %d", len(body), err, len(large))
 			}
 		})
 	}
 	all.Wait()
 	if open := len(s.Network.list(true)); open != 1 {
-		t.Errorf("%d connections", open)
+		t.Errorf("%d connections, want 1", open)
 	}
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // TestContextsEndWhenTheClientLeaves checks that all contexts of a request end soon after its client has closed the
-// connection, also if the client has already begun another request. Those of requests whose clients wait do not.
+// connection, also if the client has already sent a part of another request. Contexts of other requests do not end.
 func TestContextsEndWhenTheClientLeaves(t *testing.T) {
-	contexts, answer := make(chan context.Context, 2), make(chan struct{})
+	contexts, respond := make(chan context.Context, 2), make(chan struct{})
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, context.Background())
@@ -27,7 +27,7 @@ func TestContextsEndWhenTheClientLeaves(t *testing.T) {
 		select {
 		case <-bounded.Done():
 			<-x.Base().Done()
-		case <-answer:
+		case <-respond:
 		}
 		x.Text(http.StatusOK, "ok")
 		return x
@@ -51,16 +51,16 @@ func TestContextsEndWhenTheClientLeaves(t *testing.T) {
 		for _, ctx := range of {
 			<-ctx.Done()
 			if err := ctx.Err(); !errors.Is(err, context.Canceled) {
-				t.Errorf("after %q the context ended: %v", text, err)
+				t.Errorf("after %q the context ended with %v, want Canceled", text, err)
 			}
 		}
 	}
 	for _, ctx := range of {
 		if err := ctx.Err(); err != nil {
-			t.Errorf("the context of a client that waits: %v", err)
+			t.Errorf("the context of a connected client ended: %v", err)
 		}
 	}
-	close(answer)
+	close(respond)
 	if _, err := io.ReadAtLeast(waits, make([]byte, 20), 20); err != nil {
 		t.Error(err)
 	}

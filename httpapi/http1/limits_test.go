@@ -16,9 +16,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestAddresses checks that each IPv4 address counts alone, however it is written, and that IPv6 addresses count by
-// their /64.
-func TestAddresses(t *testing.T) {
+// TestIPv6AddressesCountByNetwork checks that each IPv4 address counts alone, also as an IPv6 address, and that IPv6
+// addresses count by their /64.
+func TestIPv6AddressesCountByNetwork(t *testing.T) {
 	peer := func(ip string) any { return addressOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
 	for _, c := range []struct {
 		a, b string
@@ -31,17 +31,17 @@ func TestAddresses(t *testing.T) {
 		{"fe80::1", "fe80::2", true},
 	} {
 		if got := peer(c.a) == peer(c.b); got != c.same {
-			t.Errorf("%s and %s: the same %v, want %v (%v, %v)", c.a, c.b, got, c.same, peer(c.a), peer(c.b))
+			t.Errorf("%s and %s count as one: %v, want %v (%v, %v)", c.a, c.b, got, c.same, peer(c.a), peer(c.b))
 		}
 	}
 }
 
-// TestConnectionLimits checks that a connection beyond a limit is closed at once and counted, and that another is
-// accepted when one ends.
-func TestConnectionLimits(t *testing.T) {
+// TestConnectionsAboveALimitAreClosed checks that a connection above a limit is closed at once and counted, and that
+// another is accepted when one has ended.
+func TestConnectionsAboveALimitAreClosed(t *testing.T) {
 	for reached, config := range [numLimits]Config{limitAll: {Limits: Limits{MaxConns: 3}}, limitAddress: {Limits: Limits{MaxConnsPerIP: 3}}} {
 		t.Run(fmt.Sprint(config.MaxConns, config.MaxConnsPerIP), func(t *testing.T) {
-			f := newTestServer(t, config, answering(nil))
+			f := newTestServer(t, config, echo(nil))
 			connect := func() error {
 				c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
 				if err == nil {
@@ -65,10 +65,10 @@ func TestConnectionLimits(t *testing.T) {
 				t.Errorf("%d connections are open, want 3", n)
 			}
 			first.Close()
-			proctest.Eventually(t, "there is room again", connect)
+			proctest.Eventually(t, "a connection is accepted again", connect)
 			f.Network.abort()
 			if n := len(f.Network.addresses); n != 0 {
-				t.Errorf("%d addresses are counted without connections", n)
+				t.Errorf("%d addresses are counted without connections, want 0", n)
 			}
 		})
 	}
@@ -87,19 +87,18 @@ func (l *fullListener) Accept() (net.Conn, error) {
 	return nil, io.EOF
 }
 
-// TestFailuresToAcceptAreLogged checks that a server without free file descriptors continues, and logs that once a
-// minute.
-func TestFailuresToAcceptAreLogged(t *testing.T) {
+// TestFailuresToAcceptAreLoggedOnceAMinute checks that a server without free file descriptors continues to accept.
+func TestFailuresToAcceptAreLoggedOnceAMinute(t *testing.T) {
 	out := logFrom(t, "0")
 	synctest.Test(t, func(t *testing.T) {
 		config := Config{Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}}
-		in := &fullListener{failures: 100} // a second apart after the first
+		in := &fullListener{failures: 100} // one a second
 		if err := New(config).Network.accept(in, nil); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 	})
 	klog.Flush()
 	if n := strings.Count(strings.Join(out.pieces, ""), syscall.EMFILE.Error()); n != 2 {
-		t.Errorf("logged %d times: %q", n, out.pieces)
+		t.Errorf("the error was logged %d times, want 2: %q", n, out.pieces)
 	}
 }

@@ -24,10 +24,9 @@ import (
 // watched is the whole body of the streamed responses in these tests.
 const watched = "7\r\nwatched\r\n0\r\n\r\n"
 
-// streaming answers requests for "/watch" as a watch does, with end called in place of its end. It answers others
-// with their target.
+// streaming responds to requests for "/watch" with a stream that end ends, and to others with their target.
 func streaming(end func(to exchange.BodyStream)) func(exchange.Carrier, time.Time) *exchange.Exchange {
-	plain := answering(nil)
+	plain := echo(nil)
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		if string(c.Target()) != "/watch" {
 			return plain(c, received)
@@ -39,7 +38,8 @@ func streaming(end func(to exchange.BodyStream)) func(exchange.Carrier, time.Tim
 	}
 }
 
-// finish writes the response and gives the connection back with early, as the owner of a stream does.
+// finish writes the response and returns the connection with the bytes that were read early, as the owner of a stream
+// does.
 func finish(to exchange.BodyStream, early []byte) {
 	_, err := to.Conn.Write(append(to.Head, watched...))
 	if err != nil || to.Next == nil {
@@ -49,7 +49,7 @@ func finish(to exchange.BodyStream, early []byte) {
 	to.Next(early)
 }
 
-// boundedConn is a scriptConn that fails reads without a deadline, and reads at most piece bytes at a time.
+// boundedConn is a scriptConn whose reads fail without a deadline and return at most piece bytes.
 type boundedConn struct {
 	scriptConn
 	piece int
@@ -65,13 +65,13 @@ func (c *boundedConn) SetReadDeadline(until time.Time) error {
 
 func (c *boundedConn) Read(p []byte) (int, error) {
 	if left := time.Until(c.until); left <= 0 || left > idleTimeout+slack {
-		return 0, fmt.Errorf("a read has %v left", left)
+		return 0, fmt.Errorf("the deadline of a read is in %v", left)
 	}
 	return c.scriptConn.Read(p[:min(len(p), c.piece)])
 }
 
-// serveScript serves c, which is an hour old, until its script ends, also by the sessions that follow on streamed
-// responses. It calls before first.
+// serveScript calls before, and serves c, as a connection of an hour ago, until its script ends, including the sessions
+// after streamed responses.
 func (s *Server) serveScript(c net.Conn, before func()) {
 	conn := &connection{from: s.Network, began: time.Now().Add(-time.Hour)}
 	conn.conn = &memoryConn{Conn: c, of: conn}
@@ -81,9 +81,9 @@ func (s *Server) serveScript(c net.Conn, before func()) {
 	s.Network.running.Wait()
 }
 
-// TestBytesBehindStreamsAreTheNextRequests sends further requests with the request of a watch, during the watch, and
-// after it. They are served as without watches. Reads of them have a deadline.
-func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
+// TestRequestsAfterAStreamAreServed sends further requests with the request of a watch, during the watch, and after it.
+// They are served as without watches, and reads of them have a deadline.
+func TestRequestsAfterAStreamAreServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		requests := rapid.SliceOfN(rapid.SampledFrom([]string{
 			"GET /watch HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1\r\nHost: h\r\n\r\n", "\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -99,7 +99,7 @@ func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}, BodyTimeout: idleTimeout, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) {
 			early := make([]byte, sizes[0])
 			sizes = sizes[1:]
-			n, _ := c.scriptConn.Read(early) // as the owner's probes do; the end shows later
+			n, _ := c.scriptConn.Read(early) // as the owner of a stream does to detect that the client has left
 			finish(to, early[:n])
 		})})
 		s.serveScript(c, func() {})
@@ -110,18 +110,18 @@ func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 				want = "watched"
 			}
 			if got := nextBody(&c.out, method); got != want {
-				t.Fatalf("answer %d is %q, want %q", i, got, want)
+				t.Fatalf("response %d is %q, want %q", i, got, want)
 			}
 		}
 		if c.out.Len() > 0 {
-			t.Fatalf("more responses: %q", c.out.Bytes())
+			t.Fatalf("further responses were sent: %q", c.out.Bytes())
 		}
 	})
 }
 
-// TestBlankLinesMayComeInPieces checks that a request is served if the CR of the blank line before it was read early, and
-// the LF was not.
-func TestBlankLinesMayComeInPieces(t *testing.T) {
+// TestBlankLineBeforeARequestMayBeSplit checks that a request is served if the CR of the blank line before it was read
+// early, and the LF was not.
+func TestBlankLineBeforeARequestMayBeSplit(t *testing.T) {
 	const watch, next = "GET /watch HTTP/1.1\r\nHost: h\r\n\r\n", "\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n"
 	c := &boundedConn{scriptConn: scriptConn{in: bytes.NewReader([]byte(watch + next + next))}, piece: 1}
 	config := Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, BodyTimeout: idleTimeout, Draining: make(chan struct{})}
@@ -133,7 +133,7 @@ func TestBlankLinesMayComeInPieces(t *testing.T) {
 	New(config).serveScript(c, func() {})
 	for _, want := range []string{"watched", "/b", "/b"} {
 		if got := nextBody(&c.out, http.MethodGet); got != want {
-			t.Errorf("answered %q, want %q", got, want)
+			t.Errorf("got response %q, want %q", got, want)
 		}
 	}
 }
@@ -152,21 +152,22 @@ func nextBody(in *bytes.Buffer, method string) string {
 	return string(body)
 }
 
-// oneByte reads one byte at a time, so that a buffer behind it holds none of the next response.
+// oneByte reads one byte at a time, so that a bufio.Reader takes no bytes of the next response.
 type oneByte struct{ from io.Reader }
 
 func (o oneByte) Read(p []byte) (int, error) { return o.from.Read(p[:min(1, len(p))]) }
 
-// TestStreamsThatEndTheConnection checks the requests after which no other is served. Their header must say so.
-func TestStreamsThatEndTheConnection(t *testing.T) {
+// TestStreamsWithoutKeepAliveEndTheConnection checks requests after whose stream no other request is served. The header
+// of the response must have Connection: close.
+func TestStreamsWithoutKeepAliveEndTheConnection(t *testing.T) {
 	for name, request := range map[string]string{
-		"HTTP/1.0":                 "GET /watch HTTP/1.0\r\nHost: h\r\n\r\n",
-		"HTTP/1.0, keep-alive":     "GET /watch HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\n\r\n",
-		"close":                    "GET /watch HTTP/1.1\r\nHost: h\r\nConnection: x, Close\r\n\r\n",
-		"a body":                   "GET /watch HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
-		"a body in chunks":         "GET /watch HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"HEAD":                     "HEAD /watch HTTP/1.1\r\nHost: h\r\n\r\n",
-		"more ahead than the room": "GET /watch HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 2*socket.MaxEarly) + "\r\n\r\n" + strings.Repeat("\r\n", socket.MaxEarly),
+		"HTTP/1.0":             "GET /watch HTTP/1.0\r\nHost: h\r\n\r\n",
+		"HTTP/1.0, keep-alive": "GET /watch HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\n\r\n",
+		"close":                "GET /watch HTTP/1.1\r\nHost: h\r\nConnection: x, Close\r\n\r\n",
+		"a body":               "GET /watch HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
+		"a body in chunks":     "GET /watch HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"HEAD":                 "HEAD /watch HTTP/1.1\r\nHost: h\r\n\r\n",
+		"too many bytes ahead": "GET /watch HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 2*socket.MaxEarly) + "\r\n\r\n" + strings.Repeat("\r\n", socket.MaxEarly),
 	} {
 		c := &scriptConn{in: bytes.NewReader([]byte(request + "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"))}
 		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) { finish(to, nil) })})
@@ -178,9 +179,9 @@ func TestStreamsThatEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestStreamsDuringShutdown checks that a stream that began before shutdown ends with its connection, and that the
-// header of a later one says so.
-func TestStreamsDuringShutdown(t *testing.T) {
+// TestStreamsEndTheConnectionDuringShutdown checks that no request is served after a stream that began before shutdown or
+// during it.
+func TestStreamsEndTheConnectionDuringShutdown(t *testing.T) {
 	for name, begin := range map[string]func(s *Server, draining chan struct{}){
 		"closing":  func(s *Server, _ chan struct{}) { s.Network.Close() },
 		"draining": func(_ *Server, draining chan struct{}) { close(draining) },
@@ -193,7 +194,7 @@ func TestStreamsDuringShutdown(t *testing.T) {
 					begin(s, draining)
 				}
 				if (to.Next != nil) != before {
-					t.Errorf("%s: begins before shutdown %t, may be reused %t", name, before, to.Next != nil)
+					t.Errorf("%s: the stream begins before shutdown: %t, StartStream allows a next request: %t", name, before, to.Next != nil)
 				}
 				finish(to, []byte("GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"))
 			})})
@@ -210,9 +211,9 @@ func TestStreamsDuringShutdown(t *testing.T) {
 	}
 }
 
-// TestConnectionsAfterStreamsAreServed checks that shutdown finds a connection that serves requests after a stream,
-// and closes it when it is idle.
-func TestConnectionsAfterStreamsAreServed(t *testing.T) {
+// TestShutdownClosesConnectionsThatHadStreams checks that a connection serves requests after a stream, and that shutdown
+// closes it when it is idle.
+func TestShutdownClosesConnectionsThatHadStreams(t *testing.T) {
 	ends := make(chan exchange.BodyStream, 1)
 	s := newTestServer(t, Config{}, streaming(func(to exchange.BodyStream) { ends <- to }))
 	c := s.dial(t)
@@ -238,7 +239,7 @@ func TestConnectionsAfterStreamsAreServed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if body, err := io.ReadAll(resp.Body); err != nil || string(body) != want {
-				t.Fatalf("%q, %v, want %q", body, err, want)
+				t.Fatalf("got body %q and error %v, want %q", body, err, want)
 			}
 		}
 	}
@@ -247,7 +248,7 @@ func TestConnectionsAfterStreamsAreServed(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
-		t.Errorf("after shutdown: %v", err)
+		t.Errorf("read after shutdown: got error %v, want EOF", err)
 	}
 	proctest.Eventually(t, "the connection is closed", func() error {
 		if open := s.Network.list(true); len(open) > 0 {
@@ -257,9 +258,9 @@ func TestConnectionsAfterStreamsAreServed(t *testing.T) {
 	})
 }
 
-// TestNextRequestsAreBounded checks that a client has its time for a header from the first byte on, and no more if its
+// TestNextHeadersHaveADeadline checks that a client has the usual time for a header from the first byte on, also if its
 // first bytes were read during a watch.
-func TestNextRequestsAreBounded(t *testing.T) {
+func TestNextHeadersHaveADeadline(t *testing.T) {
 	for _, early := range []string{"", "G", "GET /", "GET / HTTP/1.1\r\nHost: h\r\n"} {
 		c := &slowConn{}
 		s := New(Config{Limits: Limits{MaxHeaderBytes: 1 << 20}})
@@ -267,10 +268,10 @@ func TestNextRequestsAreBounded(t *testing.T) {
 		conn.state.Store(stateIdle)
 		conn.session([]byte(early)).Serve()
 		if most := idleTimeout + headerTimeout + 2*slack; c.waited > most || c.waited < most-headerTimeout/2 {
-			t.Errorf("%q: a client that sends one byte at a time has %v", early, c.waited)
+			t.Errorf("%q: a client that sends one byte at a time has %v, want about %v", early, c.waited, most)
 		}
-		if !slices.ContainsFunc(c.answers, func(p string) bool { return strings.HasPrefix(p, "HTTP/1.1 408 ") }) {
-			t.Errorf("%q: answered %q", early, c.answers)
+		if !slices.ContainsFunc(c.responses, func(p string) bool { return strings.HasPrefix(p, "HTTP/1.1 408 ") }) {
+			t.Errorf("%q: got responses %q, want status 408", early, c.responses)
 		}
 	}
 }
@@ -281,11 +282,11 @@ type slowConn struct {
 	scriptConn
 	set, passed time.Time
 	waited      time.Duration
-	answers     []string
+	responses   []string
 }
 
 func (c *slowConn) Write(p []byte) (int, error) {
-	c.answers = append(c.answers, string(p))
+	c.responses = append(c.responses, string(p))
 	return len(p), nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/flow"
 )
 
-// gaugedConn is a scriptConn that notes how many seats are held at its last write.
+// gaugedConn is a scriptConn that records the number of seats held at its last write.
 type gaugedConn struct {
 	scriptConn
 	gauge *flow.Gauge
@@ -22,9 +22,9 @@ func (c *gaugedConn) Write(p []byte) (int, error) {
 	return c.scriptConn.Write(p)
 }
 
-// TestLargeAnswersKeepTheirSeat checks that a large response keeps its seat while it is sent, even if the handler has
+// TestLargeResponsesHoldTheirSeat checks that a large response holds its seat while it is sent, even if the handler has
 // not read the body of the request.
-func TestLargeAnswersKeepTheirSeat(t *testing.T) {
+func TestLargeResponsesHoldTheirSeat(t *testing.T) {
 	for name, request := range map[string]string{
 		"no body":       "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
 		"unread body":   "GET /a HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\na",
@@ -42,10 +42,10 @@ func TestLargeAnswersKeepTheirSeat(t *testing.T) {
 			return x
 		}}).serveScript(c, func() {})
 		if c.held != 1 || c.out.Len() < 2*exchange.RecordSize {
-			t.Errorf("%s: %d seats are held while %d bytes are sent", name, c.held, c.out.Len())
+			t.Errorf("%s: %d seats are held while %d bytes are sent, want 1", name, c.held, c.out.Len())
 		}
 		if n := gauge.Add(0); n != 0 {
-			t.Errorf("%s: %d seats are held at the end", name, n)
+			t.Errorf("%s: %d seats are held at the end, want 0", name, n)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// testServer is a server of the network.
+// testServer is a server that listens on a port.
 type testServer struct {
 	*Server
 	addr string
@@ -63,8 +63,8 @@ func (s *testServer) dial(t *testing.T) *tls.Conn {
 	return proctest.DialTLS(t, s.addr, &tls.Config{RootCAs: s.pool})
 }
 
-// answering answers every request with its target, after before has returned.
-func answering(before func(target string)) func(exchange.Carrier, time.Time) *exchange.Exchange {
+// echo responds to every request with its target, after before has returned.
+func echo(before func(target string)) func(exchange.Carrier, time.Time) *exchange.Exchange {
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, nil)
@@ -76,7 +76,7 @@ func answering(before func(target string)) func(exchange.Carrier, time.Time) *ex
 	}
 }
 
-// scriptConn is a connection whose client has already sent everything.
+// scriptConn is a connection whose client has already sent all its requests.
 type scriptConn struct {
 	in  *bytes.Reader
 	out bytes.Buffer
@@ -91,8 +91,9 @@ func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
 func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// TestOwnClientsGiveUp checks that client-go does not retry requests to a server in its own process that has stopped.
-func TestOwnClientsGiveUp(t *testing.T) {
+// TestInternalClientsDoNotRetry checks that client-go does not retry requests to a server in its own process that has
+// stopped.
+func TestInternalClientsDoNotRetry(t *testing.T) {
 	s := New(Config{})
 	s.CloseMemory()
 	client := http.Client{Transport: s.RoundTripper()}
@@ -101,35 +102,35 @@ func TestOwnClientsGiveUp(t *testing.T) {
 		resp.Body.Close()
 	}
 	if err == nil || utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsConnectionRefused(err) {
-		t.Errorf("%v: client-go retries", err)
+		t.Errorf("got error %v, on which client-go retries", err)
 	}
 }
 
-// TestSilentConnectionsEnd checks that a client has as much time for the handshake as for a header, as in net/http.
-func TestSilentConnectionsEnd(t *testing.T) {
+// TestHandshakesTimeOut checks that a client has as much time for the handshake as for a header, as in net/http.
+func TestHandshakesTimeOut(t *testing.T) {
 	config, _ := testcert.Loopback(t)
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
 		c, began := tlsConn{Conn: tls.Server(server, config)}, time.Now()
 		if err := c.handshake(); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 32*time.Second {
-			t.Errorf("handshake: %v after %v", err, time.Since(began))
+			t.Errorf("the handshake ended with %v after %v, want ErrDeadlineExceeded after 32s", err, time.Since(began))
 		}
 	})
 }
 
 // TestIdleConnectionsHoldNoBuffers checks that an idle connection holds no buffer after a long header.
 func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
-	s := New(Config{Handler: answering(nil), Limits: Limits{MaxHeaderBytes: 1 << 20}})
+	s := New(Config{Handler: echo(nil), Limits: Limits{MaxHeaderBytes: 1 << 20}})
 	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"
 	ss := s.Session(&scriptConn{in: bytes.NewReader([]byte(script))})
 	if !ss.await() || ss.in != nil {
-		t.Fatal("a buffer before the first byte")
+		t.Fatal("the session has a buffer before the first byte, or ended")
 	}
 	if _, again := ss.requests(); !again {
 		t.Fatal("the connection ended")
 	}
 	if ss.in != nil || ss.ahead != nil || ss.size != headerStart {
-		t.Errorf("left: reader %v, %d bytes, next buffer %d", ss.in != nil, len(ss.ahead), ss.size)
+		t.Errorf("an idle session has a reader: %v, %d bytes, next buffer of %d; want none, 0, %d", ss.in != nil, len(ss.ahead), ss.size, headerStart)
 	}
 }

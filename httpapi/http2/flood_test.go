@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// TestFloods checks that a connection with frames that only cause work ends with ENHANCE_YOUR_CALM.
-func TestFloods(t *testing.T) {
+// TestFloodsEndTheConnection checks that a connection with many frames that only cause work ends with ENHANCE_YOUR_CALM.
+func TestFloodsEndTheConnection(t *testing.T) {
 	for name, flood := range map[string]func(p *peer, i uint32) error{
 		"streams that are reset": func(p *peer, i uint32) error {
 			if err := p.get(2*i+1, "/"); err != nil {
@@ -21,57 +21,57 @@ func TestFloods(t *testing.T) {
 			}
 			return p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		},
-		"resets of what is over": func(p *peer, i uint32) error {
+		"resets of an ended stream": func(p *peer, i uint32) error {
 			if i == 0 {
 				return p.get(1, "/")
 			}
 			return p.framer.WriteRSTStream(1, http2.ErrCodeCancel)
 		},
-		"settings":            func(p *peer, _ uint32) error { return p.framer.WriteSettings() },
-		"answers to settings": func(p *peer, _ uint32) error { return p.framer.WriteSettingsAck() },
-		"pings":               func(p *peer, _ uint32) error { return p.framer.WritePing(false, [8]byte{}) },
-		"answers to pings":    func(p *peer, _ uint32) error { return p.framer.WritePing(true, [8]byte{}) },
+		"settings":                  func(p *peer, _ uint32) error { return p.framer.WriteSettings() },
+		"acknowledgements":          func(p *peer, _ uint32) error { return p.framer.WriteSettingsAck() },
+		"pings":                     func(p *peer, _ uint32) error { return p.framer.WritePing(false, [8]byte{}) },
+		"acknowledgements of pings": func(p *peer, _ uint32) error { return p.framer.WritePing(true, [8]byte{}) },
 		"priorities": func(p *peer, i uint32) error {
 			return p.framer.WritePriority(1, http2.PriorityParam{StreamDep: 3})
 		},
-		"what is unknown": func(p *peer, i uint32) error { return p.framer.WriteRawFrame(0xbe, 0, 0, nil) },
-		"empty pieces of a body": func(p *peer, i uint32) error {
+		"frames of an unknown type": func(p *peer, i uint32) error { return p.framer.WriteRawFrame(0xbe, 0, 0, nil) },
+		"empty DATA frames": func(p *peer, i uint32) error {
 			if i == 0 {
-				return p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/body")
+				return p.request(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/body")
 			}
 			return p.framer.WriteData(1, false, nil)
 		},
-		"empty pieces of a header": func(p *peer, i uint32) error {
+		"empty CONTINUATION frames": func(p *peer, i uint32) error {
 			if i == 0 {
 				return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.encode(":method", "GET"), EndStream: true})
 			}
 			return p.framer.WriteContinuation(1, false, nil)
 		},
-		"pieces of a header": func(p *peer, i uint32) error {
+		"CONTINUATION frames": func(p *peer, i uint32) error {
 			if i == 0 {
 				return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.encode(":method", "GET"), EndStream: true})
 			}
 			return p.framer.WriteContinuation(1, false, p.encode("a", strings.Repeat("b", 10000)))
 		},
-		"data of a stream that is over": func(p *peer, i uint32) error {
+		"data of an ended stream": func(p *peer, i uint32) error {
 			if i == 0 {
-				defer synctest.Wait() // until the response has ended the stream: data before that belongs to its body
-				return p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/")
+				defer synctest.Wait() // until the response has ended the stream; earlier data belongs to its body
+				return p.request(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/")
 			}
 			return p.framer.WriteData(1, false, []byte("a"))
 		},
 		"GOAWAYs": func(p *peer, _ uint32) error { return p.framer.WriteGoAway(0, http2.ErrCodeNo, nil) },
-		"broken streams": func(p *peer, i uint32) error {
-			return p.ask(2*i+1, true, "no", "method")
+		"malformed requests": func(p *peer, i uint32) error {
+			return p.request(2*i+1, true, "no", "method")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 					if string(c.Target()) == "/body" {
-						_, _ = c.ReadBody(time.Now().Add(time.Hour)) // never whole
+						_, _ = c.ReadBody(time.Now().Add(time.Hour)) // the body does not end
 					}
-					return answering(c, received)
+					return echo(c, received)
 				})
 				var frames atomic.Int64
 				go func() {
@@ -82,47 +82,47 @@ func TestFloods(t *testing.T) {
 						frames.Add(1)
 					}
 				}()
-				p.away(http2.ErrCodeEnhanceYourCalm)
-				p.await("the end", func(h heard) bool { return h.over })
+				p.awaitGoAway(http2.ErrCodeEnhanceYourCalm)
+				p.await("the end", func(h receivedFrame) bool { return h.over })
 				<-p.served
 				most := int64(3 * floodBurst)
-				if name == "pieces of a header" {
+				if name == "CONTINUATION frames" {
 					most = floodBurst / 4 // their size counts
 				}
 				if n := frames.Load(); n > most {
-					t.Errorf("%d frames were taken", n)
+					t.Errorf("%d frames were accepted, want at most %d", n, most)
 				}
 			})
 		})
 	}
 }
 
-// TestUsualFramesAreNoFlood checks that a connection with as many frames over a longer time continues.
-func TestUsualFramesAreNoFlood(t *testing.T) {
+// TestSlowFramesAreNoFlood checks that a connection with as many frames over a longer time continues.
+func TestSlowFramesAreNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPeer(t, Config{}, answering)
+		p := newPeer(t, Config{}, echo)
 		for i := range uint32(5000) {
 			p.must(p.framer.WritePing(false, [8]byte{byte(i), byte(i >> 8)}))
 			time.Sleep(time.Second / floodRate)
 		}
 		p.must(p.get(1, "/a"))
 		if _, body, _ := p.ended(1); body != "/a" {
-			t.Errorf("answer %q", body)
+			t.Errorf("got body %q, want /a", body)
 		}
 	})
 }
 
-// TestHeaderBombsAreRefused checks that a header that expands from a few bytes to many is refused before it is
-// expanded, and that no handler is called.
-func TestHeaderBombsAreRefused(t *testing.T) {
+// TestHeaderBombsAreRejected checks that a header that expands from a few bytes to many is rejected without a call of the
+// handler.
+func TestHeaderBombsAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		handled := 0
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			asked++
-			return answering(c, received)
+			handled++
+			return echo(c, received)
 		})
 		large := []string{"x", strings.Repeat("y", 3000)}
-		p.must(p.get(1, "/", large...)) // which is remembered
+		p.must(p.get(1, "/", large...)) // adds the field to the dynamic table
 		if fields, _, _ := p.ended(1); fields[":status"] != "200" {
 			t.Fatal(fields)
 		}
@@ -133,12 +133,12 @@ func TestHeaderBombsAreRefused(t *testing.T) {
 		for id := uint32(3); id < 100; id += 2 {
 			p.must(p.get(id, "/", bomb...))
 			if fields, _, _ := p.ended(id); fields[":status"] != "431" {
-				t.Fatalf("answer %v", fields)
+				t.Fatalf("got header %v, want status 431", fields)
 			}
 		}
 		p.must(p.get(101, "/"))
-		if fields, _, _ := p.ended(101); fields[":status"] != "200" || asked != 2 {
-			t.Errorf("answer %v, %d were asked", fields, asked)
+		if fields, _, _ := p.ended(101); fields[":status"] != "200" || handled != 2 {
+			t.Errorf("got header %v after %d calls of the handler, want status 200 after 2", fields, handled)
 		}
 	})
 }

@@ -31,11 +31,11 @@ func (scripted) SetDeadline(time.Time) error      { return nil }
 func (scripted) SetReadDeadline(time.Time) error  { return nil }
 func (scripted) SetWriteDeadline(time.Time) error { return nil }
 
-// script returns the bytes of a client that sends one request with fields, in pieces of that size.
+// script returns the bytes of a client that sends one request with fields, in frames of the size piece.
 func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
-	var said, block bytes.Buffer
-	said.WriteString(http2.ClientPreface)
-	framer, encoder := http2.NewFramer(&said, nil), hpack.NewEncoder(&block)
+	var out, block bytes.Buffer
+	out.WriteString(http2.ClientPreface)
+	framer, encoder := http2.NewFramer(&out, nil), hpack.NewEncoder(&block)
 	for _, f := range append([]hpack.HeaderField{
 		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/"}, {Name: ":authority", Value: "h"},
 	}, fields...) {
@@ -55,11 +55,11 @@ func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return said.Bytes()
+	return out.Bytes()
 }
 
-// maxAllocated is how many bytes are allocated at most for each byte of a header: strings of
-// the decoder, lines, and the same again where buffers grow.
+// maxAllocated is the maximum number of bytes allocated for each byte of a header. The decoder makes strings and lines,
+// and buffers grow.
 const maxAllocated = 40
 
 // TestHeaderCostIsLinear checks that reading a header takes work and memory in proportion to its decoded size,
@@ -85,11 +85,11 @@ func TestHeaderCostIsLinear(t *testing.T) {
 				for i := range n {
 					fields = append(fields, test.field(i))
 				}
-				said, asked := script(t, fields, test.piece), 0
+				sent, handled := script(t, fields, test.piece), 0
 				s := New(Config{
 					MaxHeaderBytes: http.DefaultMaxHeaderBytes, HeaderTimeout: time.Hour, IdleTimeout: time.Hour, WriteTimeout: time.Hour,
 					Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-						asked++
+						handled++
 						x := new(exchange.Exchange)
 						x.Init(c, received, nil)
 						x.Text(http.StatusUnauthorized, "")
@@ -101,16 +101,16 @@ func TestHeaderCostIsLinear(t *testing.T) {
 					weight += int64(f.Size())
 				}
 				return func() {
-					asked = 0
+					handled = 0
 					allocated := allocatedBytes()
 					defer func() {
 						if got := allocatedBytes() - allocated; got > maxAllocated*weight+1<<20 {
-							t.Errorf("%d bytes were allocated for a header of %d", got, weight)
+							t.Errorf("%d bytes were allocated for a header of %d, want at most %d", got, weight, maxAllocated*weight+1<<20)
 						}
 					}()
-					s.NewConn(scripted{in: bytes.NewReader(said)}).Serve()
-					if asked != 1 {
-						t.Fatalf("%d requests of one were served", asked)
+					s.NewConn(scripted{in: bytes.NewReader(sent)}).Serve()
+					if handled != 1 {
+						t.Fatalf("%d requests were handled, want 1", handled)
 					}
 				}
 			})
@@ -118,16 +118,16 @@ func TestHeaderCostIsLinear(t *testing.T) {
 	}
 }
 
-// allocatedBytes returns how much memory the process has allocated so far, including freed memory.
+// allocatedBytes returns the number of bytes that the process has allocated so far, including freed ones.
 func allocatedBytes() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.TotalAlloc)
 }
 
-// TestCookiesAreOneLine checks that cookies sent separately, with other fields between them, become one field.
-func TestCookiesAreOneLine(t *testing.T) {
-	said := script(t, []hpack.HeaderField{
+// TestCookiesAreJoined checks that cookies sent separately, with other fields between them, become one field.
+func TestCookiesAreJoined(t *testing.T) {
+	sent := script(t, []hpack.HeaderField{
 		{Name: "cookie", Value: "a=1"}, {Name: "x", Value: "y"}, {Name: "cookie", Value: "b=2"}, {Name: "cookie", Value: "c=3"},
 	}, 5)
 	var got []string
@@ -144,8 +144,8 @@ func TestCookiesAreOneLine(t *testing.T) {
 			return x
 		},
 	})
-	s.NewConn(scripted{in: bytes.NewReader(said)}).Serve()
+	s.NewConn(scripted{in: bytes.NewReader(sent)}).Serve()
 	if want := []string{"Cookie: a=1; b=2; c=3", "X: y"}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("the header %q, want %q", got, want)
+		t.Errorf("got header %q, want %q", got, want)
 	}
 }

@@ -27,30 +27,30 @@ type modelStream struct {
 	length   int64 // announced; -1: not announced
 	sent     int64
 	window   int64
-	ended    bool          // all was sent
+	ended    bool          // the client has sent the whole body
 	reset    bool          // by the client
 	refused  bool          // by the server
 	released bool          // release is closed
-	release  chan struct{} // closed: the handler answers
+	release  chan struct{} // closed when the handler may respond
 
-	padding int    // of the response
-	answer  string // is complete when the head of the response has come
-	credit  int64  // bytes that the server may send
-	got     int64  // of the response
-	begun   bool   // the head of the response has come
-	over    bool   // its end has come, or a reset
+	padding  int    // of the response
+	response string // set before the handler responds
+	credit   int64  // bytes that the server may send
+	got      int64  // bytes received of the response
+	begun    bool   // the header of the response was received
+	over     bool   // the end of the response, or a reset, was received
 }
 
-// answered reports whether the handler has responded.
-func (s *modelStream) answered() bool { return s.begun || s.released && s.reset }
+// responded reports whether the handler has responded.
+func (s *modelStream) responded() bool { return s.begun || s.released && s.reset }
 
 // awaitsEnd reports whether the client waits for the end of a response.
 func (s *modelStream) awaitsEnd() bool { return s.begun && !s.over && !s.reset }
 
-// held returns the number of bytes of the stream's body that the connection keeps.
+// held returns the number of bytes of the stream's body that the connection holds.
 func (s *modelStream) held() int64 {
 	switch {
-	case s.answered(), s.refused:
+	case s.responded(), s.refused:
 		return 0
 	case s.path == "/read": // until the handler has ended, even if the client has left
 		return s.sent
@@ -68,7 +68,7 @@ type model struct {
 	streams []*modelStream
 	next    uint32
 	window  int64 // of the connection
-	seen    int   // of the frames that the peer has received
+	seen    int   // frames that were processed
 
 	credit  int64 // bytes that the server may send on the connection
 	initial int64 // bytes that it may send on a new stream
@@ -84,12 +84,12 @@ func (m *model) handler(c exchange.Carrier, received time.Time) *exchange.Exchan
 			break
 		}
 	}
-	answer := []byte(path)
+	response := []byte(path)
 	switch path {
 	case "/read":
 		data, err := c.ReadBody(time.Now().Add(100 * time.Hour))
 		<-s.release
-		answer = fmt.Appendf(nil, "%d %v", len(data), err)
+		response = fmt.Appendf(nil, "%d %v", len(data), err)
 	case "/hold":
 		<-s.release
 	case "/take":
@@ -100,16 +100,16 @@ func (m *model) handler(c exchange.Carrier, received time.Time) *exchange.Exchan
 				n, _ = io.Copy(io.Discard, to.Body)
 			}
 			_ = to.Begin(http.StatusOK, nil)
-			s.answer = fmt.Sprint(n, strings.Repeat("y", s.padding))
-			if _, err := io.WriteString(to.Conn, s.answer); err == nil {
+			s.response = fmt.Sprint(n, strings.Repeat("y", s.padding))
+			if _, err := io.WriteString(to.Conn, s.response); err == nil {
 				_ = to.End(nil)
 			}
 		}
 		return x
 	}
-	answer = append(answer, strings.Repeat("y", s.padding)...)
-	s.answer = string(answer)
-	x.Send(http.StatusOK, "text/plain", answer)
+	response = append(response, strings.Repeat("y", s.padding)...)
+	s.response = string(response)
+	x.Send(http.StatusOK, "text/plain", response)
 	return x
 }
 
@@ -130,7 +130,7 @@ func (m *model) open() {
 		s.header += int64(len("content-length"+length)) + int64(unsafe.Sizeof(line{}))
 	}
 	m.streams = append(m.streams, s)
-	m.p.must(m.p.ask(s.id, s.ended, fields...))
+	m.p.must(m.p.request(s.id, s.ended, fields...))
 }
 
 // send sends a piece of a stream's body.
@@ -139,7 +139,7 @@ func (m *model) send(s *modelStream) {
 	if s.length >= 0 {
 		room = min(room, s.length-s.sent)
 	} else {
-		room = min(room, 1<<20-s.sent) // the most that is read
+		room = min(room, 1<<20-s.sent) // the limit of a body
 	}
 	n := room
 	if m.r.IntN(3) == 0 && room > 0 {
@@ -166,12 +166,12 @@ func (m *model) send(s *modelStream) {
 	s.ended = end
 }
 
-// hear reads the server's frames.
-func (m *model) hear() {
+// receive processes the server's frames.
+func (m *model) receive() {
 	synctest.Wait()
 	m.p.mu.Lock()
 	defer m.p.mu.Unlock()
-	for _, h := range m.p.heard[m.seen:] {
+	for _, h := range m.p.frames[m.seen:] {
 		var of *modelStream
 		for _, s := range m.streams {
 			if s.id == h.id {
@@ -180,7 +180,7 @@ func (m *model) hear() {
 		}
 		switch {
 		case h.kind == http2.FrameGoAway || h.over:
-			m.t.Fatalf("the connection ends: %+v", h)
+			m.t.Fatalf("the connection ended: %+v", h)
 		case h.kind == http2.FrameWindowUpdate && h.id == 0:
 			m.window += h.more
 		case of == nil:
@@ -200,24 +200,24 @@ func (m *model) hear() {
 			of.got += int64(len(h.data))
 			of.credit -= int64(len(h.data))
 			m.credit -= int64(len(h.data))
-			if of.over = h.end; h.end && !of.reset && of.got != int64(len(of.answer)) {
-				m.t.Fatalf("stream %d: %d bytes of %d came", h.id, of.got, len(of.answer))
+			if of.over = h.end; h.end && !of.reset && of.got != int64(len(of.response)) {
+				m.t.Fatalf("stream %d: received %d bytes, want %d", h.id, of.got, len(of.response))
 			}
 		}
 	}
-	m.seen = len(m.p.heard)
+	m.seen = len(m.p.frames)
 }
 
 // check compares the memory that the server holds with the model's.
 func (m *model) check() {
-	m.hear()
+	m.receive()
 	var held, headers, pooled int64
 	for _, s := range m.streams {
 		held += s.held()
 		if s.path != "/read" { // otherwise the body was read
 			pooled += s.held()
 		}
-		handled := (s.path == "/read" || s.path == "/hold") && !s.answered() && !s.refused
+		handled := (s.path == "/read" || s.path == "/hold") && !s.responded() && !s.refused
 		if handled || s.awaitsEnd() && s.path != "/take" {
 			headers += s.header
 		}
@@ -228,10 +228,10 @@ func (m *model) check() {
 		if s.path == "/take" {
 			pooled += exchange.ChunkSize
 		} else {
-			pooled += int64(len(s.answer))
+			pooled += int64(len(s.response))
 		}
 		if s.credit > 0 && m.credit > 0 {
-			m.t.Fatalf("stream %d waits though %d bytes may be sent on it, and %d on the connection", s.id, s.credit, m.credit)
+			m.t.Fatalf("stream %d waits although %d bytes may be sent on it, and %d on the connection", s.id, s.credit, m.credit)
 		}
 	}
 	pooled += headerCopies * headers
@@ -240,17 +240,17 @@ func (m *model) check() {
 	defer c.unlock() // which asserts the invariants
 	for _, st := range c.streams {
 		if b := st.body; b != nil && cap(b.data) > 2*len(b.data)+initialFrame {
-			m.t.Fatalf("stream %d has room for %d bytes of its body, of which %d have come", st.id, cap(b.data), len(b.data))
+			m.t.Fatalf("stream %d has a buffer of %d bytes for %d bytes of its body", st.id, cap(b.data), len(b.data))
 		}
 	}
 	l := &c.memory
 	if l.held != held || l.headers != headers || l.room != m.window || l.pooled != pooled {
-		m.t.Fatalf("holds %d bytes of bodies and %d of headers, %d are pooled, the client may send %d; want %d, %d, %d, %d",
+		m.t.Fatalf("the connection counts %d bytes of bodies, %d of headers, %d pooled, and a window of %d; want %d, %d, %d, %d",
 			l.held, l.headers, l.pooled, l.room, held, headers, pooled, m.window)
 	}
 }
 
-// step does one thing.
+// step takes one random action.
 func (m *model) step() {
 	if len(m.streams) == 0 || m.r.IntN(12) == 0 {
 		m.open()
@@ -308,7 +308,7 @@ func (m *model) resize(initial int64) {
 	m.p.must(m.p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(initial)}))
 }
 
-// finish sends all bodies that are read to their ends, and has all streams responded.
+// finish sends all bodies that are read to their ends, and waits until all streams have a response.
 func (m *model) finish() {
 	for progress := true; progress; {
 		progress = false
@@ -317,15 +317,15 @@ func (m *model) finish() {
 				continue
 			}
 			if s.awaitsEnd() {
-				m.widen(s, max(1, int64(len(s.answer))-s.got-s.credit))
-				m.widen(nil, max(1, int64(len(s.answer))-m.credit))
+				m.widen(s, max(1, int64(len(s.response))-s.got-s.credit))
+				m.widen(nil, max(1, int64(len(s.response))-m.credit))
 				m.check()
 				progress = true
 				continue
 			}
 			for s.path != "/hold" && !s.ended && !s.begun && min(s.window, m.window) > 0 {
 				m.send(s)
-				m.hear()
+				m.receive()
 				progress = true
 			}
 			if before := s.released; !before {
@@ -337,17 +337,17 @@ func (m *model) finish() {
 	}
 	for _, s := range m.streams {
 		if s.begun && !s.over && !s.reset {
-			m.t.Errorf("stream %d: %d bytes of the response came", s.id, s.got)
+			m.t.Errorf("stream %d: received %d bytes of the response, and not its end", s.id, s.got)
 		}
 		if s.path == "/read" && !s.ended && !s.reset && !s.refused {
 			m.t.Errorf("the client may send no more than %d of %d bytes on stream %d", s.sent, s.length, s.id)
 		}
 		m.end(s)
 	}
-	m.hear()
+	m.receive()
 }
 
-// release has all handlers end.
+// release lets all handlers end.
 func (m *model) release() {
 	for _, s := range m.streams {
 		if !s.released {
@@ -356,9 +356,9 @@ func (m *model) release() {
 	}
 }
 
-// TestConnectionMemoryMatchesItsModel checks that a connection holds only what its streams still need, and nothing
-// when all are answered. The client sends anything within its windows, and reads slowly. No stream waits for another:
-// every body can be sent to its end. A response waits only for its windows.
+// TestConnectionMemoryMatchesItsModel checks that a connection holds only memory that its streams still need, and none
+// when all have a response. The client sends random frames within its windows, and reads slowly. No stream waits for
+// another: every body can be sent to its end. A response waits only for its windows.
 func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -374,7 +374,7 @@ func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 				}
 				m.finish()
 				if l := &m.p.server.memory; l.held != 0 || l.headers != 0 || l.pooled != 0 || l.large != largeBodies*(1<<20) {
-					t.Errorf("holds %d, %d, %d, %d when all is answered", l.held, l.headers, l.pooled, l.large)
+					t.Errorf("after all responses the connection counts %d, %d, %d, %d; want 0, 0, 0, %d", l.held, l.headers, l.pooled, l.large, largeBodies*(1<<20))
 				}
 			})
 		})
@@ -383,24 +383,24 @@ func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 
 // post opens a stream with a body.
 func (p *peer) post(id uint32, path string) error {
-	return p.ask(id, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", path)
+	return p.request(id, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", path)
 }
 
-// TestLargestHolderEnds checks that when the connections of a server together hold more than their limit, the server
-// closes the one that holds the most. Others continue, including the newest.
-func TestLargestHolderEnds(t *testing.T) {
+// TestConnectionWithTheMostMemoryIsClosed checks that when the connections of a server together hold more than their
+// limit, the server closes the one that holds the most. Others continue, including the newest.
+func TestConnectionWithTheMostMemoryIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		s := newServer(Config{Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			if string(c.Target()) == "/hold" {
 				<-release
 			}
-			return answering(c, received)
+			return echo(c, received)
 		}})
 		const size = 3 << 20
 		s.pool.left = size
 		send := func(p *peer, id uint32, n int) {
-			_ = p.post(id, "/hold") // the server may have hung up
+			_ = p.post(id, "/hold") // the server may have closed the connection
 			for range n / initialFrame {
 				_ = p.framer.WriteData(id, false, make([]byte, initialFrame))
 			}
@@ -420,62 +420,62 @@ func TestLargestHolderEnds(t *testing.T) {
 		for i := range uint32(8) { // until the memory is full
 			send(large, 2*i+17, defaultWindow)
 		}
-		large.await("the end", func(h heard) bool { return h.over })
+		large.await("the end", func(h receivedFrame) bool { return h.over })
 		close(release)
 		<-large.served
 		for _, p := range small {
 			p.must(p.get(3, "/after"))
 			if _, body, _ := p.ended(3); body != "/after" {
-				t.Errorf("another client: %q", body)
+				t.Errorf("another client got %q, want /after", body)
 			}
 			if _, body, _ := p.ended(1); body != "/hold" {
-				t.Errorf("what another client has sent: %q", body)
+				t.Errorf("another client's earlier request got %q, want /hold", body)
 			}
 		}
 		synctest.Wait()
 		if s.pool.left != size || len(s.pool.shares) != 0 {
-			t.Errorf("%d of %d bytes are left when all is answered, %v", s.pool.left, size, s.pool.shares)
+			t.Errorf("after all responses %d bytes are left, want %d; shares %v", s.pool.left, size, s.pool.shares)
 		}
 	})
 }
 
-// TestUnreadBodiesAreNotKept checks that a body that the handler has abandoned, or refused without reading, takes no
-// memory while the response waits for a slow client.
-func TestUnreadBodiesAreNotKept(t *testing.T) {
+// TestUnreadBodiesTakeNoMemory checks that a body that the handler did not read to its end takes no memory while the
+// response waits for a slow client.
+func TestUnreadBodiesTakeNoMemory(t *testing.T) {
 	for path, frames := range map[string]int{"/read": 100, "/late": 10, "/refuse": 10} {
 		synctest.Test(t, func(t *testing.T) {
-			gaveUp := make(chan error, 1)
+			readErr := make(chan error, 1)
 			p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-				x := answering(c, received)
+				x := echo(c, received)
 				switch path {
 				case "/read":
 					_, err := c.ReadBody(time.Now().Add(time.Hour))
-					gaveUp <- err
+					readErr <- err
 				case "/late":
 					_, err := c.ReadBody(time.Now())
-					gaveUp <- err
+					readErr <- err
 				}
 				return x
 			}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			p.must(p.post(1, path))
-			if path == "/read" { // more than a body may have
+			if path == "/read" { // more than the limit of a body
 				for range 1<<20/initialFrame + 1 {
 					p.must(p.framer.WriteData(1, false, make([]byte, initialFrame)))
 				}
 			}
 			if path != "/refuse" {
-				if err := <-gaveUp; err == nil {
-					t.Error("the body is read")
+				if err := <-readErr; err == nil {
+					t.Error("ReadBody returned no error")
 				}
 			}
 			synctest.Wait()
 			for range frames {
 				if p.framer.WriteData(1, false, make([]byte, initialFrame)) != nil {
-					t.Fatal("the connection has ended")
+					t.Fatal("the server closed the connection")
 				}
 				synctest.Wait()
 				if l := &p.server.memory; l.held != 0 {
-					t.Fatalf("%s: %d bytes are held", path, l.held)
+					t.Fatalf("%s: %d bytes of bodies are held, want 0", path, l.held)
 				}
 				if st := p.server.streams[1]; st == nil || st.body.left <= initialFrame {
 					break
@@ -484,29 +484,29 @@ func TestUnreadBodiesAreNotKept(t *testing.T) {
 			p.must(p.get(3, "/after"))
 			p.must(p.framer.WriteWindowUpdate(3, 100))
 			if _, body, _ := p.ended(3); body != "/after" {
-				t.Errorf("another stream: %q", body)
+				t.Errorf("another stream got %q, want /after", body)
 			}
 		})
 	}
 }
 
-// TestAnswersThatWaitAreCounted checks that a connection whose client does not read ends when its waiting responses
-// fill the pool. Other clients get their responses.
-func TestAnswersThatWaitAreCounted(t *testing.T) {
+// TestResponsesThatWaitForWindowsCount checks that a connection whose client does not read is closed when its waiting
+// responses fill the pool. Other clients get their responses.
+func TestResponsesThatWaitForWindowsCount(t *testing.T) {
 	const large = 300_000
-	for name, answer := range map[string]func(x *exchange.Exchange){
+	for name, respond := range map[string]func(x *exchange.Exchange){
 		"bytes":  func(x *exchange.Exchange) { x.Bytes = make([]byte, large) },
 		"a body": func(x *exchange.Exchange) { x.Bytes, x.Body, x.Size, x.HeldBytes = nil, pattern(large), large, large },
 	} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { answersFillPool(t, answer) }) })
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { responsesFillPool(t, respond) }) })
 	}
 }
 
-func answersFillPool(t *testing.T, answer func(x *exchange.Exchange)) {
+func responsesFillPool(t *testing.T, respond func(x *exchange.Exchange)) {
 	s := newServer(Config{Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-		x := answering(c, received)
+		x := echo(c, received)
 		if string(c.Target()) == "/large" {
-			answer(x)
+			respond(x)
 		}
 		return x
 	}})
@@ -514,32 +514,32 @@ func answersFillPool(t *testing.T, answer func(x *exchange.Exchange)) {
 	s.pool.left = size
 	slow, other := newPeerOf(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}), newPeerOf(t, s)
 	for i := range uint32(5) {
-		_ = slow.get(2*i+1, "/large") // the server may have hung up
+		_ = slow.get(2*i+1, "/large") // the server may have closed the connection
 	}
-	slow.await("the end", func(h heard) bool { return h.over })
+	slow.await("the end", func(h receivedFrame) bool { return h.over })
 	other.must(other.get(1, "/after"))
 	if _, body, _ := other.ended(1); body != "/after" {
-		t.Errorf("another client: %q", body)
+		t.Errorf("another client got %q, want /after", body)
 	}
 	<-slow.served
 	if s.pool.left != size || len(s.pool.shares) != 0 {
-		t.Errorf("%d of %d bytes are left when all is answered, %v", s.pool.left, size, s.pool.shares)
+		t.Errorf("after all responses %d bytes are left, want %d; shares %v", s.pool.left, size, s.pool.shares)
 	}
 }
 
-// TestAnswersThatWaitForTheirTurnAreCounted checks that responses to a client that does not read from its socket
-// count, although it has given windows for them. Goroutines that wait for a lock do not let time pass in a bubble, so
+// TestResponsesThatWaitForTheSocketCount checks that responses to a client that does not read from its socket count,
+// although its windows have room for them. In a synctest bubble goroutines that wait for a lock would stop the clock, so
 // the test uses none.
-func TestAnswersThatWaitForTheirTurnAreCounted(t *testing.T) {
+func TestResponsesThatWaitForTheSocketCount(t *testing.T) {
 	client, server := net.Pipe()
-	p := &peer{t: t, conn: client, framer: http2.NewFramer(client, client), server: newServer(Config{Handler: answering}).NewConn(server)}
+	p := &peer{t: t, conn: client, framer: http2.NewFramer(client, client), server: newServer(Config{Handler: echo}).NewConn(server)}
 	p.header = hpack.NewEncoder(&p.block)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		p.server.Serve()
 	}()
-	for range 2 { // the server's first frames; nothing is read after that
+	for range 2 { // the server's first frames; the client reads no others
 		_, err := p.framer.ReadFrame()
 		p.must(err)
 	}
@@ -550,18 +550,18 @@ func TestAnswersThatWaitForTheirTurnAreCounted(t *testing.T) {
 	for i := range uint32(requests) {
 		p.must(p.get(2*i+1, "/a"))
 	}
-	counted := func() (headers, answers int64) {
+	counted := func() (headers, responses int64) {
 		p.server.mu.Lock()
 		defer p.server.unlock()
 		l := &p.server.memory
 		return l.headers, l.pooled - headerCopies*l.headers
 	}
-	for headers, answers := counted(); headers == 0 || answers != requests*int64(waitCost+len("/a")); headers, answers = counted() {
+	for headers, responses := counted(); headers == 0 || responses != requests*int64(waitCost+len("/a")); headers, responses = counted() {
 		runtime.Gosched()
 	}
 	client.Close()
 	<-served
-	if headers, answers := counted(); headers != 0 || answers != 0 {
-		t.Errorf("%d bytes of headers and %d of responses are counted at the end", headers, answers)
+	if headers, responses := counted(); headers != 0 || responses != 0 {
+		t.Errorf("%d bytes of headers and %d of responses are counted at the end, want 0", headers, responses)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// handler answers the request of a Carrier.
+// handler responds to the request of a Carrier.
 type handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
-// peer is a client that sends arbitrary frames. It keeps the frames it receives, in order.
+// peer is a client that sends arbitrary frames. It records the frames that it receives, in order.
 type peer struct {
 	t      *testing.T
 	conn   net.Conn
@@ -29,13 +29,13 @@ type peer struct {
 	server *Conn
 	served chan struct{} // closed when the server has ended the connection
 
-	mu    sync.Mutex
-	heard []heard // guarded by mu
-	more  chan struct{}
+	mu     sync.Mutex
+	frames []receivedFrame // guarded by mu
+	more   chan struct{}
 }
 
-// heard is a received frame.
-type heard struct {
+// receivedFrame is a frame that the peer has received.
+type receivedFrame struct {
 	kind   http2.FrameType
 	id     uint32
 	end    bool
@@ -46,7 +46,7 @@ type heard struct {
 	over   bool  // the connection has ended
 }
 
-// newPeer connects a client to a server that h answers for. It belongs into a bubble.
+// newPeer connects a client to a server with the handler h. It must run in a synctest bubble.
 func newPeer(t *testing.T, config Config, h handler, settings ...http2.Setting) *peer {
 	t.Helper()
 	config.Handler = h
@@ -95,10 +95,10 @@ func (p *peer) listen() {
 	for {
 		frame, err := p.framer.ReadFrame()
 		if err != nil {
-			p.hear(heard{over: true})
+			p.record(receivedFrame{over: true})
 			return
 		}
-		h := heard{kind: frame.Header().Type, id: frame.Header().StreamID}
+		h := receivedFrame{kind: frame.Header().Type, id: frame.Header().StreamID}
 		switch f := frame.(type) {
 		case *http2.HeadersFrame:
 			fields = make(map[string]string)
@@ -117,13 +117,13 @@ func (p *peer) listen() {
 		case *http2.PingFrame:
 			h.end, h.data = f.IsAck(), string(f.Data[:])
 		}
-		p.hear(h)
+		p.record(h)
 	}
 }
 
-func (p *peer) hear(h heard) {
+func (p *peer) record(h receivedFrame) {
 	p.mu.Lock()
-	p.heard = append(p.heard, h)
+	p.frames = append(p.frames, h)
 	p.mu.Unlock()
 	select {
 	case p.more <- struct{}{}:
@@ -132,12 +132,12 @@ func (p *peer) hear(h heard) {
 }
 
 // await returns the first wanted frame among the frames that have arrived and those that arrive within an hour.
-func (p *peer) await(what string, want func(heard) bool) heard {
+func (p *peer) await(what string, want func(receivedFrame) bool) receivedFrame {
 	p.t.Helper()
 	late := time.After(time.Hour)
 	for {
 		p.mu.Lock()
-		for _, h := range p.heard {
+		for _, h := range p.frames {
 			if want(h) {
 				p.mu.Unlock()
 				return h
@@ -147,7 +147,7 @@ func (p *peer) await(what string, want func(heard) bool) heard {
 		select {
 		case <-p.more:
 		case <-late:
-			p.t.Fatalf("%s does not come: %+v", what, p.heard)
+			p.t.Fatalf("%s was not received: %+v", what, p.frames)
 		}
 	}
 }
@@ -155,12 +155,12 @@ func (p *peer) await(what string, want func(heard) bool) heard {
 // ended waits for the end of a stream and returns its header, body, and how it was reset.
 func (p *peer) ended(id uint32) (fields map[string]string, body string, code http2.ErrCode) {
 	p.t.Helper()
-	p.await(fmt.Sprintf("the end of stream %d", id), func(h heard) bool {
+	p.await(fmt.Sprintf("the end of stream %d", id), func(h receivedFrame) bool {
 		return h.over || h.id == id && (h.end || h.kind == http2.FrameRSTStream)
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, h := range p.heard {
+	for _, h := range p.frames {
 		switch {
 		case h.id != id:
 		case h.kind == http2.FrameHeaders && fields == nil:
@@ -174,10 +174,10 @@ func (p *peer) ended(id uint32) (fields map[string]string, body string, code htt
 	return fields, body, code
 }
 
-// away waits for a GOAWAY.
-func (p *peer) away(code http2.ErrCode) heard {
+// awaitGoAway waits for a GOAWAY.
+func (p *peer) awaitGoAway(code http2.ErrCode) receivedFrame {
 	p.t.Helper()
-	return p.await("GOAWAY "+code.String(), func(h heard) bool { return h.kind == http2.FrameGoAway && h.code == code })
+	return p.await("GOAWAY "+code.String(), func(h receivedFrame) bool { return h.kind == http2.FrameGoAway && h.code == code })
 }
 
 // encode returns a header block.
@@ -189,8 +189,9 @@ func (p *peer) encode(fields ...string) []byte {
 	return bytes.Clone(p.block.Bytes())
 }
 
-// ask sends a header. That the server has hung up shows where a response is awaited, too.
-func (p *peer) ask(id uint32, end bool, fields ...string) error {
+// request sends a header. Callers may ignore its error, because a closed connection also shows where they wait for the
+// response.
+func (p *peer) request(id uint32, end bool, fields ...string) error {
 	block, most := p.encode(fields...), initialFrame
 	first := block[:min(len(block), most)]
 	err := p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: end, EndHeaders: len(first) == len(block)})
@@ -202,18 +203,18 @@ func (p *peer) ask(id uint32, end bool, fields ...string) error {
 
 // get requests a path.
 func (p *peer) get(id uint32, path string, more ...string) error {
-	return p.ask(id, true, append([]string{":method", "GET", ":scheme", "https", ":authority", "h", ":path", path}, more...)...)
+	return p.request(id, true, append([]string{":method", "GET", ":scheme", "https", ":authority", "h", ":path", path}, more...)...)
 }
 
-// answering answers every request with its target.
-func answering(c exchange.Carrier, received time.Time) *exchange.Exchange {
+// echo responds to every request with its target.
+func echo(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
 	x.Send(http.StatusOK, "text/plain", bytes.Clone(c.Target()))
 	return x
 }
 
-// pattern is a body of n bytes that writes itself.
+// pattern is a body with the number of bytes.
 type pattern int
 
 func (p pattern) WriteTo(w io.Writer) (int64, error) {

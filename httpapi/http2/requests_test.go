@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// describing responds with the facts of a Carrier.
+// describing responds with the request that a Carrier presents.
 func describing(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
@@ -27,19 +27,19 @@ func describing(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x.Text(facts.Code, facts.Refusal)
 		return x
 	}
-	said := fmt.Sprintf("%s %s %s %d", c.Method(), c.Target(), c.Host(), c.BodyLength())
+	text := fmt.Sprintf("%s %s %s %d", c.Method(), c.Target(), c.Host(), c.BodyLength())
 	for name, value := range c.Lines() {
-		said += fmt.Sprintf("|%s: %s", name, value)
+		text += fmt.Sprintf("|%s: %s", name, value)
 	}
 	if facts.Impersonates || facts.OtherCredentials {
-		said += fmt.Sprintf("|%+v", facts)
+		text += fmt.Sprintf("|%+v", facts)
 	}
-	x.Send(http.StatusOK, "text/plain", []byte(said))
+	x.Send(http.StatusOK, "text/plain", []byte(text))
 	return x
 }
 
-// TestRequests checks that the content of a header reaches the handler, and that invalid headers are refused.
-func TestRequests(t *testing.T) {
+// TestHeadersReachTheHandlerOrAreRejected checks valid and invalid header fields.
+func TestHeadersReachTheHandlerOrAreRejected(t *testing.T) {
 	get := func(more ...string) []string {
 		return append([]string{":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/a?b"}, more...)
 	}
@@ -51,16 +51,16 @@ func TestRequests(t *testing.T) {
 	}{
 		"a header":             {get("accept", "x", "accept", "y"), "200", "GET /a?b h 0|accept: x|accept: y", 0},
 		"host alone":           {[]string{":method", "GET", ":scheme", "https", ":path", "/", "host", "g"}, "200", "GET / g 0|host: g", 0},
-		"acts as another":      {get("impersonate-user", "u"), "200", "GET /a?b h 0|impersonate-user: u|{Code:0 Refusal: Impersonates:true OtherCredentials:false}", 0},
-		"names another":        {get("x-remote-user", "u"), "200", "GET /a?b h 0|x-remote-user: u|{Code:0 Refusal: Impersonates:false OtherCredentials:true}", 0},
-		"trailers are welcome": {get("te", "trailers"), "200", "GET /a?b h 0|te: trailers", 0},
+		"impersonation":        {get("impersonate-user", "u"), "200", "GET /a?b h 0|impersonate-user: u|{Code:0 Refusal: Impersonates:true OtherCredentials:false}", 0},
+		"a proxied user":       {get("x-remote-user", "u"), "200", "GET /a?b h 0|x-remote-user: u|{Code:0 Refusal: Impersonates:false OtherCredentials:true}", 0},
+		"te: trailers":         {get("te", "trailers"), "200", "GET /a?b h 0|te: trailers", 0},
 		"asterisk":             {[]string{":method", "OPTIONS", ":scheme", "https", ":authority", "h", ":path", "*"}, "200", "", 0},
 		"CONNECT":              {[]string{":method", "CONNECT", ":authority", "g:1"}, "200", "CONNECT g:1 g:1 0", 0},
 		"HEAD":                 {[]string{":method", "HEAD", ":scheme", "https", ":authority", "h", ":path", "/"}, "200", "", 0},
-		"a connection's":       {get("connection", "close"), "", "", http2.ErrCodeProtocol},
+		"Connection":           {get("connection", "close"), "", "", http2.ErrCodeProtocol},
 		"an upgrade":           {get("upgrade", "SPDY/3.1"), "", "", http2.ErrCodeProtocol},
 		"chunks":               {get("transfer-encoding", "chunked"), "", "", http2.ErrCodeProtocol},
-		"te of connections":    {get("te", "gzip"), "", "", http2.ErrCodeProtocol},
+		"te: gzip":             {get("te", "gzip"), "", "", http2.ErrCodeProtocol},
 		"credentials":          {get("authorization", "a", "authorization", "b"), "400", "400 Bad Request: repeated Authorization header\n", 0},
 		"a broken host":        {[]string{":method", "GET", ":scheme", "https", ":authority", "a b", ":path", "/"}, "400", "400 Bad Request: malformed Host header\n", 0},
 		"two types":            {get("content-type", "a", "content-type", "b"), "400", "400 Bad Request: repeated Content-Type header\n", 0},
@@ -72,41 +72,41 @@ func TestRequests(t *testing.T) {
 		"no method":            {[]string{":scheme", "https", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"a broken method":      {[]string{":method", "G T", ":scheme", "https", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"no scheme":            {[]string{":method", "GET", ":path", "/"}, "", "", http2.ErrCodeProtocol},
-		"a scheme of no web":   {[]string{":method", "GET", ":scheme", "ftp", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"an unknown scheme":    {[]string{":method", "GET", ":scheme", "ftp", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"no path":              {[]string{":method", "GET", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
-		"a path of no place":   {[]string{":method", "GET", ":scheme", "https", ":path", "a"}, "", "", http2.ErrCodeProtocol},
+		"a relative path":      {[]string{":method", "GET", ":scheme", "https", ":path", "a"}, "", "", http2.ErrCodeProtocol},
 		"two paths":            {[]string{":method", "GET", ":scheme", "https", ":path", "/", ":path", "/b"}, "", "", http2.ErrCodeProtocol},
 		"a path, late":         {[]string{":method", "GET", ":scheme", "https", "a", "b", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"capitals":             {get("Accept", "x"), "", "", http2.ErrCodeProtocol},
 		"a name of two lines":  {get("a\nb", "x"), "", "", http2.ErrCodeProtocol},
 		"a value of two lines": {get("a", "b\r\nc: d"), "", "", http2.ErrCodeProtocol},
-		"what a server says":   {get(":status", "200"), "", "", http2.ErrCodeProtocol},
+		"a response's field":   {get(":status", "200"), "", "", http2.ErrCodeProtocol},
 		"CONNECT to a path":    {[]string{":method", "CONNECT", ":authority", "g:1", ":path", "/"}, "", "", http2.ErrCodeProtocol},
-		"CONNECT by a scheme":  {[]string{":method", "CONNECT", ":authority", "g:1", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
+		"CONNECT with scheme":  {[]string{":method", "CONNECT", ":authority", "g:1", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
 		"CONNECT to no host":   {[]string{":method", "CONNECT"}, "", "", http2.ErrCodeProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeer(t, Config{}, describing)
-				p.must(p.ask(1, true, c.fields...))
+				p.must(p.request(1, true, c.fields...))
 				fields, body, reset := p.ended(1)
 				if fields[":status"] != c.code || body != c.body || reset != c.reset {
-					t.Errorf("%v %q %v, want %s %q %v", fields, body, reset, c.code, c.body, c.reset)
+					t.Errorf("got header %v, body %q, reset %v; want status %s, %q, %v", fields, body, reset, c.code, c.body, c.reset)
 				}
 				if name == "HEAD" && fields["content-length"] != fmt.Sprint(len("HEAD / h 0")) {
-					t.Errorf("header %v", fields)
+					t.Errorf("got header %v, want the content-length of the response to GET", fields)
 				}
 				p.must(p.get(3, "/after"))
 				if _, body, _ := p.ended(3); !strings.HasPrefix(body, "GET /after") {
-					t.Errorf("afterwards: %q", body)
+					t.Errorf("a later request got %q", body)
 				}
 			})
 		})
 	}
 }
 
-// TestBodies checks that bodies are read as they arrive, within their limits.
-func TestBodies(t *testing.T) {
+// TestBodiesAreReadWithinTheirLimits checks bodies of known and unknown length, trailers, and limits of size and time.
+func TestBodiesAreReadWithinTheirLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(exchange.Exchange)
@@ -122,18 +122,18 @@ func TestBodies(t *testing.T) {
 		id := uint32(1)
 		post := func(path string, end bool, more ...string) uint32 {
 			id += 2
-			p.must(p.ask(id, end, append([]string{":method", "POST", ":scheme", "https", ":authority", "h", ":path", path}, more...)...))
+			p.must(p.request(id, end, append([]string{":method", "POST", ":scheme", "https", ":authority", "h", ":path", path}, more...)...))
 			return id
 		}
 		expect := func(id uint32, want string, wantReset http2.ErrCode) {
 			t.Helper()
 			if _, body, reset := p.ended(id); body != want || reset != wantReset {
-				t.Errorf("%q, %v, want %q, %v", body, reset, want, wantReset)
+				t.Errorf("got body %q, reset %v; want %q, %v", body, reset, want, wantReset)
 			}
 		}
 		send := func(id uint32, n int, end bool) {
 			for ; n > 16384; n -= 16384 {
-				_ = p.framer.WriteData(id, false, make([]byte, 16384)) // the server may have hung up
+				_ = p.framer.WriteData(id, false, make([]byte, 16384)) // the server may have closed the connection
 			}
 			_ = p.framer.WriteData(id, end, make([]byte, n))
 		}
@@ -142,7 +142,7 @@ func TestBodies(t *testing.T) {
 		send(post("/", false, "content-length", "5"), 5, true)
 		expect(id, "5 <nil> false", 0)
 		send(post("/", false, "expect", "100-continue"), 5, true)
-		p.await("100 Continue", func(h heard) bool { return h.id == id && h.fields[":status"] == "100" })
+		p.await("100 Continue", func(h receivedFrame) bool { return h.id == id && h.fields[":status"] == "100" })
 		send(post("/", false), 7, false)
 		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode("trailer", "x"), EndStream: true, EndHeaders: true}))
 		expect(id, "7 <nil> false", 0)
@@ -156,7 +156,7 @@ func TestBodies(t *testing.T) {
 		expect(id, "", http2.ErrCodeProtocol)
 		post("/", false, "content-length", "1048577")
 		expect(id, "0 Request entity too large: limit is 1048576 false", 0)
-		send(post("/", false), 200_000, false) // and no more
+		send(post("/", false), 200_000, false) // without an end
 		expect(id, "200000 i/o timeout true", 0)
 		send(post("/", false, "content-length", "5"), 6, true)
 		expect(id, "", http2.ErrCodeProtocol)
@@ -164,17 +164,17 @@ func TestBodies(t *testing.T) {
 		expect(id, "", http2.ErrCodeProtocol)
 		post("/unread", false)
 		expect(id, "", 0)
-		p.await("word that no more is wanted", func(h heard) bool {
+		p.await("word that no more is wanted", func(h receivedFrame) bool {
 			return h.id == id && h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeNo
 		})
-		send(id, 10, false) // the client did not know yet
+		send(id, 10, false) // as if sent before the client got the response
 		send(post("/", false), defaultWindow+1, false)
 	})
 }
 
-// TestWrongFramesOfBodiesAreRefused checks that a client that sends more of a body than its window allows, or
-// something behind its end, is cut off.
-func TestWrongFramesOfBodiesAreRefused(t *testing.T) {
+// TestInvalidFramesOfBodiesResetTheStream checks a client that sends more of a body than its window allows, or frames
+// after its end.
+func TestInvalidFramesOfBodiesResetTheStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		send func(p *peer)
 		code http2.ErrCode
@@ -184,13 +184,13 @@ func TestWrongFramesOfBodiesAreRefused(t *testing.T) {
 				p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
 			}
 		}, http2.ErrCodeFlowControl},
-		"data behind the end": {func(p *peer) {
+		"data after the end": {func(p *peer) {
 			p.must(p.framer.WriteData(1, true, []byte("a")))
 			p.must(p.framer.WriteData(1, false, []byte("b")))
 		}, http2.ErrCodeStreamClosed},
-		"a trailer behind the end": {func(p *peer) {
+		"a trailer after the end": {func(p *peer) {
 			p.must(p.framer.WriteData(1, true, []byte("a")))
-			p.must(p.ask(1, true, "trailer", "x"))
+			p.must(p.request(1, true, "trailer", "x"))
 		}, http2.ErrCodeStreamClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -201,23 +201,23 @@ func TestWrongFramesOfBodiesAreRefused(t *testing.T) {
 					<-x.Base().Done() // without reading
 					return x
 				})
-				p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
+				p.must(p.request(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
 				c.send(p)
 				if _, _, reset := p.ended(1); reset != c.code {
-					t.Errorf("reset: %v", reset)
+					t.Errorf("got reset %v, want %v", reset, c.code)
 				}
 			})
 		})
 	}
 }
 
-// TestClientsThatLeave checks that the work for a stream ends when the client resets it, closes the connection, or
-// the server ends.
-func TestClientsThatLeave(t *testing.T) {
+// TestExchangesEndWhenTheClientLeaves checks that the context of a request, and a read of its body, end when the client
+// resets the stream or closes the connection, and when the server closes it.
+func TestExchangesEndWhenTheClientLeaves(t *testing.T) {
 	for name, leave := range map[string]func(p *peer){
-		"reset":  func(p *peer) { p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },
-		"close":  func(p *peer) { p.conn.Close() },
-		"broken": func(p *peer) { p.must(p.framer.WriteRawFrame(http2.FramePing, 0, 1, nil)) },
+		"reset":         func(p *peer) { p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"close":         func(p *peer) { p.conn.Close() },
+		"invalid frame": func(p *peer) { p.must(p.framer.WriteRawFrame(http2.FramePing, 0, 1, nil)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -242,32 +242,32 @@ func TestClientsThatLeave(t *testing.T) {
 				<-began
 				leave(p)
 				if err := <-ended; !errors.Is(err, context.Canceled) {
-					t.Errorf("the exchange ended with %v", err)
+					t.Errorf("the context ended with %v, want Canceled", err)
 				}
 				if name != "reset" {
 					<-p.served
 					return
 				}
-				p.must(p.ask(3, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
+				p.must(p.request(3, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
 				<-began
 				p.must(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
 				if err := <-ended; err == nil || socket.IsTimeout(err) {
-					t.Errorf("reading the body ended with %v", err)
+					t.Errorf("reading the body ended with %v, want an error other than a timeout", err)
 				}
 			})
 		})
 	}
 }
 
-// TestPanics checks that a panic of a handler or a body, and a response that is cut off, end only their stream. The
-// body is closed.
-func TestPanics(t *testing.T) {
+// TestPanicsEndOnlyTheirStream checks panics of a handler and of a body, and responses that are cut off. The body must be
+// closed.
+func TestPanicsEndOnlyTheirStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed atomic.Int64
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			switch x := answering(c, received); string(c.Target()) {
+			switch x := echo(c, received); string(c.Target()) {
 			case "/panic":
-				panic("so it is")
+				panic("expected")
 			case "/abort":
 				panic(http.ErrAbortHandler)
 			case "/cut":
@@ -286,12 +286,12 @@ func TestPanics(t *testing.T) {
 		for i, path := range []string{"/panic", "/abort", "/cut", "/short", "/body"} {
 			p.must(p.get(uint32(2*i+1), path))
 			if _, _, reset := p.ended(uint32(2*i + 1)); reset != http2.ErrCodeInternal {
-				t.Errorf("%s: %v", path, reset)
+				t.Errorf("%s: got reset %v, want INTERNAL_ERROR", path, reset)
 			}
 		}
 		p.must(p.get(101, "/"))
 		if fields, _, _ := p.ended(101); fields[":status"] != "200" {
-			t.Errorf("afterwards: %v", fields)
+			t.Errorf("a later request got header %v, want status 200", fields)
 		}
 		if synctest.Wait(); closed.Load() != 1 {
 			t.Error("the body of the panic was not closed")
@@ -302,20 +302,20 @@ func TestPanics(t *testing.T) {
 // panicking is a body that panics when it is written.
 type panicking struct{ pattern }
 
-func (panicking) WriteTo(io.Writer) (int64, error) { panic("so it is") }
+func (panicking) WriteTo(io.Writer) (int64, error) { panic("expected") }
 
-// TestBrokenHeaderBlocks checks that a malformed header block ends the connection, because later ones depend on its
-// table entries.
-func TestBrokenHeaderBlocks(t *testing.T) {
+// TestMalformedHeaderBlocksEndTheConnection checks padding and HPACK errors. Later header blocks depend on the table
+// entries of a malformed one, so the connection must end.
+func TestMalformedHeaderBlocksEndTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, id := range []uint32{1, 3} { // of a stream that is over, and of a new one
+		for _, id := range []uint32{1, 3} { // an ended stream, and a new one
 			for flag, want := range map[http2.Flags]http2.ErrCode{http2.FlagHeadersPadded: http2.ErrCodeProtocol, 0: http2.ErrCodeCompression} {
-				p := newPeer(t, Config{}, answering)
+				p := newPeer(t, Config{}, echo)
 				p.must(p.get(1, "/"))
 				p.ended(1)
-				// Nine bytes of padding are announced, or a value of two bytes, and do not follow.
+				// The frame announces nine bytes of padding, or a value of two bytes, and ends before.
 				p.must(p.framer.WriteRawFrame(http2.FrameHeaders, flag|http2.FlagHeadersEndHeaders, id, []byte{9, 0x82}))
-				p.away(want)
+				p.awaitGoAway(want)
 				<-p.served
 			}
 		}

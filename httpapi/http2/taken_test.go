@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// taking responds with responses that take writes once the exchange is over.
-func taking(take func(exchange.Hijacked)) handler {
+// hijacking responds with responses that take writes.
+func hijacking(take func(exchange.Hijacked)) handler {
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, nil)
@@ -25,13 +25,13 @@ func taking(take func(exchange.Hijacked)) handler {
 	}
 }
 
-// said returns the frames of a stream, one word for each: header blocks with their fields except Date, bodies in
-// quotes, and a dot for the end.
-func (p *peer) said(id uint32) string {
+// describe returns the received frames of a stream, one word for each: header blocks with their fields except Date, data
+// in quotes, and a dot for the end of the stream.
+func (p *peer) describe(id uint32) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var words []string
-	for _, h := range p.heard {
+	for _, h := range p.frames {
 		word := ""
 		switch {
 		case h.id != id:
@@ -60,16 +60,16 @@ func (p *peer) said(id uint32) string {
 	return strings.Join(words, " ")
 }
 
-// TestTakenStreams checks that a handler that takes a response over can send informational headers before the final
-// one. A trailer after the body ends the stream.
-func TestTakenStreams(t *testing.T) {
+// TestHijackedResponsesHaveHintsAndTrailers checks that a handler that takes over a response can send informational
+// headers before the final one, and a trailer after the body.
+func TestHijackedResponsesHaveHintsAndTrailers(t *testing.T) {
 	hints := http.Header{"Link": {"</a>", "</b>"}}
 	plain := http.Header{"Content-Type": {"text/plain"}, "Trailer": {"X-Sum"}, "Connection": {"keep-alive"}, "Transfer-Encoding": {"chunked"}}
 	for name, c := range map[string]struct {
 		take func(exchange.Hijacked) error
-		said string
+		want string
 	}{
-		"a body and nothing else": {func(to exchange.Hijacked) error {
+		"a body": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
@@ -89,7 +89,7 @@ func TestTakenStreams(t *testing.T) {
 			}
 			return to.End(nil)
 		}, `:status=103,link=</b> :status=102,link=</b> :status=103,link=</b> :status=204 "".`},
-		"a trailer behind a body": {func(to exchange.Hijacked) error {
+		"a trailer after a body": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, plain); err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ func TestTakenStreams(t *testing.T) {
 			}
 			return to.End(http.Header{"Grpc-Status": {"5"}})
 		}, `:status=200 grpc-status=5.`},
-		"a trailer that HTTP has no room for": {func(to exchange.Hijacked) error {
+		"a trailer with invalid fields": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
@@ -127,17 +127,17 @@ func TestTakenStreams(t *testing.T) {
 				return err
 			}
 			if _, err := io.WriteString(to.Conn, "more"); err == nil {
-				return fmt.Errorf("a body is written behind the trailer")
+				return fmt.Errorf("a write after the trailer returns no error")
 			}
 			if to.Begin(200, nil) == nil || to.End(nil) == nil {
-				return fmt.Errorf("a second answer is written behind the first")
+				return fmt.Errorf("Begin or End after the trailer returns no error")
 			}
 			return nil
 		}, `:status=200 x=1.`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) {
+				p := newPeer(t, Config{}, hijacking(func(to exchange.Hijacked) {
 					if err := c.take(to); err != nil {
 						t.Error(err)
 					}
@@ -145,25 +145,25 @@ func TestTakenStreams(t *testing.T) {
 				}))
 				p.must(p.get(1, "/"))
 				synctest.Wait()
-				if said := p.said(1); said != c.said {
-					t.Errorf("%s\nwant %s", said, c.said)
+				if got := p.describe(1); got != c.want {
+					t.Errorf("got %s, want %s", got, c.want)
 				}
-				p.must(p.get(3, "/")) // the connection goes on
+				p.must(p.get(3, "/")) // the connection continues
 				synctest.Wait()
-				if said := p.said(3); said != c.said {
-					t.Errorf("again: %s", said)
+				if got := p.describe(3); got != c.want {
+					t.Errorf("second request: got %s, want %s", got, c.want)
 				}
 			})
 		})
 	}
 }
 
-// TestTakenStreamsWhoseClientsLeave checks that the handler that has taken the response over learns that the client
-// has left, and can write neither header nor trailer afterwards.
-func TestTakenStreamsWhoseClientsLeave(t *testing.T) {
+// TestHijackedResponsesFailAfterAReset checks that a handler that has taken over a response is notified when the client
+// resets the stream, and can write neither header nor trailer afterwards.
+func TestHijackedResponsesFailAfterAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := make(chan exchange.Hijacked)
-		p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) { taken <- to }))
+		p := newPeer(t, Config{}, hijacking(func(to exchange.Hijacked) { taken <- to }))
 		for i, when := range []string{"before hints", "before the head", "before the trailer"} {
 			id := uint32(2*i + 1)
 			p.must(p.get(id, "/"))
@@ -177,22 +177,22 @@ func TestTakenStreamsWhoseClientsLeave(t *testing.T) {
 			p.must(p.framer.WriteRSTStream(id, http2.ErrCodeCancel))
 			<-left
 			if to.Begin(103, nil) == nil || to.Begin(200, nil) == nil || to.End(http.Header{"X": {"1"}}) == nil || to.End(nil) == nil {
-				t.Errorf("%s: what nobody wants is written", when)
+				t.Errorf("%s: Begin or End after a reset returns no error", when)
 			}
 			to.Conn.Close()
 		}
 		synctest.Wait()
-		if said := p.said(1) + "|" + p.said(3) + "|" + p.said(5); said != "|:status=103|:status=103 :status=200" {
-			t.Error(said)
+		if got, want := p.describe(1)+"|"+p.describe(3)+"|"+p.describe(5), "|:status=103|:status=103 :status=200"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }
 
-// TestTakenBodies checks that a client that waits for 100 Continue receives it once, when the body is read.
-func TestTakenBodies(t *testing.T) {
+// TestHijackedRequestsSendContinueOnce checks that a client that waits for 100 Continue receives it once.
+func TestHijackedRequestsSendContinueOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := make(chan string)
-		p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) {
+		p := newPeer(t, Config{}, hijacking(func(to exchange.Hijacked) {
 			for range 2 {
 				if err := to.Body.SendContinue(to.Conn); err != nil {
 					t.Error(err)
@@ -211,18 +211,18 @@ func TestTakenBodies(t *testing.T) {
 			}
 			to.Conn.Close()
 		}))
-		p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/", "expect", "100-continue"))
+		p.must(p.request(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/", "expect", "100-continue"))
 		synctest.Wait()
-		if said := p.said(1); said != ":status=100" {
-			t.Errorf("before the body: %q", said)
+		if got := p.describe(1); got != ":status=100" {
+			t.Errorf("before the body: got %q, want status 100", got)
 		}
 		p.must(p.framer.WriteData(1, true, []byte("the body")))
 		if body := <-read; body != "the body" {
-			t.Errorf("read %q", body)
+			t.Errorf("read body %q, want the body", body)
 		}
 		synctest.Wait()
-		if said := p.said(1); said != ":status=100 :status=200 x-read=8." {
-			t.Error(said)
+		if got, want := p.describe(1), ":status=100 :status=200 x-read=8."; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }
@@ -230,7 +230,7 @@ func TestTakenBodies(t *testing.T) {
 // TestBodiesEndTheirStreams checks that the last frame of a body of known size ends the stream, without an additional
 // frame.
 func TestBodiesEndTheirStreams(t *testing.T) {
-	for size, said := range map[int]string{
+	for size, want := range map[int]string{
 		3:                    `:status=200,content-length=3,content-type=text/plain "abc".`,
 		2:                    `:status=200,content-length=2,content-type=text/plain "abc" INTERNAL_ERROR`,
 		4:                    `:status=200,content-length=4,content-type=text/plain "abc" INTERNAL_ERROR`,
@@ -245,32 +245,32 @@ func TestBodiesEndTheirStreams(t *testing.T) {
 			})
 			p.must(p.get(1, "/"))
 			synctest.Wait()
-			if got := p.said(1); got != said {
-				t.Errorf("%d: %s\nwant %s", size, got, said)
+			if got := p.describe(1); got != want {
+				t.Errorf("size %d: got %s, want %s", size, got, want)
 			}
 		})
 	}
 }
 
-// TestBodilessStatuses checks that bytes behind a status without a body are not sent.
-func TestBodilessStatuses(t *testing.T) {
+// TestStatusesWithoutABody checks that the body of a response with status 204 or 304 is not sent.
+func TestStatusesWithoutABody(t *testing.T) {
 	for _, code := range []int{http.StatusNoContent, http.StatusNotModified} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-				x := answering(c, received)
+				x := echo(c, received)
 				x.Code = code
 				return x
 			})
 			p.must(p.get(1, "/"))
 			synctest.Wait()
-			if got, want := p.said(1), fmt.Sprintf(":status=%d,content-type=text/plain.", code); got != want {
-				t.Errorf("%s, want %s", got, want)
+			if got, want := p.describe(1), fmt.Sprintf(":status=%d,content-type=text/plain.", code); got != want {
+				t.Errorf("got %s, want %s", got, want)
 			}
 		})
 	}
 }
 
-// letters is a body that writes itself.
+// letters is a body with this text.
 type letters string
 
 // WriteTo implements io.WriterTo.
