@@ -144,7 +144,7 @@ func testRows(t *testing.T, v *registry.View) {
 	for _, wait := range []time.Duration{0, time.Second, 500 * time.Millisecond, 59 * time.Second, time.Minute, 10 * time.Minute, 3 * time.Hour, 5 * time.Hour, 40 * time.Hour, 8 * 24 * time.Hour, 700 * 24 * time.Hour, 3000 * 24 * time.Hour} {
 		time.Sleep(wait)
 		for _, gv := range []schema.GroupVersion{metav1.SchemeGroupVersion, metav1beta1.SchemeGroupVersion} {
-			for _, include := range []metav1.IncludeObjectPolicy{"", metav1.IncludeNone} {
+			for _, include := range []metav1.IncludeObjectPolicy{"", metav1.IncludeNone, metav1.IncludeObject} {
 				sameRows(t, v, objects, include, gv)
 			}
 		}

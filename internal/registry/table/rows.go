@@ -15,19 +15,20 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Rows is a table that is written from cached rows and metadata. It may be written more than once. Its ages are those
-// of the time of its creation.
+// Rows is a table that is written from cached rows and items. It may be written more than once. Its ages are those of
+// the time of its creation.
 //
-// It does not hold the metadata of the objects, which are the largest part of a table. It gets them from the objects
-// while it writes, and encodes uncached metadata directly into the output.
+// Items are the metadata of the objects or whole objects. They are the largest part of a table, and Rows does not hold
+// them. It gets them from the objects while it writes, and encodes uncached ones directly into the output.
 type Rows struct {
 	head    []byte   // up to the first row
 	rows    [][]byte // cached rows, shared
 	objects []*cache.Object
-	none    bool                // no metadata, unless the row has rowMetadata
-	source  encoding.ItemSource // of the objects' metadata
+	none    bool                // no items, unless the row has rowMetadata
+	source  encoding.ItemSource // of the items
+	kind    []byte              // the beginning of whole objects whose items lack kind and apiVersion
 	now     time.Time
-	size    int // without metadata
+	size    int // without items
 	buffer  []byte
 }
 
@@ -38,11 +39,16 @@ const (
 )
 
 // Rows returns the result of [Printer.Table] in JSON. It decodes only objects without cached rows, one at a time. It
-// takes ownership of objects. Rows returns nil if rows must contain whole objects, or if upstream's printer does not
-// make one row for each object in order.
+// takes ownership of objects. Rows returns nil if upstream's printer does not make one row for each object in order.
 func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*Rows, error) {
+	projection := encoding.Partial
 	switch options.IncludeObject {
+	case metav1.IncludeObject:
+		projection = encoding.Full
 	case "", metav1.IncludeMetadata, metav1.IncludeNone:
+		if gv == metav1beta1.SchemeGroupVersion {
+			projection = encoding.PartialV1beta1
+		}
 	default:
 		return nil, nil
 	}
@@ -55,7 +61,11 @@ func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.L
 	}
 	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), objects: objects}
 	t.none = options.IncludeObject == metav1.IncludeNone
-	t.source = p.version.Encoder(encoding.JSON, partial(gv)).Source(objects)
+	t.source = p.version.Encoder(encoding.JSON, projection).Source(objects)
+	t.kind = bytes.TrimSuffix(t.source.AppendObject(nil, []byte("{}")), []byte("}\n"))
+	if len(t.kind) == len("{") {
+		t.kind = nil
+	}
 	empty.SetGroupVersionKind(gv.WithKind("Table"))
 	empty.Rows = []metav1.TableRow{}
 	head, err := marshalJSON(empty)
@@ -82,14 +92,6 @@ var sortedTables = map[schema.GroupResource]bool{
 	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
 }
 
-// partial returns the projection of the objects in rows of a version of meta.k8s.io.
-func partial(gv schema.GroupVersion) encoding.Projection {
-	if gv == metav1beta1.SchemeGroupVersion {
-		return encoding.PartialV1beta1
-	}
-	return encoding.Partial
-}
-
 func (r *Rows) add(p *Printer, o *cache.Object) error {
 	row, err := p.row(o)
 	if err != nil {
@@ -114,7 +116,7 @@ func (r *Rows) cached(i int) ([]byte, bool) {
 	return r.source.Cached(r.objects[i])
 }
 
-// Cached reports whether the metadata of all rows are cached.
+// Cached reports whether the items of all rows are cached.
 func (r *Rows) Cached() bool {
 	for i := range r.rows {
 		if _, ok := r.cached(i); !ok {
@@ -124,9 +126,9 @@ func (r *Rows) Cached() bool {
 	return true
 }
 
-// Size returns the length of the table in bytes. It encodes uncached metadata.
+// Size returns the length of the table in bytes. It encodes uncached items.
 func (r *Rows) Size() (int, error) {
-	size := r.size
+	size := r.size + len(r.kind)*len(r.objects)
 	for i, o := range r.objects {
 		item, ok := r.cached(i)
 		if !ok {
@@ -150,12 +152,21 @@ func (r *Rows) Write(write func(p []byte)) error {
 			r.buffer = append(r.buffer, rowEnd+","...)
 		}
 		r.buffer = appendRow(r.buffer, row, r.now)
+		r.buffer = append(r.buffer, r.kind...)
+		start := len(r.buffer)
 		item, ok := r.cached(i)
 		if !ok {
 			var err error
 			if item, r.buffer, err = r.source.Next(r.buffer, r.objects[i]); err != nil {
 				return err
 			}
+		}
+		switch { // after the kind, a comma takes the place of the item's brace
+		case len(r.kind) == 0:
+		case item == nil:
+			r.buffer[start] = ','
+		default:
+			r.buffer, item = append(r.buffer, ','), item[1:]
 		}
 		write(r.buffer)
 		if item != nil {

@@ -115,15 +115,17 @@ func TestTablesOfKeptRowsAreTheSame(t *testing.T) {
 		gv := schema.GroupVersion{Group: "meta.k8s.io", Version: version}
 		for _, n := range []int{1, 256, 257, 599} {
 			objects := listing.Objects[:n]
-			table, err := v.Table(ctx, objects, listing.Meta, &metav1.TableOptions{}, gv)
-			if err != nil {
-				t.Fatal(err)
+			for _, include := range []metav1.IncludeObjectPolicy{metav1.IncludeMetadata, metav1.IncludeObject} {
+				options := &metav1.TableOptions{IncludeObject: include}
+				table, err := v.Table(ctx, objects, listing.Meta, options, gv)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sameTable(t, table, gv, rowsOf(t, v, objects, listing.Meta, options, gv))
 			}
-			body := rowsOf(t, v, objects, listing.Meta, &metav1.TableOptions{}, gv)
-			sameTable(t, table, gv, body)
 		}
 	}
-	for include, objects := range map[metav1.IncludeObjectPolicy]int{metav1.IncludeObject: 5, metav1.IncludeMetadata: 0} {
+	for include, objects := range map[metav1.IncludeObjectPolicy]int{"All": 5, metav1.IncludeMetadata: 0} {
 		if rows, err := v.Rows(ctx, listing.Objects[:objects], listing.Meta, &metav1.TableOptions{IncludeObject: include}, metav1.SchemeGroupVersion); rows != nil || err != nil {
 			t.Errorf("%q of %d objects: %v, %v", include, objects, rows, err)
 		}
