@@ -13,17 +13,17 @@
 //
 // A list that is being sent holds one chunk of output and references to its objects. Encoded items belong to the cache:
 // the list requests them as it sends them, or encodes them into its chunk. So slow clients cost no more memory. A large
-// JSON list is never in memory as a whole if it is indented, or if some of its items are not cached. It then has no
-// Content-Length. These are in memory as a whole:
+// list that is indented, compressed or not completely cached is never in memory as a whole, and has no Content-Length.
+// These are in memory as a whole:
 //
-//   - YAML;
-//   - smaller lists that are indented;
-//   - compressed lists that are not stitched;
+//   - YAML, and tables that [table.Printer.Rows] does not make;
+//   - smaller lists that are indented or compressed;
 //   - items that a webhook converts.
 //
 // A compressed list of a whole resource or namespace is one gzip member. A [Stitcher] compresses its pieces once and
-// caches them, within a limit, until their objects change. A piece keeps no object in memory and contains nothing that
-// depends on the user. Requests that need the same piece wait for the one that makes it.
+// caches them, within a limit, until their objects change. Pieces beyond the limit are compressed as the list is sent. A
+// piece keeps no object in memory and contains nothing that depends on the user. Requests that need the same piece wait
+// for the one that makes it.
 //
 // # Locks and goroutines
 //

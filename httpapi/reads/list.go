@@ -32,14 +32,13 @@ func (x *Read) list(i *Resource) {
 		return
 	}
 	o, err := x.ValidListOptions(i)
-	size := 0
 	if err == nil {
-		size, err = x.sendListing(i, f, o, func(size int) { x.Observe(i, size) })
+		err = x.sendListing(i, f, o)
 	}
 	if err != nil {
 		x.Fail(err)
 	}
-	if size != exchange.UnknownSize {
+	if x.Length() != exchange.UnknownSize {
 		x.Observe(i, x.Length())
 	}
 }
@@ -56,17 +55,15 @@ func ListScope(scope storage.Scope) string {
 	}
 }
 
-// sendListing sends the objects that o selects and returns the size of the body before compression. If that is
-// UnknownSize, the body calls sent with the size at its end. After an error nothing was sent.
-func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
+// sendListing sends the objects that o selects. After an error nothing was sent.
+func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions) error {
 	shard, err := storage.ParseShard(o.ShardSelector)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	past := x.listFaultRevision(i, o)
 	x.EnterCache("cacher.GetList")
 	room := lists.Get().(*listBody)
-	room.sent = sent
 	listing, err := i.View.Resource.List(x.Audit.Context(x.Base()), storage.ListRequest{
 		Scope: x.ScopeOf(i, o), ResourceVersion: o.ResourceVersion, Match: o.ResourceVersionMatch,
 		Label: o.LabelSelector, Field: o.FieldSelector, Shard: shard, Limit: o.Limit, Continue: o.Continue,
@@ -75,7 +72,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	x.Leave()
 	if err != nil {
 		room.Close()
-		return 0, storeerrors.InterpretListError(x.ReadError(i, err), x.groupResource())
+		return storeerrors.InterpretListError(x.ReadError(i, err), x.groupResource())
 	}
 	room.objects, room.converts = listing.Objects, i.View.ConvertsAny(listing.Objects)
 	x.Serializing(f.MediaType, x.VersionOf(f))
@@ -83,16 +80,16 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		listing.Meta.Shard = "" // as in upstream: only lists of whole objects have it
 	}
 	if shard == nil && !room.converts && x.stitches(f, o, listing) {
-		if size, err := x.sendStitched(i, f, listing); size > 0 || err != nil {
+		if sent, err := x.sendStitched(i, f, listing); sent || err != nil {
 			room.Close()
-			return size, err
+			return err
 		}
 	}
-	size, taken, err := x.sendList(x.Base(), i, f, listing, room)
+	taken, err := x.sendList(x.Base(), i, f, listing, room)
 	if !taken {
 		room.Close()
 	}
-	return size, x.ReadError(i, err)
+	return x.ReadError(i, err)
 }
 
 // FaultRevision returns the old revision at which a fault makes a read that accepts any revision from resourceVersion
@@ -125,60 +122,59 @@ func (x *Read) EnterCache(name string) {
 }
 
 // sendList sends a listing. taken says that the response has taken ownership of room.
-func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (size int, taken bool, err error) {
+func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (taken bool, err error) {
 	if f.IsTable() {
 		options, err := f.TableOptions(x.Query)
 		if err != nil {
-			return 0, false, err
+			return false, err
 		}
 		if f.MediaType == runtime.ContentTypeJSON && !room.converts {
 			rows, err := i.View.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 			if err != nil {
-				return 0, false, err
+				return false, err
 			}
 			if rows != nil {
-				return x.sendRows(f, rows, room)
+				return x.sendRows(i, f, rows, room)
 			}
 		}
 		table, err := i.View.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 		if err != nil {
-			return 0, false, err
+			return false, err
 		}
 		x.sendTable(f, table)
-		return len(x.Bytes), false, nil
+		return false, nil
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
-		return 0, false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
+		return false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
 	if err := room.fill(ctx, i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
-		return 0, false, err
+		return false, err
 	}
-	size = room.size
-	if taken = x.sendWhole(f, size, room); taken && room.converts {
+	if taken = x.sendWhole(i, f, room.size, room); taken && room.converts {
 		x.HeldBytes = room.own
 	}
-	return size, taken, nil
+	return taken, nil
 }
 
 // sendRows is sendList for a table of cached rows. A large table is streamed if some metadata are not cached.
-func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (size int, taken bool, err error) {
-	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Cached() {
-		size = exchange.UnknownSize
-	} else if size, err = rows.Size(); err != nil {
-		return 0, false, err
+func (x *Read) sendRows(i *Resource, f negotiate.Format, rows *table.Rows, room *listBody) (taken bool, err error) {
+	size := exchange.UnknownSize
+	if !x.Carrier.Chunks() || encoding.BodyBytes(room.objects) < streamFrom || rows.Cached() {
+		if size, err = rows.Size(); err != nil {
+			return false, err
+		}
 	}
-	room.size = size
-	return size, x.sendWhole(f, size, &tableBody{rows, room}), nil
+	return x.sendWhole(i, f, size, &tableBody{rows, room}), nil
 }
 
-// sendWhole sends the size bytes that body writes, converted or compressed if f or the client asks for that. A body of
-// unknown size, or a large one that is indented, is streamed. sendWhole reports whether the response has taken
-// ownership of body.
-func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
-	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.Rewritten() && f.MediaType != runtime.ContentTypeYAML
+// sendWhole sends the size bytes that body writes, converted or compressed if f or the client asks for that. A large body
+// that is not sent as it is, or one of unknown size, is streamed, so that a slow client does not keep a copy in memory.
+// sendWhole reports whether the response has taken ownership of body.
+func (x *Read) sendWhole(i *Resource, f negotiate.Format, size int, body exchange.Body) bool {
+	changed := f.Rewritten() && f.MediaType != runtime.ContentTypeYAML || x.Compresses(size)
 	switch {
-	case piecemeal:
-		x.sendStreamed(f, body)
+	case size == exchange.UnknownSize || size >= streamFrom && changed && x.Carrier.Chunks():
+		x.sendStreamed(i, f, body)
 		return true
 	case f.Rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
@@ -188,7 +184,7 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 		}
 		x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, whole.Bytes())
 		return false
-	case x.Compresses(size):
+	case x.Compresses(size) && size < streamFrom:
 		x.SendGzip(http.StatusOK, f.MediaType, size, body)
 		return false
 	}
@@ -197,7 +193,7 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 }
 
 // sendStreamed sends a large list, which body writes while it is sent.
-func (x *Read) sendStreamed(f negotiate.Format, body exchange.Body) {
+func (x *Read) sendStreamed(i *Resource, f negotiate.Format, body exchange.Body) {
 	if f.Rewritten() {
 		body = prettyBody{body}
 	}
@@ -205,7 +201,30 @@ func (x *Read) sendStreamed(f negotiate.Format, body exchange.Body) {
 		x.Compressed()
 		body = gzipBody{body}
 	}
-	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, body)
+	x.sendObserved(i, f, body)
+}
+
+// sendObserved sends body, whose size is known at its end.
+func (x *Read) sendObserved(i *Resource, f negotiate.Format, body exchange.Body) {
+	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, &observedBody{Body: body, read: x, resource: i})
+}
+
+// observedBody is a body of unknown size. When it is closed, its read is observed with the bytes sent.
+type observedBody struct {
+	exchange.Body
+	read     *Read
+	resource *Resource
+	sent     int64
+}
+
+func (b *observedBody) WriteTo(w io.Writer) (n int64, err error) {
+	b.sent, err = b.Body.WriteTo(w)
+	return b.sent, err
+}
+
+func (b *observedBody) Close() error {
+	b.read.Observe(b.resource, int(b.sent))
+	return b.Body.Close()
 }
 
 // tableBody writes a table. It owns room, which holds the objects in it.
@@ -217,12 +236,7 @@ type tableBody struct {
 func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
-	b.room.sum = 0
-	write := func(p []byte) {
-		b.room.sum += len(p)
-		out.Add(p)
-	}
-	if err := b.rows.Write(write); err != nil {
+	if err := b.rows.Write(out.Add); err != nil {
 		return out.Written, err
 	}
 	out.Flush()
@@ -240,16 +254,24 @@ func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, list
 	return whole && list && !f.Rewritten() && exchange.AcceptsGzip(x.Peek("Accept-Encoding"))
 }
 
-// sendStitched sends a listing that is stitched from compressed pieces, and returns its size before compression; 0 if
-// it is too small to be compressed.
-func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Listing) (int, error) {
+// sendStitched sends a listing that is stitched from compressed pieces. It returns false for one that is too small to be
+// compressed, or too large for a client that needs to know its length.
+func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Listing) (bool, error) {
 	body, err := x.Stitcher.stitch(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, listing.Objects)
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
-		return 0, err
+		return false, err
+	}
+	if body.length != exchange.UnknownSize {
+		x.Compressed()
+		x.SendFrom(http.StatusOK, f.MediaType, body.length, body)
+		return true, nil
+	}
+	if !x.Carrier.Chunks() {
+		return false, nil
 	}
 	x.Compressed()
-	x.SendFrom(http.StatusOK, f.MediaType, body.length, body)
-	return body.size, nil
+	x.sendObserved(i, f, body)
+	return true, nil
 }
 
 func newList(i *Resource) any {
@@ -273,8 +295,6 @@ type listBody struct {
 	// fill makes all items.
 	converts bool
 	items    [][]byte // of all objects; nil without converts
-
-	sent func(size int) // called with the size at the end, if it was unknown before
 }
 
 var lists = sync.Pool{New: func() any { return new(listBody) }}
@@ -362,14 +382,10 @@ func (b *listBody) writeItems(out *exchange.ChunkWriter) error {
 			return err
 		}
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, item)
-		before := len(out.Buf)
 		if item == nil {
 			if item, out.Buf, err = b.source.Next(out.Buf, o); err != nil {
 				return err
 			}
-		}
-		if b.size == exchange.UnknownSize { // otherwise fill has counted the item
-			b.sum += len(out.Buf) - before + len(item)
 		}
 		if out.Add(item); out.Err != nil {
 			return out.Err
@@ -391,11 +407,8 @@ func (b *listBody) item(i int, o *cache.Object) ([]byte, error) {
 	return b.source.Item(context.Background(), o)
 }
 
-// Close calls sent if the size was unknown, and returns b to the pool.
+// Close returns b to the pool.
 func (b *listBody) Close() error {
-	if b.size == exchange.UnknownSize {
-		b.sent(b.sum)
-	}
 	clear(b.objects[:cap(b.objects)])
 	if cap(b.objects) > keepObjects {
 		b.objects = nil

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -30,8 +31,8 @@ import (
 // and does not refer to earlier bytes. Runs with uncompressed blocks between them form one stream.
 //
 // Pieces are found by the identity of their objects, but do not keep the objects in memory. The least recently used
-// pieces are evicted. One list fills at most half of the limit, so that it does not evict its own pieces; the rest of
-// the list is compressed each time.
+// pieces are evicted. One list fills at most half of the limit, so that it does not evict its own pieces. The rest of
+// the list is compressed each time, while it is sent: a slow client keeps no piece in memory that others cannot use.
 //
 // If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
@@ -119,10 +120,10 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 	if encoder.Planned() {
 		from.source = encoder.Uncached() // the piece is cached instead
 	}
-	l := &stitchedList{separator: separator(encoder)}
-	owner, sum, cost := weak.Make(encoder), 0, int64(0)
-	for rest := objects; len(rest) > 0; {
-		p, err := s.piece(from, owner, rest, runs, cost <= s.limit/2)
+	l := &stitchedList{separator: separator(encoder), stitcher: s, from: from, runs: runs}
+	owner, rest, sum, cost := weak.Make(encoder), objects, 0, int64(0)
+	for len(rest) > 0 && cost <= s.limit/2 {
+		p, err := s.piece(from, owner, rest, runs)
 		if err != nil {
 			return nil, err
 		}
@@ -131,6 +132,12 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 		cost += p.cost()
 		rest = rest[len(p.objects):]
 	}
+	l.rest = slices.Clone(rest)
+	restSum, err := from.sum(rest)
+	if err != nil {
+		return nil, err
+	}
+	sum += restSum
 	l.header = encoder.AppendListHeader(nil, meta, len(objects), sum)
 	l.footer = encoder.AppendListFooter(nil, meta, len(objects))
 	l.size = encoder.ListSize(meta, len(objects), sum)
@@ -145,24 +152,18 @@ func separator(w wire.Writer) []byte {
 	return between[:len(between)-len(w.AppendItemHeader(nil, 0, item))]
 }
 
-// piece returns the piece at the beginning of rest. keep means that it is worth keeping.
-func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder], rest []*cache.Object, runs int, keep bool) (*piece, error) {
+// piece returns the piece at the beginning of rest.
+func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder], rest []*cache.Object, runs int) (*piece, error) {
 	key := pieceKey{encoder: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		return p, nil
 	}
-	n := 1
-	for n < len(rest) && !s.ends(rest, n, runs) {
-		n++
-	}
+	n := s.run(rest, runs)
 	if n == len(rest) {
 		key.short = true
 		if p := s.find(key); p != nil && s.fits(p, rest) {
 			return p, nil
 		}
-	}
-	if !keep {
-		return s.newPiece(from, rest[:n], runs)
 	}
 	flight, _ := s.flights.LoadOrStore(key, sync.OnceValues(func() (*piece, error) {
 		defer s.flights.Delete(key)
@@ -179,6 +180,15 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 		return p, nil
 	}
 	return s.newPiece(from, rest[:n], runs) // the other list failed, or made its piece of other objects
+}
+
+// run returns the length of the run at the beginning of rest.
+func (s *Stitcher) run(rest []*cache.Object, runs int) int {
+	n := 1
+	for n < len(rest) && !s.ends(rest, n, runs) {
+		n++
+	}
+	return n
 }
 
 // ends reports whether a run of about as many objects ends after the n-th of rest.
@@ -253,6 +263,27 @@ type pieceSource struct {
 	source encoding.ItemSource
 }
 
+// item returns the item of o, and room, in which it may be.
+func (from pieceSource) item(room []byte, o *cache.Object) (item, grown []byte, err error) {
+	item, room, err = from.source.Next(room[:0], o)
+	if item == nil {
+		item = room
+	}
+	return item, room, err
+}
+
+// sum returns the sum of wire.Writer.ItemSize of objects.
+func (from pieceSource) sum(objects []*cache.Object) (sum int, err error) {
+	var item, room []byte
+	for _, o := range objects {
+		if item, room, err = from.item(room, o); err != nil {
+			return 0, err
+		}
+		sum += from.ItemSize(item)
+	}
+	return sum, nil
+}
+
 // deflater compresses pieces.
 type deflater struct {
 	out  bytes.Buffer
@@ -289,13 +320,11 @@ func (s *Stitcher) newPiece(from pieceSource, objects []*cache.Object, runs int)
 	d.z.Reset(&d.out)
 	p := &piece{runs: runs, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}
 	for i, o := range objects {
-		item, made, err := from.source.Next(d.item[:0], o)
+		item, room, err := from.item(d.item, o)
 		if err != nil {
 			return nil, err
 		}
-		if d.item = made; item == nil {
-			item = made
-		}
+		d.item = room
 		p.objects = append(p.objects, weak.Make(o))
 		p.sum += from.ItemSize(item)
 		d.head = from.AppendItemHeader(d.head[:0], i, item)
@@ -319,10 +348,15 @@ func (s *Stitcher) newPiece(from pieceSource, objects []*cache.Object, runs int)
 type stitchedList struct {
 	header, separator, footer []byte
 	pieces                    []*piece
+	size                      int    // of the list
+	length                    int    // of the member; UnknownSize if there is a rest
+	crc                       uint32 // of the header and the pieces
 
-	size   int    // of the list
-	length int    // of the member
-	crc    uint32 // of the list
+	// rest is compressed while it is sent.
+	rest     []*cache.Object
+	stitcher *Stitcher
+	from     pieceSource
+	runs     int
 }
 
 // gzipHeader says deflate, no name, no time, fastest, unknown system: RFC 1952.
@@ -333,25 +367,21 @@ const (
 	storedBlock = 5 // before the bytes of a block that is not compressed
 )
 
-// sum computes the size and the CRC of the whole list.
+// sum computes the length and the CRC.
 func (l *stitchedList) sum() {
 	l.crc = crc32.ChecksumIEEE(l.header)
 	l.length = len(gzipHeader) + storedBlock + len(l.header)
-	raw := len(l.header) + len(l.footer)
 	for i, p := range l.pieces {
 		if i > 0 && len(l.separator) > 0 {
 			l.crc = crc32.Update(l.crc, crc32.IEEETable, l.separator)
 			l.length += storedBlock + len(l.separator)
-			raw += len(l.separator)
 		}
 		l.crc = crcJoin(l.crc, p.crc, p.power)
 		l.length += len(p.data)
-		raw += p.raw
 	}
-	l.crc = crc32.Update(l.crc, crc32.IEEETable, l.footer)
 	l.length += storedBlock + len(l.footer) + gzipFooter
-	if invariants.Enabled {
-		invariants.Assertf(raw == l.size, "httpapi: pieces of %d bytes for a list of %d", raw, l.size)
+	if len(l.rest) > 0 {
+		l.length = exchange.UnknownSize
 	}
 }
 
@@ -366,11 +396,34 @@ func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 		}
 		out.Add(p.shared())
 	}
+	crc, err := l.writeRest(out)
+	if err != nil {
+		return out.Written, err
+	}
 	out.Buf = appendStored(out.Buf, l.footer, true)
-	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, l.crc)
+	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, crc32.Update(crc, crc32.IEEETable, l.footer))
 	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, uint32(l.size))
 	out.Flush()
 	return out.Written, out.Err
+}
+
+// writeRest compresses and writes the rest, and returns the CRC of everything before the footer.
+func (l *stitchedList) writeRest(out *exchange.ChunkWriter) (crc uint32, err error) {
+	crc = l.crc
+	for rest := l.rest; len(rest) > 0 && out.Err == nil; {
+		p, err := l.stitcher.newPiece(l.from, rest[:l.stitcher.run(rest, l.runs)], l.runs)
+		if err != nil {
+			return 0, err
+		}
+		if len(l.separator) > 0 {
+			out.Buf = appendStored(out.Buf, l.separator, false)
+			crc = crc32.Update(crc, crc32.IEEETable, l.separator)
+		}
+		out.Add(p.data)
+		crc = crcJoin(crc, p.crc, p.power)
+		rest = rest[len(p.objects):]
+	}
+	return crc, out.Err
 }
 
 func (l *stitchedList) Close() error { return nil }

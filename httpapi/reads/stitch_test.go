@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -92,8 +93,11 @@ func stitchBoth(t *rapid.T, s *Stitcher, f *encoding.Encoder, meta wire.ListMeta
 		t.Fatalf("%d objects are not stitched", len(objects))
 	}
 	var got bytes.Buffer
-	if n, err := l.WriteTo(&got); err != nil || n != int64(got.Len()) || got.Len() != l.length {
+	if n, err := l.WriteTo(&got); err != nil || n != int64(got.Len()) || l.length != exchange.UnknownSize && got.Len() != l.length {
 		t.Fatalf("wrote %d bytes, %d arrived, announced %d: %v", n, got.Len(), l.length, err)
+	}
+	if held := l.held(); len(l.pieces) > 1 && held > s.limit {
+		t.Fatalf("the list keeps pieces of %d bytes, %d allowed", held, s.limit)
 	}
 	items := make([][]byte, len(objects))
 	for i, o := range objects {
@@ -108,6 +112,14 @@ func stitchBoth(t *rapid.T, s *Stitcher, f *encoding.Encoder, meta wire.ListMeta
 	if l.size != len(want) {
 		t.Fatalf("size %d, want %d", l.size, len(want))
 	}
+}
+
+// held returns the memory of the pieces of l.
+func (l *stitchedList) held() (sum int64) {
+	for _, p := range l.pieces {
+		sum += p.cost()
+	}
+	return sum
 }
 
 // TestStitchedLists lists while objects are created, deleted and changed.
@@ -272,7 +284,11 @@ func TestStitchedListsTooLarge(t *testing.T) {
 	s := NewStitcher(1 << 30)
 	list := func(objects []*cache.Object) int64 {
 		before := s.made.Load()
-		if _, err := s.stitch(f, meta, objects); err != nil {
+		l, err := s.stitch(f, meta, objects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.WriteTo(io.Discard); err != nil {
 			t.Fatal(err)
 		}
 		return s.made.Load() - before
