@@ -46,14 +46,17 @@ func TestPiecemealLists(t *testing.T) {
 			}
 			for range 2 {
 				for _, query := range []string{"", "?pretty=1", "?labelSelector=!x"} {
-					for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
+					for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
 						for _, encoding := range []string{"identity", "gzip"} {
+							if accept == "application/yaml" && (encoding != "gzip" || query != "?labelSelector=!x") {
+								continue // YAML takes long, and this is the one that might be streamed
+							}
 							a := p.same(t, call{method: "GET", path: configmaps + query, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
 							json := accept == "application/json" && encoding == "identity" && query == ""
 							if json && room == none && a.header.Get("Content-Length") != "" {
 								t.Errorf("%s %s: items are made beforehand", query, accept)
 							}
-							if full := !strings.Contains(accept, "as="); full && encoding == "gzip" && query == "?labelSelector=!x" && a.header.Get("Content-Length") != "" {
+							if streams := accept != "application/yaml" && !strings.Contains(accept, "as="); streams && encoding == "gzip" && query == "?labelSelector=!x" && a.header.Get("Content-Length") != "" {
 								t.Errorf("%s %s: the list is compressed before it is sent", query, accept)
 							}
 						}

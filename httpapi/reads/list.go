@@ -171,9 +171,10 @@ func (x *Read) sendRows(i *Resource, f negotiate.Format, rows *table.Rows, room 
 // that is not sent as it is, or one of unknown size, is streamed, so that a slow client does not keep a copy in memory.
 // sendWhole reports whether the response has taken ownership of body.
 func (x *Read) sendWhole(i *Resource, f negotiate.Format, size int, body exchange.Body) bool {
-	changed := f.Rewritten() && f.MediaType != runtime.ContentTypeYAML || x.Compresses(size)
+	yaml := f.MediaType == runtime.ContentTypeYAML // its conversion may fail
+	changed := f.Rewritten() || x.Compresses(size)
 	switch {
-	case size == exchange.UnknownSize || size >= streamFrom && changed && x.Carrier.Chunks():
+	case size == exchange.UnknownSize || size >= streamFrom && changed && !yaml && x.Carrier.Chunks():
 		x.sendStreamed(i, f, body)
 		return true
 	case f.Rewritten():
