@@ -28,7 +28,6 @@ type Ledger struct {
 	cpu func() time.Duration
 
 	mu     sync.Mutex
-	swept  time.Time     // guarded by mu: when unused accounts were last removed
 	used   time.Duration // guarded by mu: the CPU time of the process at the last sweep
 	credit time.Duration // guarded by mu: how much of it may still be given out
 	short  series        // guarded by mu
@@ -42,7 +41,7 @@ type Ledger struct {
 // New returns an empty Ledger, whose time begins now. cpu returns the CPU time that the process has used.
 func New(cpu func() time.Duration) *Ledger {
 	now := time.Now()
-	l := &Ledger{cpu: cpu, swept: now, used: cpu(), all: &period{from: now}, accounts: make(map[Key]*Account)}
+	l := &Ledger{cpu: cpu, used: cpu(), all: &period{from: now}, accounts: make(map[Key]*Account)}
 	l.short = series{length: interval, most: 6, current: &period{from: now}}
 	l.long = series{length: time.Minute, most: 5, current: &period{from: now}}
 	return l
@@ -74,9 +73,9 @@ func (l *Ledger) open(key Key) *Account {
 		return a
 	}
 	if len(l.accounts) == maxAccounts {
-		l.sweepLocked(time.Now(), func(*Account) bool { return false })
+		l.sweepLocked(time.Now(), true)
 	}
-	a := &Account{ledger: l, fresh: true}
+	a := &Account{ledger: l}
 	for d := range dimensions {
 		a.keys[d] = unique.Make(key.project(d))
 	}
@@ -86,24 +85,11 @@ func (l *Ledger) open(key Key) *Account {
 	return a
 }
 
-// Sweep moves the costs of the accounts to the summaries.
+// Sweep moves the costs of the accounts to the summaries, and removes accounts that were not used since the last sweep.
 func (l *Ledger) Sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sweepByClockLocked(time.Now())
-}
-
-// sweepByClockLocked removes accounts that were not used for an interval.
-func (l *Ledger) sweepByClockLocked(now time.Time) {
-	due := now.Sub(l.swept) >= interval
-	if due {
-		l.swept = now
-	}
-	l.sweepLocked(now, func(a *Account) bool {
-		stays := a.fresh || !due
-		a.fresh = a.fresh && !due
-		return stays
-	})
+	l.sweepLocked(time.Now(), false)
 }
 
 // charge is an account with its costs since the last sweep.
@@ -112,14 +98,13 @@ type charge struct {
 	usage   Usage
 }
 
-// takeLocked empties the accounts and returns their costs. It removes the accounts for which stays returns false.
-func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum time.Duration) {
+// takeLocked empties the accounts and returns their costs. It removes the accounts that had none, or all.
+func (l *Ledger) takeLocked(all bool) (charges []charge, sum time.Duration) {
 	l.lookup.Lock()
 	defer l.lookup.Unlock()
 	for key, a := range l.accounts {
 		u := a.take()
-		a.fresh = a.fresh || u != Usage{}
-		if !stays(a) {
+		if all || u == (Usage{}) {
 			delete(l.accounts, key)
 			a.retired.Store(true)
 			rest := a.take()
@@ -134,9 +119,9 @@ func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum ti
 }
 
 // sweepLocked moves the costs of the accounts to the summaries. It adds at most the CPU time that the process
-// has used.
-func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
-	charges, sum := l.takeLocked(stays)
+// has used. It removes the accounts that had no costs, or all.
+func (l *Ledger) sweepLocked(now time.Time, all bool) {
+	charges, sum := l.takeLocked(all)
 	used := l.cpu()
 	process := max(0, used-l.used)
 	l.used = used
@@ -186,8 +171,6 @@ type Account struct {
 
 	used    [kinds]atomic.Int64
 	retired atomic.Bool // the ledger does not read it again
-
-	fresh bool // guarded by ledger.mu: the account was created or used since the sweep by the clock before the last
 }
 
 // Key identifies the account.
@@ -214,9 +197,7 @@ func (a *Account) Add(u Usage) *Account {
 // take empties the account.
 func (a *Account) take() (u Usage) {
 	for k := range u {
-		if a.used[k].Load() != 0 {
-			u[k] = a.used[k].Swap(0)
-		}
+		u[k] = a.used[k].Swap(0)
 	}
 	return u
 }

@@ -27,7 +27,7 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 					return
 				default:
 					l.mu.Lock()
-					l.sweepLocked(time.Now(), func(*Account) bool { return false })
+					l.sweepLocked(time.Now(), true)
 					l.mu.Unlock()
 				}
 			}

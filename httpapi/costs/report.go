@@ -103,7 +103,7 @@ func (l *Ledger) Report(q Query) *Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.sweepByClockLocked(now)
+	l.sweepLocked(now, false)
 	periods := []*period{l.all}
 	switch q.Window {
 	case LastMinute:

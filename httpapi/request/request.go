@@ -213,7 +213,7 @@ func (r *Request) RequestInfo() *apirequest.RequestInfo {
 		APIGroup: r.Group, APIVersion: r.Version, Namespace: r.Namespace, Resource: r.Resource,
 		Subresource: r.Subresource, Name: r.Name, Parts: r.Parts,
 	}
-	if r.FieldSelector+r.LabelSelector != "" && authorizesSelectors() {
+	if authorizesSelectors() {
 		info.FieldSelector, info.LabelSelector = r.FieldSelector, r.LabelSelector
 	}
 	return info
