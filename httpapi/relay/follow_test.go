@@ -420,8 +420,9 @@ func configMap(t *testing.T, name string, revision int64) []byte {
 	return data
 }
 
-// TestOneRefusedWatchMayBeAnAccident checks a server that refuses a watch just after its start, and is then busy.
-func TestOneRefusedWatchMayBeAnAccident(t *testing.T) {
+// TestOneRefusalMayBeAnAccident checks a server that refuses a watch just after its start, and is then busy. Later it
+// refuses one or two lists.
+func TestOneRefusalMayBeAnAccident(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources)
@@ -432,6 +433,16 @@ func TestOneRefusedWatchMayBeAnAccident(t *testing.T) {
 		time.Sleep(time.Minute)
 		if r.Cache.Retired() {
 			t.Error("the relay has left the resource after one refused watch")
+		}
+		s.set(func() { s.watches, s.lists["configmaps"] = 0, http.StatusForbidden })
+		for store := s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}].store; !store.Refused(); {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(contactInterval)
+		s.set(func() { delete(s.lists, "configmaps") })
+		time.Sleep(time.Minute)
+		if r.Cache.Retired() {
+			t.Error("the relay has left the resource after a refused list")
 		}
 	})
 }
