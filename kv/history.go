@@ -51,7 +51,7 @@ const (
 	doubtful         // see decide
 )
 
-// observe records a linearizable respond.
+// observe records a linearizable response, and returns its verdict.
 func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
 	h.clusterID.CompareAndSwap(0, header.ClusterId) // one of several first responses
 	switch {

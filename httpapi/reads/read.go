@@ -39,28 +39,28 @@ type Read struct {
 	Faults   *inject.RequestFaults // nil injects none
 }
 
-// Negotiate finds the format for a request that i serves. Like upstream's router, it rejects media types
+// Negotiate finds the format for a request that r serves. Like upstream's router, it rejects media types
 // that a route cannot produce before it adds warnings.
-func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
+func (x *Read) Negotiate(r *Resource) (negotiate.Format, bool) {
 	accept := x.Peek("Accept")
 	f, known := negotiate.Common(accept)
-	known = known && (f.MediaType == runtime.ContentTypeJSON || len(i.Scope.StandardSerializers) == 0)
+	known = known && (f.MediaType == runtime.ContentTypeJSON || len(r.Scope.StandardSerializers) == 0)
 	header := ""
 	if !known {
 		header = string(accept)
-		if media := produced(i, x.Verb); !i.bare && !negotiate.Accepts(header, media) {
+		if media := produced(r, x.Verb); !r.bare && !negotiate.Accepts(header, media) {
 			x.NoRoute(http.StatusNotAcceptable, negotiate.NotAcceptableText(media))
 			return negotiate.Format{}, false
 		}
 	}
-	for _, text := range i.warnings {
+	for _, text := range r.warnings {
 		header, _ := utilnet.NewWarningHeader(299, "-", text) // "" if text is not valid in a header
 		x.Add("Warning", header)
 	}
 	if !known {
 		var ok bool
-		if f, ok = negotiate.Accepted(header, i.Scope.Serializer.SupportedMediaTypes(), i.Scope); !ok {
-			media, _ := negotiation.MediaTypesForSerializer(i.Scope.Serializer)
+		if f, ok = negotiate.Accepted(header, r.Scope.Serializer.SupportedMediaTypes(), r.Scope); !ok {
+			media, _ := negotiation.MediaTypesForSerializer(r.Scope.Serializer)
 			x.Fail(negotiation.NewNotAcceptableError(media))
 			return negotiate.Format{}, false
 		}
@@ -70,15 +70,15 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 }
 
 // ObserveRefused counts a read whose media type is rejected, unless upstream's router rejects it without counting.
-func (x *Read) ObserveRefused(i *Resource) {
-	if i.bare {
-		x.Observe(i, len(x.Bytes))
+func (x *Read) ObserveRefused(r *Resource) {
+	if r.bare {
+		x.Observe(r, len(x.Bytes))
 	}
 }
 
 // produced lists the media types that upstream's route for verb names.
-func produced(i *Resource, verb string) []string {
-	media, streams := negotiation.MediaTypesForSerializer(i.Scope.Serializer)
+func produced(r *Resource, verb string) []string {
+	media, streams := negotiation.MediaTypesForSerializer(r.Scope.Serializer)
 	if verb == "get" {
 		return media
 	}
@@ -91,8 +91,8 @@ func (x *Read) groupResource() schema.GroupResource {
 }
 
 // ValidListOptions is Request.ValidListOptions, with the name in the path as a field selector.
-func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, error) {
-	o, err := x.Request.ValidListOptions(i.Scope.Convertor, i.Scope.Kind)
+func (x *Read) ValidListOptions(r *Resource) (*internalversion.ListOptions, error) {
+	o, err := x.Request.ValidListOptions(r.Scope.Convertor, r.Scope.Kind)
 	if err != nil || x.Name == "" {
 		return o, err
 	}
@@ -106,9 +106,9 @@ func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, erro
 
 // ScopeOf narrows a list or watch to the name and namespace that its selectors require (apiserver
 // pkg/registry/generic/registry/store.go).
-func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scope {
+func (x *Read) ScopeOf(r *Resource, o *internalversion.ListOptions) storage.Scope {
 	var scope storage.Scope
-	namespaced := i.Endpoint.Namespaced
+	namespaced := r.Endpoint.Namespaced
 	if namespaced {
 		scope.Namespace = x.Namespace
 	}
@@ -156,16 +156,16 @@ func TableEncoder(version schema.GroupVersion) runtime.Encoder {
 }
 
 // Observe counts a read.
-func (x *Read) Observe(i *Resource, size int) {
-	x.Monitor(i).Observe(x.Counted(i, size))
-	Annotate(x.Audit, i.Life)
+func (x *Read) Observe(r *Resource, size int) {
+	x.Monitor(r).Observe(x.Counted(r, size))
+	Annotate(x.Audit, r.Life)
 }
 
 // Counted returns the properties of a read that metrics count.
-func (x *Read) Counted(i *Resource, size int) apimetrics.Response {
+func (x *Read) Counted(r *Resource, size int) apimetrics.Response {
 	return apimetrics.Response{
 		Code: x.StatusCode(), Size: size, Took: time.Since(x.Received), Waited: x.InQueue,
-		Unsized: x.VerbInPath || i.bare && x.Verb == "watch", Own: x.Carrier.Internal(), Life: i.Life,
+		Unsized: x.VerbInPath || r.bare && x.Verb == "watch", Own: x.Carrier.Internal(), Life: r.Life,
 	}
 }
 
@@ -183,19 +183,19 @@ func Annotate(t *exchange.AuditRecord, life apimetrics.Lifecycle) {
 
 // Monitor returns the monitor of a read, with the scope of the path. For custom resources, upstream
 // counts a list whose field selector names one object as a GET.
-func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
+func (x *Read) Monitor(r *Resource) *apimetrics.Monitor {
 	verb, scope := x.Verb, "cluster"
 	switch {
 	case len(x.Parts) > 1:
 		scope = "resource"
-	case i.bare && x.Name != "":
+	case r.bare && x.Name != "":
 		if scope = "resource"; verb == "list" {
 			verb = "get"
 		}
-	case x.Namespace != "" && i.Endpoint.Namespaced:
+	case x.Namespace != "" && r.Endpoint.Namespaced:
 		scope = "namespace"
 	}
-	return i.Monitors.Of(verb, scope)
+	return r.Monitors.Of(verb, scope)
 }
 
 // Resource serves reads of a resource or subresource in one API version. It is immutable.
@@ -225,13 +225,13 @@ func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, life apimet
 	return Resource{Endpoint: e, Scope: scope, View: e.View, Life: life, warnings: warnings, Monitors: monitors}
 }
 
-// Serve serves x, a GET or LIST of i, which has a view. It returns false if upstream's handlers must serve x.
-func (x *Read) Serve(i *Resource) bool {
+// Serve serves x, a GET or LIST of r, which has a view. It returns false if upstream's handlers must serve x.
+func (x *Read) Serve(r *Resource) bool {
 	switch x.Verb {
 	case "get":
-		x.get(i)
+		x.get(r)
 	case "list":
-		x.list(i)
+		x.list(r)
 	default:
 		return false
 	}
@@ -240,31 +240,31 @@ func (x *Read) Serve(i *Resource) bool {
 
 // get serves a GET of one object: apiserver pkg/endpoints/handlers/get.go, GetResource, and
 // pkg/registry/generic/registry/store.go, Get.
-func (x *Read) get(i *Resource) {
-	f, ok := x.Negotiate(i)
+func (x *Read) get(r *Resource) {
+	f, ok := x.Negotiate(r)
 	if !ok {
-		x.ObserveRefused(i)
+		x.ObserveRefused(r)
 		return
 	}
-	o, err := x.getObject(i)
+	o, err := x.getObject(r)
 	if err != nil {
 		x.Fail(err)
-		x.Observe(i, x.Length())
+		x.Observe(r, x.Length())
 		return
 	}
-	if err := x.sendObject(i, f, o); err != nil {
-		x.Fail(x.ReadError(i, err))
+	if err := x.sendObject(r, f, o); err != nil {
+		x.Fail(x.ReadError(r, err))
 	}
-	x.Observe(i, x.Length())
+	x.Observe(r, x.Length())
 }
 
 // getObject returns the object that the request names.
-func (x *Read) getObject(i *Resource) (*cache.Object, error) {
+func (x *Read) getObject(r *Resource) (*cache.Object, error) {
 	if value, ok := x.Query.Lookup("export"); ok && request.IsTrue(value) {
 		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	scope := storage.Scope{Name: x.Name}
-	if i.Endpoint.Namespaced {
+	if r.Endpoint.Namespaced {
 		if scope.Namespace = x.Namespace; scope.Namespace == "" {
 			return nil, apierrors.NewBadRequest("Namespace parameter required.")
 		}
@@ -275,7 +275,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	version := x.Query.Get("resourceVersion")
 	if x.Traced() {
 		x.Event("About to Get from storage")
-		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", i.View.Resource.KeyOf(scope)), attribute.String("resource-version", version))
+		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", r.View.Resource.KeyOf(scope)), attribute.String("resource-version", version))
 		if version == "" { // a consistent read: upstream asks etcd for the current revision
 			x.Event("About to Get from underlying storage")
 		} else {
@@ -283,8 +283,8 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		}
 		defer x.Leave()
 	}
-	if past := x.FaultRevision(i, version); past > 0 {
-		switch o, err := i.View.Resource.GetPast(scope, past); {
+	if past := x.FaultRevision(r, version); past > 0 {
+		switch o, err := r.View.Resource.GetPast(scope, past); {
 		case err == nil:
 			return o, nil
 		case apistorage.IsNotFound(err):
@@ -295,12 +295,12 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		began := time.Now()
 		defer func() { x.Waited += time.Since(began) }() // for the cache; all other steps are fast
 	}
-	o, err := i.View.Resource.Get(x.Audit.Context(x.Base()), scope, version)
+	o, err := r.View.Resource.Get(x.Audit.Context(x.Base()), scope, version)
 	if version != "" && (err == nil || apistorage.IsNotFound(err)) {
 		x.Event("watchCache fresh enough")
 	}
 	if err != nil {
-		return nil, storeerrors.InterpretGetError(x.ReadError(i, err), x.groupResource(), x.Name)
+		return nil, storeerrors.InterpretGetError(x.ReadError(r, err), x.groupResource(), x.Name)
 	}
 	return o, nil
 }
@@ -316,12 +316,12 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadError returns the error that a client gets for err, the error of a read of i. A read that fails once its
+// ReadError returns the error that a client gets for err, the error of a read of r. A read that fails once its
 // deadline has passed has timed out.
-func (x *Read) ReadError(i *Resource, err error) error {
+func (x *Read) ReadError(r *Resource, err error) error {
 	late := !x.Deadline.IsZero() && !time.Now().Before(x.Deadline)
 	if err != nil && late || apistorage.IsRequestTimeout(err) {
-		x.Monitor(i).Terminated(http.StatusGatewayTimeout)
+		x.Monitor(r).Terminated(http.StatusGatewayTimeout)
 		return exchange.ErrTimeout
 	}
 	return err
@@ -336,7 +336,7 @@ func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 }
 
 // sendObject sends o.
-func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
+func (x *Read) sendObject(r *Resource, f negotiate.Format, o *cache.Object) error {
 	x.BeginSerializing(f.MediaType, x.VersionOf(f))
 	ctx := x.Base()
 	if f.IsTable() {
@@ -344,7 +344,7 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 		if err != nil {
 			return err
 		}
-		table, err := i.View.TableOf(ctx, o, 0, options, f.Convert.GroupVersion())
+		table, err := r.View.TableOf(ctx, o, 0, options, f.Convert.GroupVersion())
 		if err != nil {
 			return err
 		}
@@ -352,12 +352,12 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 		return nil
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
-		if i.bare {
+		if r.bare {
 			return errNoList
 		}
-		return negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
+		return negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", r.Endpoint.Storage.New()))
 	}
-	encoder := i.View.Encoder(f.Encoding(), f.Projection())
+	encoder := r.View.Encoder(f.Encoding(), f.Projection())
 	item, err := encoder.Item(ctx, o)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ type WatchRequest struct {
 	Join func() Right
 }
 
-// Watch serves a WATCH of i: apiserver pkg/endpoints/handlers/get.go and watch.go.
+// Watch serves a WATCH of r: apiserver pkg/endpoints/handlers/get.go and watch.go.
 func (ss *Streams) Watch(x WatchRequest, r *reads.Resource) {
 	f, ok := x.Negotiate(r)
 	if !ok {
