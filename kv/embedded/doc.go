@@ -7,8 +7,8 @@
 // writes survive kill -9 and power loss, unless UnsafeNoFsync is set.
 //
 // The server is called in process, without gRPC. For etcdctl it also listens on a unix socket in a directory of mode
-// 0700 inside the data directory. Only one process may use a data directory. The server has no listener for peers, so no
-// other member can join. Its revision is known without a request: the store records each response before the client, in
+// 0700 inside the data directory. Only one process may use a data directory. The server rejects other members of its
+// cluster. Its revision is known without a request: the store records each response before the client, in
 // this process or at the socket, gets it. Each watch has its own stream, so no other watch can hold back its progress.
 //
 // A stalled disk delays writes, and reads that are not served from memory, but not Revision. All of them end at their

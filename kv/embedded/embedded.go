@@ -146,6 +146,9 @@ func (o *opener) open(ctx context.Context, recorder kv.ResponseRecorder) (*kv.Co
 	}, nil
 }
 
+// errMembers rejects a cluster of several members.
+var errMembers = errors.New("an embedded etcd must be the only member of its cluster")
+
 func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
 	if err := checkDatabase(datadir.ToBackendFileName(config.Dir)); err != nil {
 		return nil, err
@@ -160,7 +163,10 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	for err == nil {
 		select {
 		case <-server.Server.ReadyNotify():
-			return server, nil
+			if len(server.Server.Cluster().Members()) == 1 {
+				return server, nil
+			}
+			err = fmt.Errorf("%s: %w", config.Dir, errMembers)
 		case <-time.After(2 * time.Millisecond):
 			err = elect(ctx, server.Server)
 		case err = <-server.Err():
@@ -221,7 +227,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.Name = MemberName
 	config.Dir = dir
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.ListenPeerUrls = nil // no other member can join, so no other member acknowledges writes
+	config.ListenPeerUrls = nil // there are no other members
 	config.EnableGRPCGateway = false
 	config.TickMs, config.ElectionMs = 200, 1000 // elect does not wait for them, and each tick costs an idle server CPU (T4)
 	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, snapshotCount)

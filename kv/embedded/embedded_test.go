@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
@@ -38,6 +41,42 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	resp, err := client.Get(t.Context(), "/registry/a")
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != revision {
 		t.Errorf("Get through the socket: got %v and error %v, want the key at %d", resp, err, revision)
+	}
+	if _, err := client.MemberAdd(t.Context(), []string{"http://127.0.0.1:1"}); err == nil || !strings.Contains(err.Error(), "only member") {
+		t.Errorf("MemberAdd: got error %v, want one that says only member", err)
+	}
+}
+
+// TestDirectoryOfAClusterIsRejected checks that an etcd with another member does not start. The other member could
+// acknowledge writes of which the store does not learn.
+func TestDirectoryOfAClusterIsRejected(t *testing.T) {
+	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	config := embed.NewConfig()
+	config.Dir, config.ListenPeerUrls, config.LogLevel = dir, nil, "fatal"
+	config.ListenClientUrls = []url.URL{{Scheme: "unix", Host: filepath.Join(dir, "etcd")}}
+	config.AdvertiseClientUrls = config.ListenClientUrls
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-server.Server.ReadyNotify()
+	client := v3client.New(server.Server)
+	_, err = client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:1"})
+	client.Close()
+	server.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "only member") {
+		t.Errorf("Run: got error %v, want one that says only member", err)
 	}
 }
 

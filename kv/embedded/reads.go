@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/larder-io/larder/kv"
@@ -122,9 +124,13 @@ func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...
 	return out, err
 }
 
-// recordResponses records the server's responses to clients of its socket before they receive them.
+// recordResponses records the server's responses to clients of its socket before they receive them. It rejects other
+// members of the cluster: the server would connect to them, and they could acknowledge writes that nobody records.
 func recordResponses(recorder kv.ResponseRecorder) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if info.FullMethod == etcdserverpb.Cluster_MemberAdd_FullMethodName {
+			return nil, status.Error(codes.FailedPrecondition, errMembers.Error())
+		}
 		out, err := handler(ctx, in)
 		if response, ok := out.(interface {
 			GetHeader() *etcdserverpb.ResponseHeader
