@@ -64,11 +64,6 @@ const (
 	// streamWindow and connectionWindow are the windows for the peer's data, per call and for all calls.
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20
-	// pongDelay is how many calls may begin before a ping is acknowledged. gRPC's servers send a ping when data
-	// arrives, unless one is outstanding. Immediate acknowledgements would cause a ping for each call.
-	pongDelay = 64
-	// maxPings is how many pings may wait for their acknowledgement.
-	maxPings = 4
 	// maxHeaders limits the size of headers and trailers (SETTINGS_MAX_HEADER_LIST_SIZE), and of each field.
 	maxHeaders = 256 << 10
 	// While calls run, a peer that sends nothing for keepAfter ticks gets a ping. After silentAfter ticks the
@@ -107,8 +102,6 @@ type Conn struct {
 	window   int64            // of the connection, for requests
 	opening  int64            // initial window of a call
 	received uint32           // bytes of responses since the last window update
-	pings    [][8]byte        // not acknowledged
-	pongIn   int              // calls until pings are acknowledged
 	frames   uint64           // counts read frames
 	retired  bool             // says that ended is closed
 	err      error            // why the connection cannot be used any more
@@ -293,7 +286,6 @@ type tick struct {
 func (c *Conn) checkPeer(last *tick) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pongLocked()
 	if !c.writing {
 		_ = c.conn.SetWriteDeadline(time.Time{}) // TLS writes responses to key updates while it reads
 	}

@@ -31,7 +31,8 @@ func (c *Conn) take(frame http2.Frame) error {
 		}
 	case *http2.PingFrame:
 		if !frame.IsAck() {
-			c.pingLocked(frame.Data)
+			_ = c.framer.WritePing(true, frame.Data)
+			c.scheduleFlush()
 		}
 	case *http2.WindowUpdateFrame:
 		if frame.StreamID == 0 {
@@ -44,8 +45,6 @@ func (c *Conn) take(frame http2.Frame) error {
 			}
 		}
 		c.retireLocked()
-		c.pongLocked() // the peer may wait for it before it sends the last stream id
-		c.scheduleFlush()
 	case *http2.PushPromiseFrame:
 		return fmt.Errorf("%v", frame.Header())
 	}
@@ -139,24 +138,6 @@ func (c *Conn) settingsLocked(frame *http2.SettingsFrame) error {
 	_ = c.framer.WriteSettingsAck()
 	c.scheduleFlush()
 	return nil
-}
-
-// pingLocked records a ping. It is acknowledged with a later call, or at the next tick.
-func (c *Conn) pingLocked(data [8]byte) {
-	if len(c.pings) == 0 {
-		c.pongIn = pongDelay
-	}
-	if c.pings = append(c.pings, data); len(c.pings) == maxPings || c.retired {
-		c.pongLocked()
-		c.scheduleFlush()
-	}
-}
-
-func (c *Conn) pongLocked() {
-	for _, data := range c.pings {
-		_ = c.framer.WritePing(true, data)
-	}
-	c.pings = c.pings[:0]
 }
 
 // scheduleFlush makes runFlushes write the bytes in out.

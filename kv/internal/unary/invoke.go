@@ -108,9 +108,6 @@ func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint3
 	if c.next > math.MaxInt32 { // before other calls begin, while this one writes
 		c.retireLocked()
 	}
-	if c.pongIn--; c.pongIn <= 0 {
-		c.pongLocked()
-	}
 	c.block.Reset()
 	for _, field := range c.head {
 		if field.Name == ":path" {
