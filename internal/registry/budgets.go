@@ -15,13 +15,15 @@ import (
 // budgets has the cache budgets of all resources. It is immutable.
 type budgets struct {
 	shared *cache.Budget
-	shares map[string]share // by the prefix of the resource's keys
+	shares map[string]ResourceBudget // by the prefix of the resource's keys
 }
 
-// share is the Budget of one resource, with the resource's configured name.
-type share struct {
-	resource schema.GroupResource
-	budget   *cache.Budget
+// ResourceBudget is the budget of one resource, or the shared budget.
+type ResourceBudget struct {
+	*cache.Budget
+
+	// Resource is the only resource of the Budget. It is empty for the shared budget.
+	Resource schema.GroupResource
 }
 
 // newBudgets makes the budgets of a config. prefix returns the prefix of the keys of a resource.
@@ -39,13 +41,13 @@ func newBudgets(config *Config, prefix func(schema.GroupResource) string) (*budg
 	if err != nil {
 		return nil, err
 	}
-	b := &budgets{shared: shared, shares: make(map[string]share)}
+	b := &budgets{shared: shared, shares: make(map[string]ResourceBudget)}
 	for gr, bytes := range config.CacheShares {
 		keys := prefix(gr)
 		if other, ok := b.shares[keys]; ok {
-			return nil, fmt.Errorf("%s and %s are the same objects: only one can have a cache limit", gr, other.resource)
+			return nil, fmt.Errorf("%s and %s are the same objects: only one can have a cache limit", gr, other.Resource)
 		}
-		b.shares[keys] = share{gr, shared.NewShare(bytes)}
+		b.shares[keys] = ResourceBudget{shared.NewShare(bytes), gr}
 	}
 	return b, nil
 }
@@ -74,26 +76,15 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 // of returns the budget of the resource whose keys begin with prefix.
 func (b *budgets) of(prefix string) *cache.Budget {
 	if s, ok := b.shares[prefix]; ok {
-		return s.budget
+		return s.Budget
 	}
 	return b.shared
 }
 
-// ResourceBudget is the budget of one resource, or the shared budget.
-type ResourceBudget struct {
-	*cache.Budget
-
-	// Resource is the only resource of the Budget. It is empty for the shared budget.
-	Resource schema.GroupResource
-}
-
 // list returns all budgets, the shared one first.
 func (b *budgets) list() []ResourceBudget {
-	all := []ResourceBudget{{Budget: b.shared}}
-	for _, s := range slices.SortedFunc(maps.Values(b.shares), func(a, b share) int {
-		return cmp.Compare(a.resource.String(), b.resource.String())
-	}) {
-		all = append(all, ResourceBudget{s.budget, s.resource})
-	}
-	return all
+	shares := slices.SortedFunc(maps.Values(b.shares), func(a, b ResourceBudget) int {
+		return cmp.Compare(a.Resource.String(), b.Resource.String())
+	})
+	return append([]ResourceBudget{{Budget: b.shared}}, shares...)
 }

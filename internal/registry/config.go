@@ -66,8 +66,7 @@ type Config struct {
 	// CheckInterval is how often each cache is compared with the store; 0 means never.
 	CheckInterval time.Duration
 
-	// LoadTimeout is the time after the start of Run at which WaitReady stops waiting for
-	// caches; 0 means 40 seconds.
+	// LoadTimeout limits how long WaitReady waits for caches; 0 means 40 seconds.
 	LoadTimeout time.Duration
 
 	// Logger logs for the caches; nil discards.

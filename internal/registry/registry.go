@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,17 +25,12 @@ type Registry struct {
 	groups  groups
 	options *options
 	customs customs
-
-	// endLoadWait ends loadWait. WaitReady then stops waiting for caches.
-	loadWait    context.Context
-	endLoadWait context.CancelFunc
 }
 
 // New builds all REST storages. It does no I/O and starts nothing.
 func New(config Config) (*Registry, error) {
 	config.setDefaults()
 	r := &Registry{config: config}
-	r.loadWait, r.endLoadWait = context.WithCancel(context.Background())
 	if err := r.build(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
@@ -124,15 +118,6 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 	checker := storage.ConsistencyChecker{Resources: r.storedResources, Interval: r.config.CheckInterval, Logger: r.config.Logger}
 	group.Go(func() error { return checker.Run(inner) })
-	group.Go(func() error {
-		select {
-		case <-time.After(r.config.LoadTimeout):
-			r.endLoadWait()
-			return nil
-		case <-inner.Done():
-			return inner.Err()
-		}
-	})
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -149,12 +134,10 @@ func (r *Registry) storedResources() []*storage.Resource {
 // load does not prevent the server from serving the others. [Registry.Unready] lists such caches. They are served once
 // they have loaded.
 func (r *Registry) WaitReady(ctx context.Context) error {
-	loading, cancel := context.WithCancel(ctx)
+	loading, cancel := context.WithTimeout(ctx, r.config.LoadTimeout)
 	defer cancel()
-	defer context.AfterFunc(r.loadWait, cancel)()
 	for _, res := range r.options.resources {
-		err := res.WaitReady(loading)
-		if err != nil && (ctx.Err() != nil || r.loadWait.Err() == nil) {
+		if err := res.WaitReady(loading); err != nil && (ctx.Err() != nil || loading.Err() == nil) {
 			return fmt.Errorf("registry: %s: %w", res.GroupResource, err)
 		}
 	}
