@@ -34,8 +34,7 @@ type Custom struct {
 
 	config   CustomConfig
 	schemas  func() map[string]*servedjson.Schema // calls config.Schemas once
-	versions map[string]*Codec
-	lazy     map[string]*lazyCodec // by version
+	versions map[string]*Codec                    // whose Storage is a *lazyCodec
 }
 
 // CustomConfig is the configuration of a [Custom].
@@ -68,7 +67,7 @@ type CustomConfig struct {
 
 // NewCustom returns a Custom that has no versions yet.
 func NewCustom(config CustomConfig) *Custom {
-	c := &Custom{config: config, versions: make(map[string]*Codec), lazy: make(map[string]*lazyCodec)}
+	c := &Custom{config: config, versions: make(map[string]*Codec)}
 	c.schemas = func() map[string]*servedjson.Schema { return nil }
 	if config.Schemas != nil {
 		c.schemas = sync.OnceValue(config.Schemas)
@@ -120,7 +119,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		// Upstream's JSONPath keeps state, and values are decoded in parallel.
 		v.Attrs = exclusive(l.attrsOf)
 	}
-	c.versions[gvk.Version], c.lazy[gvk.Version] = v, l
+	c.versions[gvk.Version] = v
 	// The codec of any version decodes a value in the value's own version, unless another is
 	// requested.
 	c.Storage = l
@@ -133,12 +132,13 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 // Add sets the codec and the AttrFunc of upstream's storage of a declared version, and returns the version's Codec. It
 // is called once for each version, during CustomConfig.Make, and fails otherwise.
 func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs storage.AttrFunc) (*Codec, error) {
-	l := c.lazy[gvk.Version]
-	if l == nil || l.codec != nil {
+	v := c.versions[gvk.Version]
+	if v == nil || v.Storage.(*lazyCodec).codec != nil {
 		return nil, fmt.Errorf("registry: unexpected storage of %s", gvk)
 	}
+	l := v.Storage.(*lazyCodec)
 	l.codec, l.attrs = stored, attrs
-	return c.versions[gvk.Version], nil
+	return v, nil
 }
 
 func exclusive(attrs storage.AttrFunc) storage.AttrFunc {

@@ -33,7 +33,9 @@ func (r *Resource) awaitNow(ctx context.Context, least uint64, retry int) (waite
 		if least > uint64(revision) {
 			return waited, r.notReached(least, uint64(revision), retry)
 		}
-		waited, err = r.awaitCounted(ctx, uint64(revision))
+		if waited = !r.hasReached(uint64(revision)); waited {
+			err = r.waitFor(ctx, uint64(revision))
+		}
 		switch {
 		case r.store.Replacements() != history && ctx.Err() == nil:
 			continue
@@ -58,8 +60,7 @@ func (r *Resource) awaitRevision(ctx context.Context, revision uint64) error {
 	if err := r.checkReached(ctx, revision); err != nil {
 		return err
 	}
-	_, err := r.awaitCounted(ctx, revision)
-	return err
+	return r.waitFor(ctx, revision)
 }
 
 // checkReached fails if the store has not reached revision and the read must not wait for it. If the store was
@@ -93,19 +94,10 @@ func (r *Resource) hasReached(revision uint64) bool {
 	return r.mirror.HasRevision(int64(min(revision, math.MaxInt64)))
 }
 
-// awaitCounted waits for a revision that the store has reached or will reach. It counts the wait in the metrics, and
-// reports whether it had to wait.
-func (r *Resource) awaitCounted(ctx context.Context, revision uint64) (waited bool, err error) {
-	if r.hasReached(revision) {
-		return false, nil
-	}
+// waitFor waits for a revision that the store has reached or will reach. It counts the wait in the metrics.
+func (r *Resource) waitFor(ctx context.Context, revision uint64) error {
 	began := time.Now()
 	defer func() { r.reads.wait(r.GroupResource, time.Since(began)) }()
-	return true, r.waitFor(ctx, revision)
-}
-
-// waitFor waits for a revision that the cache has not reached yet.
-func (r *Resource) waitFor(ctx context.Context, revision uint64) error {
 	for replaced := false; !r.hasReached(revision); {
 		if err := r.awaitCurrent(ctx); err != nil {
 			return err

@@ -102,25 +102,17 @@ func (a *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		ended: strings.HasSuffix(key, "/"),
 	}
 	items.Set(reflect.MakeSlice(items.Type(), 0, 0))
-	page := a.appendPage
+	var found Listing
 	if a.selectsConverted(&opts.Predicate) {
-		page = a.appendSelected
+		found.Meta, err = a.appendSelected(ctx, q, &opts.Predicate, list, items)
+	} else if found, err = a.Resource.List(ctx, q, nil); err == nil {
+		_, err = decodeItems(ctx, a.codec, found.Objects, list, items, nil)
 	}
-	found, err := page(ctx, q, &opts.Predicate, list, items)
 	if err != nil {
 		return err
 	}
 	opts.Predicate.SetShardInfoOnList(list)
-	return a.codec.Versioner().UpdateList(list, uint64(found.Revision), found.Continue, found.Remaining)
-}
-
-// appendPage appends the objects that q selects to items.
-func (a *adapter) appendPage(ctx context.Context, q ListRequest, _ *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
-	listing, err := a.Resource.List(ctx, q, nil)
-	if err == nil {
-		_, err = decodeItems(ctx, a.codec, listing.Objects, list, items, nil)
-	}
-	return listing.Meta, err
+	return a.codec.Versioner().UpdateList(list, uint64(found.Meta.Revision), found.Meta.Continue, found.Meta.Remaining)
 }
 
 // appendSelected appends the objects that p selects to items. Like a read of the store with selectors, it fetches
