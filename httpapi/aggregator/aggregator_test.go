@@ -237,15 +237,23 @@ func TestRemoteServersAreInOpenAPI(t *testing.T) {
 	}
 	s.service(t)
 	s.register(t, "v1", r, nil)
-	proctest.Eventually(t, "OpenAPI v2 is merged", func() error {
+	other := newRemoteServer(t)
+	s.register(t, "v2", other, nil)
+	proctest.Eventually(t, "OpenAPI v2 is merged, with the Thing of each server", func() error {
 		list := s.aggregator.OpenAPIV2()
 		if len(list) != 1 {
 			return fmt.Errorf("%d documents", len(list))
 		}
 		built, err := list[0].Build()
 		must(t, err)
-		if paths := slices.Collect(maps.Keys(built.Paths.Paths)); list[0].Name != "APIService v1.example.com" || !slices.Equal(paths, []string{"/apis/example.com/v1/things"}) {
-			t.Errorf("%s describes %v", list[0].Name, paths)
+		things := make(map[string]string) // descriptions by path
+		for path, item := range built.Paths.Paths {
+			ref := item.Get.Responses.StatusCodeResponses[http.StatusOK].Schema.Ref.String()
+			things[path] = built.Definitions[strings.TrimPrefix(ref, "#/definitions/")].Description
+		}
+		want := map[string]string{"/apis/example.com/v1/things": fmt.Sprint("of ", r.port()), "/apis/example.com/v2/things": fmt.Sprint("of ", other.port())}
+		if !maps.Equal(things, want) {
+			return fmt.Errorf("%v", things)
 		}
 		return nil
 	})
@@ -257,6 +265,7 @@ func TestRemoteServersAreInOpenAPI(t *testing.T) {
 	})
 	s.answers(t, "/openapi/v3/apis/example.com/v1?hash=A", http.StatusOK, `{"openapi":"3.0.0"`)
 	s.remove(t, "v1")
+	s.remove(t, "v2")
 	proctest.Eventually(t, "the documents are gone", func() error {
 		if n := len(s.aggregator.OpenAPIV2()) + len(s.aggregator.OpenAPIV3()); n != 0 {
 			return fmt.Errorf("%d are not", n)

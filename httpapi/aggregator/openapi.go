@@ -3,7 +3,10 @@ package aggregator
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -20,7 +23,7 @@ import (
 )
 
 // OpenAPIV2 describes the APIs of the other servers.
-func (a *Aggregator) OpenAPIV2() []openapi.Description[spec.Swagger] { return a.swagger.list() }
+func (a *Aggregator) OpenAPIV2() []openapi.Description[spec.Swagger] { return a.swagger.describe() }
 
 // OpenAPIV3 lists the documents of the other servers by their path below /openapi/v3/.
 func (a *Aggregator) OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion {
@@ -66,7 +69,13 @@ type swaggerOf struct {
 
 	updating sync.Mutex // held during a download
 	source   v2.CacheableDownloader
-	current  atomic.Pointer[openapi.Description[spec.Swagger]] // nil if the download failed
+	current  atomic.Pointer[swaggerState] // nil if the download failed
+}
+
+// swaggerState is a downloaded document. name differs whenever the document does.
+type swaggerState struct {
+	name     string
+	document *spec.Swagger
 }
 
 var _ v2.SpecAggregator = (*swagger)(nil)
@@ -100,9 +109,7 @@ func (s *swagger) UpdateAPIServiceSpec(name string) error {
 		return err
 	}
 	all = filter.FilterSpecByPathsWithoutSideEffects(all, []string{known.prefix})
-	known.current.Store(&openapi.Description[spec.Swagger]{
-		Name: "APIService " + name, State: fmt.Sprintf("%p %s", known, etag), Build: func() (*spec.Swagger, error) { return all, nil },
-	})
+	known.current.Store(&swaggerState{fmt.Sprintf("%p %s", known, etag), all})
 	return nil
 }
 
@@ -112,15 +119,28 @@ func (s *swagger) RemoveAPIService(name string) {
 	delete(s.known, name)
 }
 
-// list returns all documents that could be downloaded.
-func (s *swagger) list() []openapi.Description[spec.Swagger] {
+// describe merges all documents that could be downloaded. Upstream renames definitions that have the same name in two
+// documents and differ.
+func (s *swagger) describe() []openapi.Description[spec.Swagger] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var list []openapi.Description[spec.Swagger]
-	for _, known := range s.known {
-		if d := known.current.Load(); d != nil {
-			list = append(list, *d)
+	var names []string
+	var documents []*spec.Swagger
+	for _, service := range slices.Sorted(maps.Keys(s.known)) {
+		if d := s.known[service].current.Load(); d != nil {
+			names, documents = append(names, d.name), append(documents, d.document)
 		}
 	}
-	return list
+	if documents == nil {
+		return nil
+	}
+	return []openapi.Description[spec.Swagger]{{Name: "APIServices", State: strings.Join(names, " "), Build: func() (*spec.Swagger, error) {
+		merged := new(spec.Swagger)
+		for i, d := range documents {
+			if err := filter.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, d); err != nil {
+				return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", names[i], err)
+			}
+		}
+		return merged, nil
+	}}}
 }

@@ -266,7 +266,8 @@ func (r *remoteServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	switch version, rest, _ := strings.Cut(strings.TrimPrefix(path, "/apis/example.com/"), "/"); {
 	case path == "/openapi/v2":
-		fmt.Fprint(w, `{"swagger":"2.0","info":{"title":"t","version":"1"},"paths":{"/apis/example.com/v1/things":{"get":{"responses":{"200":{"description":"OK"}}}},"/elsewhere":{}},"definitions":{}}`)
+		const things = `"/apis/example.com/%s/things":{"get":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/Thing"}}}}}`
+		fmt.Fprintf(w, `{"swagger":"2.0","info":{"title":"t","version":"1"},"paths":{`+things+`,`+things+`,"/elsewhere":{}},"definitions":{"Thing":{"description":"of %d"}}}`, "v1", "v2", r.port())
 	case path == "/openapi/v3":
 		fmt.Fprint(w, `{"paths":{"apis/example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/example.com/v1?hash=A"}}}`)
 	case path == "/openapi/v3/apis/example.com/v1":
