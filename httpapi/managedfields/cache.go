@@ -249,9 +249,6 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 	}
 	result, size := make([]resultEntry, len(after)), len(key)
 	for i, e := range after {
-		if e.FieldsV1 == nil {
-			return
-		}
 		from := slices.IndexFunc(before, func(b metav1.ManagedFieldsEntry) bool {
 			return b.Manager == e.Manager && b.Operation == e.Operation && b.APIVersion == e.APIVersion && b.Subresource == e.Subresource && b.Time == e.Time
 		})

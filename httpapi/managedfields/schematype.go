@@ -19,8 +19,6 @@ type schemaType struct {
 
 	// The rest describes values that the schema forbids although the Go type allows them.
 	exceptional bool // there may be such values, here or below
-	unresolved  bool // the schema does not define the type
-	noNulls     bool // the list may have no null items
 	// omittable are the keys of a list's items if an item may leave out all of them.
 	omittable []*value.FieldCacheEntry
 }
@@ -73,7 +71,7 @@ func schemaTypeOf(s *schema.Schema, t reflect.Type, ref schema.TypeRef) *schemaT
 }
 
 func (s *schemaType) refersToExceptional() bool {
-	if s.unresolved || s.noNulls || len(s.omittable) > 0 || s.items != nil && s.items.exceptional {
+	if len(s.omittable) > 0 || s.items != nil && s.items.exceptional {
 		return true
 	}
 	for _, f := range s.fields {
@@ -97,57 +95,38 @@ func (r *resolver) of(t reflect.Type, ref schema.TypeRef) *schemaType {
 		r.named[at] = s
 	}
 	r.all = append(r.all, s)
-	atom, ok := r.schema.Resolve(ref)
+	atom, _ := r.schema.Resolve(ref)
 	scalar := atom.Scalar != nil
 	switch {
-	case !ok:
-		s.unresolved = true
 	case value.TypeReflectEntryOf(t).CanConvertToUnstructured():
 		if scalar {
-			s.setConverted(t)
+			s.kind = kindConverted
+			s.empty, _ = convert(reflect.New(t).Elem())
 		}
 	case t.Kind() == reflect.Struct && atom.Map != nil:
+		s.kind = kindStruct
 		r.setFields(s, t, atom.Map)
-		if !scalar && atom.List == nil {
-			s.kind = kindStruct
-		}
 	case t.Kind() == reflect.Map && atom.Map != nil:
 		s.items = r.of(t.Elem(), atom.Map.ElementType)
-		if !scalar && atom.List == nil && t.Key().Kind() == reflect.String {
-			s.kind = kindMap
-			if atom.Map.ElementRelationship == schema.Atomic {
-				s.kind = kindScalar
-			}
+		s.kind = kindMap
+		if atom.Map.ElementRelationship == schema.Atomic {
+			s.kind = kindScalar
 		}
 	case t.Kind() == reflect.Slice && atom.List != nil:
 		r.setItems(s, t.Elem(), atom.List)
-		if scalar || atom.Map != nil {
-			s.kind = kindUnknown
-		}
 	case scalar:
-		s.setScalar(t, atom.Map == nil)
+		s.setScalar(t)
 	}
 	return s
 }
 
-// setConverted makes s a type with its own encoding, such as a quantity, if the encoding of its zero
-// value can be compared.
-func (s *schemaType) setConverted(t reflect.Type) {
-	if empty, ok := convert(reflect.New(t).Elem()); ok {
-		s.kind, s.empty = kindConverted, empty
-	}
-}
-
-// setScalar makes s a Go scalar. only says that the schema allows nothing else.
-func (s *schemaType) setScalar(t reflect.Type, only bool) {
+// setScalar makes s a Go scalar.
+func (s *schemaType) setScalar(t reflect.Type) {
 	switch t.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Float32, reflect.Float64:
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Float32, reflect.Float64,
+		reflect.Slice: // of bytes: text in base64
 		s.kind = kindScalar
-	case reflect.Slice:
-		if only && t.Elem().Kind() == reflect.Uint8 { // text in base64
-			s.kind = kindScalar
-		}
 	}
 }
 
@@ -170,9 +149,8 @@ func (r *resolver) setItems(s *schemaType, item reflect.Type, l *schema.List) {
 	s.items = r.of(item, l.ElementType)
 	switch {
 	case l.ElementRelationship == schema.Associative:
-		s.noNulls = item.Kind() == reflect.Pointer
 		r.setKeys(s, item, l)
-	case item.Kind() != reflect.Uint8 && l.ElementRelationship == schema.Atomic:
+	case l.ElementRelationship == schema.Atomic:
 		s.kind = kindScalar
 	}
 }
@@ -185,51 +163,22 @@ func (r *resolver) setKeys(s *schemaType, item reflect.Type, l *schema.List) {
 		}
 		return
 	}
-	isStruct := item.Kind() == reflect.Struct
-	for item.Kind() == reflect.Pointer {
-		item = item.Elem()
-	}
-	if item.Kind() != reflect.Struct {
-		return
-	}
+	s.kind = kindItems
 	atom, _ := r.schema.Resolve(l.ElementType)
-	zero, known, omittable := reflect.New(item).Elem(), isStruct, atom.Map != nil
+	zero, omittable := reflect.New(item).Elem(), true
 	for _, name := range l.Keys {
 		entry := value.TypeReflectEntryOf(item).Fields()[name]
-		if entry == nil {
-			known, omittable = false, false
-			break
-		}
-		field := entry.GetFrom(zero)
-		known = known && canBeKey(field.Type())
-		if omittable {
-			declared, _ := atom.Map.FindField(name)
-			omittable = declared.Default == nil && entry.CanOmit(field)
-		}
+		declared, _ := atom.Map.FindField(name)
+		omittable = omittable && declared.Default == nil && entry.CanOmit(entry.GetFrom(zero))
 		s.keys = append(s.keys, entry)
-	}
-	if known {
-		s.kind = kindItems
 	}
 	if omittable {
 		s.omittable = s.keys
 	}
 }
 
-// canBeKey reports whether appendKeyField can write a field of type t.
-func canBeKey(t reflect.Type) bool {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch t.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64:
-		return !value.TypeReflectEntryOf(t).CanConvertToUnstructured()
-	}
-	return false
-}
-
 // hasException reports whether v holds something that the schema forbids: an item without any of its
-// keys, a null item, or a field of a disabled feature.
+// keys, or a field of a disabled feature.
 func (s *schemaType) hasException(v reflect.Value) bool {
 	if !s.exceptional {
 		return false
@@ -239,9 +188,6 @@ func (s *schemaType) hasException(v reflect.Value) bool {
 			return false
 		}
 		v = v.Elem()
-	}
-	if s.unresolved {
-		return true
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -273,9 +219,6 @@ func (s *schemaType) hasException(v reflect.Value) bool {
 
 // isException reports whether an item of a list is an exception or holds one.
 func (s *schemaType) isException(item reflect.Value) bool {
-	if s.noNulls && item.Kind() == reflect.Pointer && item.IsNil() {
-		return true
-	}
 	missing := 0
 	for _, key := range s.omittable {
 		if key.CanOmit(key.GetFrom(item)) {
