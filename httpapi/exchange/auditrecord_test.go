@@ -3,6 +3,7 @@ package exchange
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,16 +16,36 @@ import (
 )
 
 // completed is the last event of a request; nil if it was not stored.
-type completed struct{ *auditapi.Event }
+type completed struct {
+	*auditapi.Event
+	stages []auditapi.Stage // of all events
+}
 
 // ProcessEvents implements audit.Sink.
 func (c *completed) ProcessEvents(all ...*auditapi.Event) bool {
 	for _, e := range all {
+		c.stages = append(c.stages, e.Stage)
 		if e.Stage == auditapi.StageResponseComplete {
 			c.Event = e.DeepCopy()
 		}
 	}
 	return true
+}
+
+// TestRecordsWithoutResponses checks the stages of requests that end without a response.
+func TestRecordsWithoutResponses(t *testing.T) {
+	for verb, want := range map[string][]auditapi.Stage{
+		"get":   {auditapi.StageResponseComplete},
+		"watch": {auditapi.StageResponseStarted, auditapi.StageResponseComplete},
+	} {
+		var stored completed
+		record := NewAuditRecord(t.Context(), "id", &request.Request{Verb: verb})
+		record.Begin(audit.RequestAuditConfig{Level: auditapi.LevelMetadata}, &stored)
+		record.Describe(httptest.NewRequest(http.MethodGet, "/", nil), time.Now(), authorizer.AttributesRecord{User: &user.DefaultInfo{}})
+		if record.End(); !slices.Equal(stored.stages, want) {
+			t.Errorf("%s: stages %v, want %v", verb, stored.stages, want)
+		}
+	}
 }
 
 // TestSmallAnswersAreRecordedBeforeTheyAreSent checks that the record of a small response ends before the response is

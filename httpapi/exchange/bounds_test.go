@@ -32,29 +32,36 @@ func TestContextsOfAuditedRequestsStartNoGoroutines(t *testing.T) {
 	}
 }
 
-// carrier has no client that leaves.
-type carrier struct{ Carrier }
+// carrier is a request whose client leaves when leave is called.
+type carrier struct {
+	Carrier
+	leave func()
+}
 
-func (carrier) OnEnd(func()) {}
+func (c *carrier) OnEnd(f func()) { c.leave = f }
 
-func (carrier) Fields() []Field { return nil }
+func (*carrier) Fields() []Field { return nil }
 
-// TestContextsOfRequests checks the deadlines of a request's contexts, and that the contexts have the values of Carry.
+// TestContextsOfRequests checks the deadlines of a request's contexts, that the contexts have the values of Carry, and
+// that they end when the client leaves.
 func TestContextsOfRequests(t *testing.T) {
 	received := time.Now()
 	by := received.Add(time.Minute)
 	for name, deadline := range map[string]time.Time{"short": by, "long-running": {}} {
-		x := new(Exchange)
-		x.Init(carrier{}, received, t.Context())
+		x, c := new(Exchange), new(carrier)
+		x.Init(c, received, t.Context())
 		x.PrepareBy, x.Deadline = by, deadline
-		x.ReplaceBase(func(ctx context.Context) context.Context { return context.WithValue(ctx, carrier{}, 1) })
+		x.ReplaceBase(func(ctx context.Context) context.Context { return context.WithValue(ctx, c, 1) })
 		prepared, release := x.PrepareContext()
 		defer release()
-		if until, _ := prepared.Deadline(); !until.Equal(by) || prepared.Value(carrier{}) == nil {
+		if until, _ := prepared.Deadline(); !until.Equal(by) || prepared.Value(c) == nil {
 			t.Errorf("%s: prepared until %v", name, until)
 		}
-		if until, _ := x.Base().Deadline(); !until.Equal(deadline) || x.Base().Value(carrier{}) == nil {
+		if until, _ := x.Base().Deadline(); !until.Equal(deadline) || x.Base().Value(c) == nil {
 			t.Errorf("%s: served until %v", name, until)
+		}
+		if c.leave(); prepared.Err() == nil || x.Base().Err() == nil {
+			t.Errorf("%s: served after the client has left", name)
 		}
 	}
 }

@@ -57,7 +57,7 @@ type Response struct {
 	Bytes []byte // shared, not changed
 
 	Body Body // closed after use
-	Size int  // bytes that Body writes, or UnknownSize
+	Size int  // bytes that Body writes, or UnknownSize; 0 without a Body
 
 	// Reader is read to its end. Each piece is sent at once.
 	Reader io.ReadCloser
@@ -180,17 +180,10 @@ func (r *Response) closeBody() {
 }
 
 // Length returns the length of the body as it is sent, or UnknownSize.
-func (r *Response) Length() int {
-	if r.Body != nil {
-		return r.Size
-	}
-	return len(r.Bytes)
-}
+func (r *Response) Length() int { return r.Size + len(r.Bytes) }
 
 // bodyIsSmall reports whether Body, if there is one, takes about one write.
-func (r *Response) bodyIsSmall() bool {
-	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
-}
+func (r *Response) bodyIsSmall() bool { return r.Size != UnknownSize && r.Size <= RecordSize }
 
 // Large reports whether the response takes more than one write.
 func (r *Response) Large() bool {
