@@ -63,7 +63,7 @@ var mistakes = []string{
 // upstreamErrors returns upstream's errors about flags, from parsing and validation.
 func upstreamErrors(t *testing.T, args []string) []string {
 	t.Helper()
-	o, fs := upstream.NewServerRunOptions(), pflag.NewFlagSet(upstreamName, pflag.ContinueOnError)
+	o, fs := upstream.NewServerRunOptions(), pflag.NewFlagSet(kubeAPIServerName, pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	sections := o.Flags()
 	for _, section := range sections.FlagSets {
@@ -81,7 +81,7 @@ func upstreamErrors(t *testing.T, args []string) []string {
 
 // larderErrors is upstreamErrors for Larder.
 func larderErrors(args []string) []string {
-	o, fs := newOptions(server.DefaultUpstream()), pflag.NewFlagSet(upstreamName, pflag.ContinueOnError)
+	o, fs := newOptions(server.DefaultUpstream()), pflag.NewFlagSet(kubeAPIServerName, pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	o.addTo(fs)
 	if err := fs.Parse(args); err != nil {

@@ -48,8 +48,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case "etcd":
 		etcdmain.Main(args)
 		return 0
-	case upstreamName:
-		root = newUpstream()
+	case kubeAPIServerName:
+		root = newKubeAPIServer()
 	}
 	root.SetArgs(args[1:])
 	root.SetOut(stdout)

@@ -62,12 +62,12 @@ Do not run it beside a kube-controller-manager.`,
 	})
 }
 
-// upstreamName is the program's name that selects kube-apiserver's defaults.
-const upstreamName = "kube-apiserver"
+// kubeAPIServerName is the program's name that selects kube-apiserver's defaults.
+const kubeAPIServerName = "kube-apiserver"
 
-func newUpstream() *cobra.Command {
+func newKubeAPIServer() *cobra.Command {
 	return serverCommand(newOptions(server.DefaultUpstream()), &cobra.Command{
-		Use:   upstreamName,
+		Use:   kubeAPIServerName,
 		Short: "Run the API server with kube-apiserver's defaults",
 		Long: `Run Larder, a Kubernetes API server, with kube-apiserver's defaults.
 
