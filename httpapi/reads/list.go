@@ -25,21 +25,21 @@ import (
 )
 
 // list serves a LIST: apiserver pkg/endpoints/handlers/get.go, ListResource.
-func (x *Read) list(i *Resource) {
-	f, ok := x.Negotiate(i)
+func (x *Read) list(r *Resource) {
+	f, ok := x.Negotiate(r)
 	if !ok {
-		x.ObserveRefused(i)
+		x.ObserveRefused(r)
 		return
 	}
-	o, err := x.ValidListOptions(i)
+	o, err := x.ValidListOptions(r)
 	if err == nil {
-		err = x.sendListing(i, f, o)
+		err = x.sendListing(r, f, o)
 	}
 	if err != nil {
 		x.Fail(err)
 	}
 	if x.Length() != exchange.UnknownSize {
-		x.Observe(i, x.Length())
+		x.Observe(r, x.Length())
 	}
 }
 
@@ -56,62 +56,62 @@ func ListScope(scope storage.Scope) string {
 }
 
 // sendListing sends the objects that o selects. After an error nothing was sent.
-func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions) error {
+func (x *Read) sendListing(r *Resource, f negotiate.Format, o *internalversion.ListOptions) error {
 	shard, err := storage.ParseShard(o.ShardSelector)
 	if err != nil {
 		return err
 	}
-	past := x.listFaultRevision(i, o)
+	past := x.listFaultRevision(r, o)
 	x.EnterCache("cacher.GetList")
-	room := lists.Get().(*listBody)
-	listing, err := i.View.Resource.List(x.Audit.Context(x.Base()), storage.ListRequest{
-		Scope: x.ScopeOf(i, o), ResourceVersion: o.ResourceVersion, Match: o.ResourceVersionMatch,
+	body := lists.Get().(*listBody)
+	listing, err := r.View.Resource.List(x.Audit.Context(x.Base()), storage.ListRequest{
+		Scope: x.ScopeOf(r, o), ResourceVersion: o.ResourceVersion, Match: o.ResourceVersionMatch,
 		Label: o.LabelSelector, Field: o.FieldSelector, Shard: shard, Limit: o.Limit, Continue: o.Continue,
 		Past: past, Waited: &x.Waited,
-	}, room.objects[:0])
+	}, body.objects[:0])
 	x.Leave()
 	if err != nil {
-		room.Close()
-		return storeerrors.InterpretListError(x.ReadError(i, err), x.groupResource())
+		body.Close()
+		return storeerrors.InterpretListError(x.ReadError(r, err), x.groupResource())
 	}
-	room.objects, room.converts = listing.Objects, i.View.ConvertsAny(listing.Objects)
+	body.objects, body.converts = listing.Objects, r.View.ConvertsAny(listing.Objects)
 	x.Serializing(f.MediaType, x.VersionOf(f))
 	if f.Convert != nil {
 		listing.Meta.Shard = "" // as in upstream: only lists of whole objects have it
 	}
-	if shard == nil && !room.converts && x.stitches(f, o, listing) {
-		if sent, err := x.sendStitched(i, f, listing); sent || err != nil {
-			room.Close()
+	if shard == nil && !body.converts && x.stitches(f, o, listing) {
+		if sent, err := x.sendStitched(r, f, listing); sent || err != nil {
+			body.Close()
 			return err
 		}
 	}
-	taken, err := x.sendList(x.Base(), i, f, listing, room)
+	taken, err := x.sendList(x.Base(), r, f, listing, body)
 	if !taken {
-		room.Close()
+		body.Close()
 	}
-	return x.ReadError(i, err)
+	return x.ReadError(r, err)
 }
 
 // FaultRevision returns the old revision at which a fault makes a read that accepts any revision from resourceVersion
 // on be served; 0 without such a fault.
-func (x *Read) FaultRevision(i *Resource, resourceVersion string) int64 {
-	if x.Faults == nil || resourceVersion == "" || !i.View.Resource.MayBeStale() {
+func (x *Read) FaultRevision(r *Resource, resourceVersion string) int64 {
+	if x.Faults == nil || resourceVersion == "" || !r.View.Resource.MayBeStale() {
 		return 0
 	}
 	if x.Faults.Seeded() {
-		_ = i.View.Resource.CatchUp(x.Base()) // the read may have the same error
+		_ = r.View.Resource.CatchUp(x.Base()) // the read may have the same error
 	}
-	return x.Faults.Past(i.View.Resource.Cache, resourceVersion)
+	return x.Faults.Past(r.View.Resource.Cache, resourceVersion)
 }
 
 // listFaultRevision is FaultRevision for a list. It returns 0 for a list that does not accept every revision from
 // o.ResourceVersion on.
-func (x *Read) listFaultRevision(i *Resource, o *internalversion.ListOptions) int64 {
+func (x *Read) listFaultRevision(r *Resource, o *internalversion.ListOptions) int64 {
 	atLeast := o.ResourceVersion == "0" || o.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan || o.ResourceVersionMatch == "" && o.Limit == 0
 	if !atLeast || o.Continue != "" {
 		return 0
 	}
-	return x.FaultRevision(i, o.ResourceVersion)
+	return x.FaultRevision(r, o.ResourceVersion)
 }
 
 // EnterCache begins the span of a list or watch in the cache, if x is traced.
@@ -121,23 +121,23 @@ func (x *Read) EnterCache(name string) {
 	}
 }
 
-// sendList sends a listing. taken says that the response has taken ownership of room.
-func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (taken bool, err error) {
+// sendList sends a listing. taken says that the response has taken ownership of body.
+func (x *Read) sendList(ctx context.Context, r *Resource, f negotiate.Format, listing storage.Listing, body *listBody) (taken bool, err error) {
 	if f.IsTable() {
 		options, err := f.TableOptions(x.Query)
 		if err != nil {
 			return false, err
 		}
-		if f.MediaType == runtime.ContentTypeJSON && !room.converts {
-			rows, err := i.View.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
+		if f.MediaType == runtime.ContentTypeJSON && !body.converts {
+			rows, err := r.View.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 			if err != nil {
 				return false, err
 			}
 			if rows != nil {
-				return x.sendRows(i, f, rows, room)
+				return x.sendRows(r, f, rows, body)
 			}
 		}
-		table, err := i.View.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
+		table, err := r.View.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 		if err != nil {
 			return false, err
 		}
@@ -145,37 +145,37 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 		return false, nil
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
-		return false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
+		return false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(r)))
 	}
-	if err := room.fill(ctx, i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
+	if err := body.fill(ctx, r.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
 		return false, err
 	}
-	if taken = x.sendWhole(i, f, room.size, room); taken && room.converts {
-		x.HeldBytes = room.own
+	if taken = x.sendWhole(r, f, body.size, body); taken && body.converts {
+		x.HeldBytes = body.own
 	}
 	return taken, nil
 }
 
 // sendRows is sendList for a table of cached rows. A large table is streamed if some metadata are not cached.
-func (x *Read) sendRows(i *Resource, f negotiate.Format, rows *table.Rows, room *listBody) (taken bool, err error) {
+func (x *Read) sendRows(r *Resource, f negotiate.Format, rows *table.Rows, body *listBody) (taken bool, err error) {
 	size := exchange.UnknownSize
-	if !x.Carrier.Chunks() || encoding.BodyBytes(room.objects) < streamFrom || rows.Cached() {
+	if !x.Carrier.Chunks() || encoding.BodyBytes(body.objects) < streamFrom || rows.Cached() {
 		if size, err = rows.Size(); err != nil {
 			return false, err
 		}
 	}
-	return x.sendWhole(i, f, size, &tableBody{rows, room}), nil
+	return x.sendWhole(r, f, size, &tableBody{rows, body}), nil
 }
 
 // sendWhole sends the size bytes that body writes, converted or compressed if f or the client asks for that. A large body
 // that is not sent as it is, or one of unknown size, is streamed, so that a slow client does not keep a copy in memory.
 // sendWhole reports whether the response has taken ownership of body.
-func (x *Read) sendWhole(i *Resource, f negotiate.Format, size int, body exchange.Body) bool {
+func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchange.Body) bool {
 	yaml := f.MediaType == runtime.ContentTypeYAML // its conversion may fail
 	changed := f.Rewritten() || x.Compresses(size)
 	switch {
 	case size == exchange.UnknownSize || size >= streamFrom && changed && !yaml && x.Carrier.Chunks():
-		x.sendStreamed(i, f, body)
+		x.sendStreamed(r, f, body)
 		return true
 	case f.Rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
@@ -194,7 +194,7 @@ func (x *Read) sendWhole(i *Resource, f negotiate.Format, size int, body exchang
 }
 
 // sendStreamed sends a large list, which body writes while it is sent.
-func (x *Read) sendStreamed(i *Resource, f negotiate.Format, body exchange.Body) {
+func (x *Read) sendStreamed(r *Resource, f negotiate.Format, body exchange.Body) {
 	if f.Rewritten() {
 		body = prettyBody{body}
 	}
@@ -202,12 +202,12 @@ func (x *Read) sendStreamed(i *Resource, f negotiate.Format, body exchange.Body)
 		x.Compressed()
 		body = gzipBody{body}
 	}
-	x.sendObserved(i, f, body)
+	x.sendObserved(r, f, body)
 }
 
 // sendObserved sends body, whose size is known at its end.
-func (x *Read) sendObserved(i *Resource, f negotiate.Format, body exchange.Body) {
-	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, &observedBody{Body: body, read: x, resource: i})
+func (x *Read) sendObserved(r *Resource, f negotiate.Format, body exchange.Body) {
+	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, &observedBody{Body: body, read: x, resource: r})
 }
 
 // observedBody is a body of unknown size. When it is closed, its read is observed with the bytes sent.
@@ -228,10 +228,10 @@ func (b *observedBody) Close() error {
 	return b.Body.Close()
 }
 
-// tableBody writes a table. It owns room, which holds the objects in it.
+// tableBody writes a table. It owns list, which holds the objects in it.
 type tableBody struct {
 	rows *table.Rows
-	room *listBody
+	list *listBody
 }
 
 func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
@@ -244,7 +244,7 @@ func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-func (b *tableBody) Close() error { return b.room.Close() }
+func (b *tableBody) Close() error { return b.list.Close() }
 
 // stitches reports whether the compressed pieces of a listing are worth caching. The listing must cover a whole
 // resource or namespace, in an encoding that is cached.
@@ -257,8 +257,8 @@ func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, list
 
 // sendStitched sends a listing that is stitched from compressed pieces. It returns false for one that is too small to be
 // compressed, or too large for a client that needs to know its length.
-func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Listing) (bool, error) {
-	body, err := x.Stitcher.stitch(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, listing.Objects)
+func (x *Read) sendStitched(r *Resource, f negotiate.Format, listing storage.Listing) (bool, error) {
+	body, err := x.Stitcher.stitch(r.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, listing.Objects)
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return false, err
 	}
@@ -271,12 +271,12 @@ func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Lis
 		return false, nil
 	}
 	x.Compressed()
-	x.sendObserved(i, f, body)
+	x.sendObserved(r, f, body)
 	return true, nil
 }
 
-func newList(i *Resource) any {
-	if l, ok := i.Endpoint.Storage.(interface{ NewList() runtime.Object }); ok {
+func newList(r *Resource) any {
+	if l, ok := r.Endpoint.Storage.(interface{ NewList() runtime.Object }); ok {
 		return l.NewList()
 	}
 	return nil

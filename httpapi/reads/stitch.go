@@ -64,7 +64,7 @@ type keptPiece struct {
 // piece is a run of items, compressed. It is immutable.
 type piece struct {
 	objects []weak.Pointer[cache.Object]
-	runs    int             // average objects in a run when it was cut
+	perRun  int             // average number of objects in a run when it was cut
 	data    []byte          // deflate blocks, none of them the last
 	seal    invariants.Seal // of data
 	raw     int             // uncompressed bytes of data
@@ -115,15 +115,15 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 		return nil, nil
 	}
 	mean := body / int64(len(objects))
-	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
+	perRun := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
 	from := pieceSource{encoder, encoder.Source(objects)}
 	if encoder.Planned() {
 		from.source = encoder.Uncached() // the piece is cached instead
 	}
-	l := &stitchedList{separator: separator(encoder), stitcher: s, from: from, runs: runs}
+	l := &stitchedList{separator: separator(encoder), stitcher: s, from: from, perRun: perRun}
 	owner, rest, sum, cost := weak.Make(encoder), objects, 0, int64(0)
 	for len(rest) > 0 && cost <= s.limit/2 {
-		p, err := s.piece(from, owner, rest, runs)
+		p, err := s.piece(from, owner, rest, perRun)
 		if err != nil {
 			return nil, err
 		}
@@ -153,12 +153,12 @@ func separator(w wire.Writer) []byte {
 }
 
 // piece returns the piece at the beginning of rest.
-func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder], rest []*cache.Object, runs int) (*piece, error) {
+func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder], rest []*cache.Object, perRun int) (*piece, error) {
 	key := pieceKey{encoder: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		return p, nil
 	}
-	n := s.run(rest, runs)
+	n := s.run(rest, perRun)
 	if n == len(rest) {
 		key.short = true
 		if p := s.find(key); p != nil && s.fits(p, rest) {
@@ -170,7 +170,7 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 		if p := s.find(key); p != nil && s.fits(p, rest) {
 			return p, nil // another flight ended in between
 		}
-		p, err := s.newPiece(from, rest[:n], runs)
+		p, err := s.newPiece(from, rest[:n], perRun)
 		if err == nil {
 			s.keep(key, p)
 		}
@@ -179,25 +179,25 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 	if p, err := flight.(func() (*piece, error))(); err == nil && s.fits(p, rest) {
 		return p, nil
 	}
-	return s.newPiece(from, rest[:n], runs) // the other list failed, or made its piece of other objects
+	return s.newPiece(from, rest[:n], perRun) // the other list failed, or made its piece of other objects
 }
 
 // run returns the length of the run at the beginning of rest.
-func (s *Stitcher) run(rest []*cache.Object, runs int) int {
+func (s *Stitcher) run(rest []*cache.Object, perRun int) int {
 	n := 1
-	for n < len(rest) && !s.ends(rest, n, runs) {
+	for n < len(rest) && !s.ends(rest, n, perRun) {
 		n++
 	}
 	return n
 }
 
-// ends reports whether a run of about as many objects ends after the n-th of rest.
-func (s *Stitcher) ends(rest []*cache.Object, n, runs int) bool {
-	least := runs / shortRun
-	if n < least || n >= longRun*runs {
+// ends reports whether a run of about perRun objects ends after the n-th of rest.
+func (s *Stitcher) ends(rest []*cache.Object, n, perRun int) bool {
+	least := perRun / shortRun
+	if n < least || n >= longRun*perRun {
 		return n >= least
 	}
-	return xxhash.Sum64String(rest[n].Key())&uint64(max(runs-least, 1)-1) == 0
+	return xxhash.Sum64String(rest[n].Key())&uint64(max(perRun-least, 1)-1) == 0
 }
 
 // fits reports whether p has the first objects of rest and ends at the end of a run.
@@ -211,7 +211,7 @@ func (s *Stitcher) fits(p *piece, rest []*cache.Object) bool {
 			return false
 		}
 	}
-	return n == len(rest) || s.ends(rest, n, p.runs)
+	return n == len(rest) || s.ends(rest, n, p.perRun)
 }
 
 func (s *Stitcher) find(key pieceKey) *piece {
@@ -312,13 +312,13 @@ func (d *deflater) release() {
 }
 
 // newPiece compresses the items of objects with their separators.
-func (s *Stitcher) newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
+func (s *Stitcher) newPiece(from pieceSource, objects []*cache.Object, perRun int) (*piece, error) {
 	s.made.Add(1)
 	d := deflaters.Get().(*deflater)
 	defer d.release()
 	d.out.Reset()
 	d.z.Reset(&d.out)
-	p := &piece{runs: runs, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}
+	p := &piece{perRun: perRun, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}
 	for i, o := range objects {
 		item, room, err := from.item(d.item, o)
 		if err != nil {
@@ -356,7 +356,7 @@ type stitchedList struct {
 	rest     []*cache.Object
 	stitcher *Stitcher
 	from     pieceSource
-	runs     int
+	perRun   int
 }
 
 // gzipHeader says deflate, no name, no time, fastest, unknown system: RFC 1952.
@@ -411,7 +411,7 @@ func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 func (l *stitchedList) writeRest(out *exchange.ChunkWriter) (crc uint32, err error) {
 	crc = l.crc
 	for rest := l.rest; len(rest) > 0 && out.Err == nil; {
-		p, err := l.stitcher.newPiece(l.from, rest[:l.stitcher.run(rest, l.runs)], l.runs)
+		p, err := l.stitcher.newPiece(l.from, rest[:l.stitcher.run(rest, l.perRun)], l.perRun)
 		if err != nil {
 			return 0, err
 		}
