@@ -93,20 +93,11 @@ func (o *options) decorate(
 		return nil, nil, fmt.Errorf("%s and %s share the keys under %s", res.GroupResource, config.GroupResource, prefix)
 	}
 	if !ok {
-		scheme, canonical := o.factory.Scheme(config.GroupResource.Group)
-		codec, err := encoding.New(encoding.Config{
-			GroupResource:   config.GroupResource,
-			Storage:         config.Codec,
-			EncodeVersioner: config.EncodeVersioner,
-			Transformer:     config.Transformer,
-			Schema:          o.schema(config.GroupResource, prefix, indexesOf(triggers, indexers, o.indexLabels(prefix))),
-			New:             newFunc, NewList: newListFunc, Attrs: getAttrs, Scheme: scheme, Canonical: canonical,
-			Planner: o.planner, Served: o.config.Served,
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		if res, err = o.newResource(config, prefix, codec, o.config.cache(0)); err != nil {
+		codec := encoding.Config{New: newFunc, NewList: newListFunc, Attrs: getAttrs, Planner: o.planner, Served: o.config.Served}
+		codec.Scheme, codec.Canonical = o.factory.Scheme(config.GroupResource.Group)
+		indexes := indexesOf(triggers, indexers, o.indexLabels(prefix))
+		var err error
+		if res, err = o.newResource(config, prefix, codec, o.config.cache(0), indexes...); err != nil {
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
@@ -128,38 +119,28 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 }
 
 // newResource returns a Resource whose keys begin with prefix, after the common prefix. of is upstream's
-// storage configuration, which names the store.
-func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec, cached *storage.CacheConfig) (*storage.Resource, error) {
+// storage configuration, which names the store and completes codec.
+func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec encoding.Config, cached *storage.CacheConfig, indexes ...cache.Index) (*storage.Resource, error) {
+	codec.GroupResource, codec.Storage, codec.EncodeVersioner, codec.Transformer = of.GroupResource, of.Codec, of.EncodeVersioner, of.Transformer
+	codec.Schema = storage.Identified(cache.NewResourceSchema(of.GroupResource.String(), o.budgets.of(prefix), indexes...), false)
+	c, err := encoding.New(codec)
+	if err != nil {
+		return nil, err
+	}
 	config := o.config
 	in := config.in(of.Transport.ServerList)
 	if len(of.Transport.ServerList) == 0 {
 		in = config.of(of.GroupResource)
 	}
 	return storage.New(storage.Config{
-		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec,
+		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: c,
 		Reads: o.reads, Linearizable: config.linearizable(of.GroupResource), Cache: cached,
 	})
 }
 
-// schema returns the schema of the cached objects of a resource.
-func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache.Index) *cache.ResourceSchema {
-	return storage.Identified(cache.NewResourceSchema(gr.String(), o.budgets.of(prefix), indexes...), false)
-}
-
 // records is a builtin.Records.
 func (o *options) records(config *storagebackend.ConfigForResource, prefix string, newFunc func() runtime.Object) (apistorage.Interface, error) {
-	codec, err := encoding.New(encoding.Config{
-		GroupResource:   config.GroupResource,
-		Storage:         config.Codec,
-		EncodeVersioner: config.EncodeVersioner,
-		Transformer:     config.Transformer,
-		Schema:          o.schema(config.GroupResource, prefix, nil),
-		New:             newFunc, Attrs: apistorage.DefaultClusterScopedAttr,
-	})
-	if err != nil {
-		return nil, err
-	}
-	res, err := o.newResource(config, prefix, codec, nil)
+	res, err := o.newResource(config, prefix, encoding.Config{New: newFunc, Attrs: apistorage.DefaultClusterScopedAttr}, nil)
 	if err != nil {
 		return nil, err
 	}
