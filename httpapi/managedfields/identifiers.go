@@ -24,10 +24,6 @@ const identifierMark = 0
 // holdsIdentifiers reports whether the key field of this name holds identifiers.
 func holdsIdentifiers(name string) bool { return name == "ip" || name == "uid" }
 
-// identifierPrefixes returns the text before an identifier in FieldsV1: the beginning of a field name such as
-// k:{"ip":"192.0.2.1"}, escaped as a JSON string.
-func identifierPrefixes() [2]string { return [2]string{`"k:{\"ip\":\"`, `"k:{\"uid\":\"`} }
-
 // number returns the number of an identifier. It rejects text that JSON would escape.
 func (ids *identifiers) number(text string) byte {
 	if i := slices.Index(ids.texts, text); i >= 0 {
@@ -67,7 +63,8 @@ func (ids *identifiers) appendNumbered(dst, fields []byte) []byte {
 	}
 	for {
 		start := -1
-		for _, prefix := range identifierPrefixes() {
+		// A field name such as k:{"ip":"192.0.2.1"}, escaped as a JSON string.
+		for _, prefix := range [...]string{`"k:{\"ip\":\"`, `"k:{\"uid\":\"`} {
 			if i := bytes.Index(fields, []byte(prefix)); i >= 0 && (start < 0 || i+len(prefix) < start) {
 				start = i + len(prefix)
 			}

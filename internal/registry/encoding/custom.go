@@ -117,7 +117,12 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	l := &lazyCodec{ready: c.config.Make}
 	if v.Storage, v.Attrs = l, c.metadataOf; c.config.Selects {
 		// Upstream's JSONPath keeps state, and values are decoded in parallel.
-		v.Attrs = exclusive(l.attrsOf)
+		var mu sync.Mutex
+		v.Attrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return l.attrsOf(obj)
+		}
 	}
 	c.versions[gvk.Version] = v
 	// The codec of any version decodes a value in the value's own version, unless another is
@@ -139,15 +144,6 @@ func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs st
 	l := v.Storage.(*lazyCodec)
 	l.codec, l.attrs = stored, attrs
 	return v, nil
-}
-
-func exclusive(attrs storage.AttrFunc) storage.AttrFunc {
-	var mu sync.Mutex
-	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return attrs(obj)
-	}
 }
 
 // metadataOf is the storage.AttrFunc of versions without selectable fields, like upstream's
