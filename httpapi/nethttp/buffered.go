@@ -43,8 +43,7 @@ type buffered struct {
 	Recorder       // guarded by mu until done or overflowed
 	out       *io.PipeWriter
 	pipe      *pipeBody
-	panicked  any  // the handler asked to cut the connection
-	crashed   bool // the handler panicked
+	panicked  any // of the handler; nil if it returned
 }
 
 // pipeBody is the reading end of a response that was too large to buffer.
@@ -63,20 +62,24 @@ func (b *pipeBody) Close() error {
 // finish runs h to its end.
 func (b *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	defer func() {
-		if p := recover(); p != nil {
-			b.audit.Panicked(p)
-			b.recovered(p, log)
+		outcome, ending := metrics.PostTimeoutHandlerOK, error(nil)
+		if b.panicked = recover(); b.panicked != nil {
+			outcome, ending = metrics.PostTimeoutHandlerPanic, http.ErrAbortHandler // which cuts the connection
+			b.audit.Panicked(b.panicked)
+			if !exchange.IsAbort(b.panicked) {
+				klog.ErrorS(nil, "Request panicked", append(log, "panic", b.panicked, "stack", exchange.Stack())...)
+			}
 		}
 		b.mu.Lock()
 		out, abandoned := b.out, b.abandoned
 		close(b.done)
 		b.mu.Unlock()
 		if abandoned {
-			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, b.outcome())
+			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, outcome)
 			b.seat.Release()
 		}
 		if out != nil {
-			out.CloseWithError(b.ending())
+			out.CloseWithError(ending)
 			b.seat.Release()
 		}
 	}()
@@ -102,14 +105,6 @@ func (b *buffered) charge(req *http.Request, took time.Duration) {
 	b.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
 }
 
-// outcome returns the value of upstream's metric for a handler that ended after its timeout.
-func (b *buffered) outcome() string {
-	if b.crashed || b.panicked != nil {
-		return metrics.PostTimeoutHandlerPanic
-	}
-	return metrics.PostTimeoutHandlerOK
-}
-
 // record records the response, whether it is sent or not.
 func (b *buffered) record() {
 	if b.audit == nil {
@@ -122,24 +117,6 @@ func (b *buffered) record() {
 		b.audit.RecordStatus(status)
 	}
 	b.audit.End()
-}
-
-// recovered records a panic of the handler, and logs it unless the handler asked to cut the connection.
-func (b *buffered) recovered(p any, log []any) {
-	if exchange.IsAbort(p) {
-		b.panicked = p
-		return
-	}
-	b.crashed = true
-	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
-}
-
-// ending returns the error that ends the pipe. http.ErrAbortHandler cuts the connection.
-func (b *buffered) ending() error {
-	if b.crashed || b.panicked != nil {
-		return http.ErrAbortHandler
-	}
-	return nil
 }
 
 // abandon makes further writes fail. It reports false if the handler has ended or overflowed.

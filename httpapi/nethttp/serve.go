@@ -99,9 +99,9 @@ func (x *Call) respond(ctx context.Context, w *buffered) {
 		x.Seat = w.seat // a large response keeps it until it is sent
 	}
 	switch {
-	case w.panicked != nil:
+	case exchange.IsAbort(w.panicked):
 		panic(http.ErrAbortHandler)
-	case w.crashed:
+	case w.panicked != nil:
 		x.Panicked()
 	case (w.status == 0 || w.status >= http.StatusInternalServerError) && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		x.TimeOut()
