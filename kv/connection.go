@@ -37,7 +37,7 @@ type EtcdConfig struct {
 	// Name is "external" or "embedded". It is part of errors.
 	Name string
 	// Open connects to etcd, or starts it, and fails when ctx ends. Run calls it once.
-	Open func(ctx context.Context, answers ResponseRecorder) (*Connection, error)
+	Open func(ctx context.Context, recorder ResponseRecorder) (*Connection, error)
 }
 
 // Connection is an open connection to etcd, in another process or in this one.

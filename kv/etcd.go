@@ -36,7 +36,7 @@ type Etcd struct {
 	logger     *slog.Logger
 	observer   Observer
 	compaction compactor
-	open       func(ctx context.Context, answers ResponseRecorder) (*Connection, error)
+	open       func(ctx context.Context, recorder ResponseRecorder) (*Connection, error)
 
 	running    atomic.Bool
 	ready      chan struct{} // closed when connection is set
