@@ -71,21 +71,16 @@ func anything() *node {
 	return n
 }
 
-// pruned returns the node of values without a schema whose members are pruned.
-func pruned() *node {
-	n := &node{nullable: true}
-	n.items = n
-	return n
-}
-
 // node returns the node of values of s. kept says that the values are items of a list that is not pruned
 // (upstream's pruning/algorithm.go, skipPrune).
 func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 	switch {
 	case s == nil && kept:
 		return anything()
-	case s == nil:
-		return pruned()
+	case s == nil: // members are pruned
+		n := &node{nullable: true}
+		n.items = n
+		return n
 	case s.XEmbeddedResource:
 		m.embeds = true
 	}

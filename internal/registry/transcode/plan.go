@@ -258,7 +258,7 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 		}
 	}
 	e := entry{slot: int8(slot), wire: wire, repeated: out.cardinality != single}
-	omitted := omitEmpty && canBeEmpty(f.Type)
+	omitted := omitEmpty && f.Type.Kind() != reflect.Struct // omitempty has no effect on structs
 	if omitZero {
 		if f.Type != reflect.TypeFor[metav1.Time]() {
 			return entry{}, fmt.Errorf("%w: omitzero of %s", ErrUnsupported, f.Type)
@@ -276,16 +276,6 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 	}
 	b.m.fields = append(b.m.fields, out)
 	return e, nil
-}
-
-// canBeEmpty reports whether omitempty has an effect for t.
-func canBeEmpty(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Array, reflect.Struct:
-		return false
-	default:
-		return true
-	}
 }
 
 // valueLocked returns how values of a field of type t are written, and their wire type.
