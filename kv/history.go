@@ -91,7 +91,7 @@ func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) 
 // applies an entry, a little after it has responded. So currentHeader makes proposals that change nothing until one
 // member has responded twice.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	header, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
+	header, err := secondResponse(func() (*etcdserverpb.ResponseHeader, error) {
 		// No key was created before revision 0; a transaction that may delete is proposed.
 		resp, err := e.connection.Client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(e.healthKey), "<", 0)).
 			Then(clientv3.OpDelete(e.healthKey)).Commit()
@@ -106,21 +106,21 @@ func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader,
 	return header, nil
 }
 
-// secondAnswer proposes until a member has responded twice, and returns its second header.
-func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdserverpb.ResponseHeader, error) {
+// secondResponse proposes until a member has responded twice, and returns its second header.
+func secondResponse(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdserverpb.ResponseHeader, error) {
 	const most = 16 // the client alternates between members, and few clusters have more than seven
-	answered := make(map[uint64]bool)
+	responded := make(map[uint64]bool)
 	for range most {
 		header, err := propose()
 		if err != nil {
 			return nil, err
 		}
-		if answered[header.MemberId] {
+		if responded[header.MemberId] {
 			return header, nil
 		}
-		answered[header.MemberId] = true
+		responded[header.MemberId] = true
 	}
-	return nil, errors.New("no member answers twice")
+	return nil, errors.New("no member responds twice")
 }
 
 // otherCluster reports whether a response of a watch comes from another cluster.

@@ -94,7 +94,7 @@ func TestTermIsTakenFromASecondResponse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sent := 0
-			got, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
+			got, err := secondResponse(func() (*etcdserverpb.ResponseHeader, error) {
 				r := responses[sent]
 				sent++
 				return &etcdserverpb.ResponseHeader{MemberId: r.member, RaftTerm: r.term}, nil
@@ -105,13 +105,13 @@ func TestTermIsTakenFromASecondResponse(t *testing.T) {
 		})
 	}
 	next := uint64(0)
-	if got, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
+	if got, err := secondResponse(func() (*etcdserverpb.ResponseHeader, error) {
 		next++
 		return &etcdserverpb.ResponseHeader{MemberId: next}, nil
 	}); err == nil {
 		t.Errorf("got %v from members that never respond twice, want an error", got)
 	}
-	if _, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) { return nil, errors.ErrUnsupported }); !errors.Is(err, errors.ErrUnsupported) {
+	if _, err := secondResponse(func() (*etcdserverpb.ResponseHeader, error) { return nil, errors.ErrUnsupported }); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
 	}
 }

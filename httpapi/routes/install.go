@@ -194,11 +194,10 @@ func (b *handlerBuilder) readers() map[string]http.Handler {
 	if !ok {
 		return h
 	}
-	// With a nil watcher the handler answers that watches are not supported.
+	// With a nil watcher the handler responds that watches are not supported.
 	watcher, _ := storage.(rest.Watcher)
 	h["list"] = b.finish(apirequest.MethodList, apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinRequestTimeout))
-	// A request for a watch that came by ?watch=1 is treated alike by either value
-	// of forceWatch; one that came by the deprecated path needs it.
+	// forceWatch is true for the deprecated path. It has no effect on a request with ?watch=1.
 	h["watch"] = b.finish(apirequest.MethodList, apirequest.MethodWatch,
 		handlers.ListResource(lister, watcher, b.scope, true, b.MinRequestTimeout))
 	return h

@@ -23,7 +23,7 @@ type Endpoint struct {
 	Writes *writes.Endpoint
 
 	// http has the net/http handlers of reads by Request.Verb: get, list, watch. Other verbs are not
-	// supported. If the resource has a view, they serve only reads that are not answered from encoded bytes.
+	// supported. If the resource has a view, they serve only reads that it cannot serve.
 	http map[string]http.Handler
 
 	// connect has the handlers of a subresource that takes over the request (exec, attach, port-forward,
@@ -134,7 +134,7 @@ func (e *Endpoint) watched() bool {
 	return ok
 }
 
-// serves reports whether e answers verb at all.
+// serves reports whether e serves verb at any path.
 func (e *Endpoint) serves(verb string) bool {
 	if _, ok := e.http[verb]; ok || e.Writes != nil && e.Writes.Serves(verb) {
 		return true
@@ -142,7 +142,7 @@ func (e *Endpoint) serves(verb string) bool {
 	return e.View != nil && (verb == "get" || verb == "list" || verb == "watch")
 }
 
-// Permits reports whether e answers r's method and verb at r's path.
+// Permits reports whether e serves r's method and verb at r's path.
 func (e *Endpoint) Permits(r *request.Request) bool {
 	if len(e.connect) > 0 {
 		return e.connect[r.Method] != nil
@@ -173,7 +173,7 @@ func (e *Endpoint) Handler(r *request.Request) (http.Handler, bool) {
 	return h, ok
 }
 
-// ServesPath reports whether e answers any method at r's path.
+// ServesPath reports whether e serves any method at r's path.
 func (e *Endpoint) ServesPath(r *request.Request) bool {
 	verbs := []string{"get", "update", "patch", "delete"}
 	switch {

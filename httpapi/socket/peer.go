@@ -22,7 +22,7 @@ func Alive(c net.Conn, early *[]byte) bool {
 		return false
 	case events == unix.POLLIN|unix.POLLOUT:
 		return readEarly(c, early)
-	default: // nothing came, or TLS may have to answer what came, and the peer reads nothing
+	default: // there is nothing to read, or the peer reads nothing and TLS might have to write
 		return true
 	}
 }

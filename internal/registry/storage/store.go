@@ -126,14 +126,14 @@ func (a *adapter) appendSelected(ctx context.Context, q ListRequest, p *storage.
 		if int64(len(listing.Objects)) > q.Limit { // resourceVersion 0 lifts the limit
 			p.Limit = 0
 		}
-		looked, err := decodeItems(ctx, a.codec, listing.Objects, list, items, p)
+		examined, err := decodeItems(ctx, a.codec, listing.Objects, list, items, p)
 		if err != nil {
 			return wire.ListMeta{}, err
 		}
 		listing.Meta.Remaining = nil // as in upstream: only lists without selectors have it
-		if looked < len(listing.Objects) {
+		if examined < len(listing.Objects) {
 			prefix := strings.TrimSuffix(a.layout.root+q.prefix(), "/")
-			next := a.layout.root + listing.Objects[looked-1].Key() + "\x00"
+			next := a.layout.root + listing.Objects[examined-1].Key() + "\x00"
 			listing.Meta.Continue, err = storage.EncodeContinue(next, prefix, listing.Meta.Revision)
 			return listing.Meta, err
 		}

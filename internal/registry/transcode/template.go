@@ -247,7 +247,7 @@ func (t *templates) free() *template {
 
 // gap records that the output from at on is the JSON of src[from:to], if a template is being made.
 func (w *walker) gap(from, to, at int, kind gapKind) {
-	if w.noting {
+	if w.recordsGaps {
 		w.gaps = append(w.gaps, gap{int32(from), int32(to), int32(at - w.start), int32(len(w.dst) - w.start), kind})
 	}
 }

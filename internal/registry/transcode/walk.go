@@ -22,10 +22,10 @@ type walker struct {
 	slots []uint64
 	last  lastTime
 
-	templates templates
-	noting    bool // gaps are recorded, for a template
-	start     int  // of the message in the output
-	gaps      []gap
+	templates   templates
+	recordsGaps bool // for a template
+	start       int  // of the message in the output
+	gaps        []gap
 }
 
 // walkers is a pool of walkers.
@@ -58,12 +58,12 @@ func (w *walker) append(p *Plan, dst, msg []byte) (_ []byte, copied bool, err er
 
 // walk writes the whole message, and makes a template of it if that may help.
 func (w *walker) walk(root *message) bool {
-	w.start, w.noting = len(w.dst), w.templates.wants(w.src)
+	w.start, w.recordsGaps = len(w.dst), w.templates.wants(w.src)
 	ok := w.message(root, 0, len(w.src))
-	if w.noting && ok {
+	if w.recordsGaps && ok {
 		w.gaps = w.templates.add(root, w.src, w.dst[w.start:], w.gaps)
 	}
-	w.noting, w.gaps = false, w.gaps[:0]
+	w.recordsGaps, w.gaps = false, w.gaps[:0]
 	return ok
 }
 
@@ -349,10 +349,10 @@ func (w *walker) text(from, to int) {
 
 // key writes a key of a map as text does. A key is no gap, because the JSON is sorted by keys.
 func (w *walker) key(from, to int) {
-	noting := w.noting
-	w.noting = false
+	recordsGaps := w.recordsGaps
+	w.recordsGaps = false
 	w.text(from, to)
-	w.noting = noting
+	w.recordsGaps = recordsGaps
 }
 
 // quoted writes src[from:to] as a string.
