@@ -51,13 +51,13 @@ func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating
 // It implements the signal by which upstream's code says that a watch is initialized.
 type StreamSeat struct {
 	watch  bool
-	forget func() // may be nil
+	forget func()
 
 	mu   sync.Mutex
 	seat Seat // guarded by mu
 }
 
-// NewStreamSeat returns the StreamSeat of a request. forget, which may be nil, removes a watch from flow control.
+// NewStreamSeat returns the StreamSeat of a request. forget removes a watch from flow control.
 func NewStreamSeat(p Seat, watch bool, forget func()) *StreamSeat {
 	return &StreamSeat{watch: watch, forget: forget, seat: p}
 }
@@ -85,7 +85,5 @@ func (s *StreamSeat) Wait() {}
 // Leave removes the request from flow control.
 func (s *StreamSeat) Leave() {
 	s.Signal()
-	if s.forget != nil {
-		s.forget()
-	}
+	s.forget()
 }

@@ -107,9 +107,6 @@ func (b *buffered) charge(req *http.Request, took time.Duration) {
 
 // record records the response, whether it is sent or not.
 func (b *buffered) record() {
-	if b.audit == nil {
-		return
-	}
 	b.mu.Lock()
 	status := b.status
 	b.mu.Unlock()

@@ -188,9 +188,6 @@ func (a *adapter) suggestion(full string, like runtime.Object) (*present, error)
 
 // unchanged reports whether p is known to be stored as next.
 func (a *adapter) unchanged(p *present, next *encoding.Stored) bool {
-	if p.stale || p.rev == 0 {
-		return false
-	}
 	if p.from == nil {
 		return bytes.Equal(next.Data, p.bytes)
 	}
