@@ -228,9 +228,6 @@ func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runt
 		return nil, err
 	}
 	if p.decode(); p.decodeErr != nil {
-		if _, err := runtime.DefaultUnstructuredConverter.ToUnstructured(versioned); err != nil {
-			return nil, err
-		}
 		return nil, apierrors.NewBadRequest(p.decodeErr.Error())
 	}
 	narrowed := p.mayNarrow()
@@ -367,13 +364,13 @@ func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 		return nil
 	}
 	patched, kind, err := p.decoder().raw.Decode(after, nil, nil)
-	if err != nil || *kind != scope.Kind || reflect.TypeOf(patched) != reflect.TypeOf(whole) {
+	if err != nil || *kind != scope.Kind {
 		return nil
 	}
 	restore(reflect.ValueOf(patched).Elem(), reflect.ValueOf(whole.DeepCopyObject()).Elem(), p.parsed)
 	scope.Defaulter.Default(patched)
 	merged, err := scope.UnsafeConvertor.ConvertToVersion(patched, scope.HubGroupVersion)
-	if err != nil || reflect.TypeOf(merged) != reflect.TypeOf(stored) {
+	if err != nil {
 		return nil
 	}
 	return merged
