@@ -13,18 +13,11 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// checkDatabase reads the keys of a database, if there is one, and returns an error if its pages are damaged. etcd
-// reads the same pages in its own goroutines, where a damaged page would crash the process.
-func checkDatabase(path string) (err error) {
+// viewDatabase calls view with a transaction of a database, unless there is no database or its file is empty.
+func viewDatabase(path string, view func(*bbolt.Tx) error) error {
 	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a page may point beyond the file
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%s is damaged: %v", path, p)
-		}
-	}()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout): // an etcd that does not use our lock has it open
@@ -33,7 +26,19 @@ func checkDatabase(path string) (err error) {
 		return fmt.Errorf("%s is damaged: %w", path, err)
 	}
 	defer db.Close()
-	return db.View(func(tx *bbolt.Tx) error {
+	return db.View(view)
+}
+
+// checkDatabase reads the keys of a database, if there is one, and returns an error if its pages are damaged. etcd
+// reads the same pages in its own goroutines, where a damaged page would crash the process.
+func checkDatabase(path string) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a page may point beyond the file
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s is damaged: %v", path, p)
+		}
+	}()
+	return viewDatabase(path, func(tx *bbolt.Tx) error {
 		return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
 			if err := checkBucket(bucket); err != nil {
 				return fmt.Errorf("%s is damaged: bucket %q: %w", path, name, err)

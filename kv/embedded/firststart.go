@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
@@ -95,16 +94,8 @@ func hasZeros(file *os.File, offset int64) bool {
 // isEmptyDatabase reports whether a database is missing or has had no entry applied. etcd writes its own metadata, and
 // the revision of its users, before it has a log.
 func isEmptyDatabase(path string) (empty bool, err error) {
-	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return true, nil
-	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
-	if err != nil {
-		return false, fmt.Errorf("read %s: %w", path, err)
-	}
-	defer db.Close()
 	empty = true
-	return empty, db.View(func(tx *bbolt.Tx) error {
+	err = viewDatabase(path, func(tx *bbolt.Tx) error {
 		return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
 			switch string(name) {
 			case string(schema.Meta.Name()):
@@ -118,4 +109,5 @@ func isEmptyDatabase(path string) (empty bool, err error) {
 			return nil
 		})
 	})
+	return empty, err
 }
