@@ -191,7 +191,7 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"status FILE":                           `^HASH .*\n[0-9a-f]{8}  \d+ +\d+ `,
-		"status FILE -o json":                   `^\{"revision":\d+,"totalKey":\d+,`,
+		"status FILE -o json":                   `^\{"hash":\d+,"revision":\d+,"totalKey":\d+,`,
 		"restore FILE --etcd-dir DIR/member":    `^restored .*member: \d+ keys at revision 10000\d+\n$`,
 		"restore FILE --data-dir DIR/elsewhere": `^restored .*elsewhere/etcd: `,
 	} {
