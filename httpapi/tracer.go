@@ -106,11 +106,11 @@ func spanAttributes(x *apiCall) []attribute.KeyValue {
 	return attributes
 }
 
-// end sets the response's attributes in the span of x. The span ends when the response has been sent or, for a streamed
-// response, when it begins.
+// end sets the response's attributes in the span of x, unless a handler takes the connection over and responds later. The
+// span ends when the response has been sent or, for a streamed response, when it begins.
 func (t *tracer) end(x *apiCall) {
 	x.Ready()
-	if x.span == nil {
+	if x.span == nil || x.Hijack != nil {
 		return
 	}
 	code := x.StatusCode()

@@ -88,6 +88,7 @@ func TestTracing(t *testing.T) {
 	p.ask("POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"traced"}}`, parent(2, "01"), "Content-Type: application/json")
 	p.ask("GET", "/api/v1/namespaces/default", "", parent(3, "00"))
 	p.ask("GET", "/api/v1/nothing", "", parent(4, "01"))
+	p.ask("GET", "/api/v1/namespaces/default/pods/nothing/log", "", parent(6, "01"))
 	somebody := rest.AnonymousClientConfig(p.config())
 	somebody.BearerToken = "alice-token"
 	_ = kubernetes.NewForConfigOrDie(somebody).CoreV1().RESTClient().Get().AbsPath("/version").SetHeader("Traceparent", parent(5, "01")[len("Traceparent: "):]).Do(t.Context())
@@ -121,6 +122,9 @@ func TestTracing(t *testing.T) {
 	}
 	if all := attributes(c.of(trace(4))["GET /api/v1/nothing"]); !strings.Contains(all, "int_value:404") {
 		t.Errorf("what is not there: %s", all)
+	}
+	if log := c.of(trace(6))["GET /api/v1/namespaces/{:namespace}/pods/{:name}/log"]; log == nil || strings.Contains(attributes(log), "http.response.status_code") {
+		t.Errorf("a log, whose status is not known when the span ends: %v", log)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
