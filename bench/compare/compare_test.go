@@ -183,8 +183,8 @@ func TestIDsAreUnique(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 49 {
-		t.Errorf("%d rows, want 49", len(seen))
+	if len(seen) != 50 {
+		t.Errorf("%d rows, want 50", len(seen))
 	}
 }
 

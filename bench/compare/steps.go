@@ -129,6 +129,7 @@ func (c *Comparison) lists() []step {
 		c.read("B3", fmt.Sprintf("LIST %d pods, JSON, gzip, one pod changed between calls", n), bench.Request{Path: pods, Accept: bench.JSON, Encoding: "gzip"}, 6, 40),
 		c.read("B4", fmt.Sprintf("LIST %d pods, PartialObjectMetadata, protobuf", n), bench.Request{Path: pods, Accept: bench.PartialProtobuf}, 15, 60),
 		c.read("B5", fmt.Sprintf("LIST %d pods, Table", n), bench.Request{Path: pods, Accept: bench.Table}, 5, 20),
+		c.read("B60", fmt.Sprintf("LIST %d pods, Table with whole objects", n), bench.Request{Path: pods + "?includeObject=Object", Accept: bench.Table}, 3, 15),
 		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", bench.Request{Path: c.seed.NodeSelection(1) + "&resourceVersion=0", Accept: bench.Protobuf}, 800, 5000),
 		c.read("B7", "the same, consistent", bench.Request{Path: c.seed.NodeSelection(1), Accept: bench.Protobuf}, 800, 4000),
 		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), bench.Request{Path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", Accept: bench.Protobuf}, 100, 1000),
