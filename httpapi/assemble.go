@@ -168,13 +168,12 @@ func (s *Server) install() error {
 // describe adds the documents that describe the API of a server with a store.
 func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 	config, groups := &s.config, s.config.Registry.Groups()
-	documents := discovery.New(discovery.Config{
+	err := discovery.Install(t, discovery.Config{
 		Groups:     groups,
 		Addresses:  upstreamdiscovery.DefaultAddresses{DefaultAddress: cmp.Or(config.ExternalAddress, config.Listener.Addr().String()), CIDRRules: config.InternalAddresses},
-		Extensions: config.Extensions, Aggregator: config.Aggregator, Everything: config.Discovery,
-		Peers: config.Peers, ID: config.ID,
+		Aggregator: config.Aggregator, Everything: config.Discovery, Peers: config.Peers, ID: config.ID,
 	})
-	if err := documents.Install(t); err != nil {
+	if err != nil {
 		return err
 	}
 	describer := &openapi.Describer{Models: in.Models, Groups: groups, Version: config.Version, Handlers: config.Handlers}

@@ -56,8 +56,8 @@ func (a *Aggregator) Group(path string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { write(w, req, &document) })
 }
 
-// Paths lists the paths of the groups and their versions.
-func (a *Aggregator) Paths() []string {
+// ListedPaths lists the paths of the groups and their versions.
+func (a *Aggregator) ListedPaths() []string {
 	all, err := a.lister.List(labels.Everything())
 	if err != nil {
 		return nil

@@ -150,17 +150,6 @@ func aggregatedEntries(group, version string, list []metav1.APIResource) []apidi
 	return entries
 }
 
-// groups lists all groups by name.
-func (d *discovery) groups() []metav1.APIGroup {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	var list []metav1.APIGroup
-	for _, name := range slices.Sorted(maps.Keys(d.known)) {
-		list = append(list, d.known[name].document)
-	}
-	return list
-}
-
 // serve responds to /apis/GROUP and /apis/GROUP/VERSION, and leaves the rest to unknown.
 func (d *discovery) serve(w http.ResponseWriter, req *http.Request, unknown http.Handler) {
 	below, ok := strings.CutPrefix(req.URL.Path, "/apis/")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -59,11 +57,6 @@ func (e *Extensions) Resumes(r *request.Request, resourceVersion string) bool {
 
 // Monitors counts the requests for all custom resources that this process has served.
 func (e *Extensions) Monitors() *apimetrics.Resources { return &e.monitors }
-
-// Groups lists the groups of the resources, each once.
-func (e *Extensions) Groups() []metav1.APIGroup {
-	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
-}
 
 // ServeHTTP implements http.Handler. It serves reads that do not come from encoded bytes by
 // upstream's handlers, and responds to all other requests with an error.

@@ -1,10 +1,7 @@
 package discovery
 
 import (
-	"cmp"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -24,28 +21,18 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/aggregator"
-	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
-// Documents serves /api, /apis, and the documents of groups and versions below them.
-type Documents struct {
-	groups []*registry.Group // without the core group, in the order of /apis
-	core   *registry.Group   // nil if it is not served
-
-	config     Config
-	priorities map[schema.GroupVersion]builtin.Priority
-}
-
-// Config configures Documents.
+// Config is the configuration of the documents.
 type Config struct {
 	Groups []*registry.Group
 	// Addresses returns the addresses of this server that a client can reach.
-	Addresses  discovery.Addresses
-	Extensions *customresources.Extensions // nil: no custom resources
-	Aggregator *aggregator.Aggregator      // nil: no aggregated servers
+	Addresses discovery.Addresses
+	// Aggregator lists the groups of /apis.
+	Aggregator *aggregator.Aggregator
 	// Everything holds the aggregated discovery document of /apis.
 	Everything aggregated.ResourceManager
 	// Peers add their resources to that document, unless the client requests only this server's. Nil
@@ -54,53 +41,39 @@ type Config struct {
 	ID    string
 }
 
-// New returns the documents for config.
-func New(config Config) *Documents {
-	d := &Documents{config: config, priorities: builtin.Priorities()}
-	for _, g := range config.Groups {
-		if g.Name == "" {
-			d.core = g
-			continue
-		}
-		d.groups = append(d.groups, g)
-	}
-	slices.SortStableFunc(d.groups, func(a, b *registry.Group) int {
-		return cmp.Or(cmp.Compare(d.priority(b), d.priority(a)), cmp.Compare(a.Name, b.Name))
-	})
-	return d
-}
-
-// priority returns the priority of a group: the greatest of its versions.
-func (d *Documents) priority(g *registry.Group) (most int32) {
-	for _, v := range g.Versions {
-		most = max(most, d.priorities[v.GroupVersion].Group)
-	}
-	return most
+// documents serves /api, /apis, and the documents of groups and versions below them.
+type documents struct {
+	Config
+	priorities map[schema.GroupVersion]builtin.Priority
 }
 
 // Install registers the documents at t.
-func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
-	for _, g := range d.groups {
-		if err := d.serveGroup(t, g, d.config.Everything); err != nil {
+func Install(t common.PathHandlerByGroupVersion, config Config) error {
+	d := documents{config, builtin.Priorities()}
+	for _, g := range d.Groups {
+		install := d.serveGroup
+		if g.Name == "" {
+			install = d.serveCore
+		}
+		if err := install(t, g); err != nil {
 			return err
 		}
 	}
-	groups := http.HandlerFunc(d.serveGroups)
-	if d.config.Aggregator != nil {
-		groups = d.config.Aggregator.ServeGroups
-	}
-	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.config.Everything, d.ofAll()))
+	groups := http.HandlerFunc(d.Aggregator.ServeGroups)
+	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.Everything, d.ofAll()))
 	t.Handle("/apis/", groups)
-	if d.core == nil {
-		return nil
-	}
+	return nil
+}
+
+// serveCore registers /api and the documents of the core group's versions.
+func (d documents) serveCore(t common.PathHandlerByGroupVersion, core *registry.Group) error {
 	legacy := aggregated.NewResourceManager("api")
-	for _, v := range d.core.Versions {
-		if err := serveVersion(t, d.core, v, "/api/"+v.Version, legacy); err != nil {
+	for _, v := range core.Versions {
+		if err := serveVersion(t, core, v, "/api/"+v.Version, legacy); err != nil {
 			return err
 		}
 	}
-	root := discovery.NewLegacyRootAPIHandler(d.config.Addresses, legacyscheme.Codecs, "/api")
+	root := discovery.NewLegacyRootAPIHandler(d.Addresses, legacyscheme.Codecs, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", mediaOf(legacyscheme.Codecs), api)
 	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NotFound))
@@ -108,20 +81,21 @@ func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 }
 
 // ofAll returns the handler of the aggregated document of this server and its peers.
-func (d *Documents) ofAll() http.Handler {
-	if d.config.Peers == nil {
-		return d.config.Everything
+func (d documents) ofAll() http.Handler {
+	if d.Peers == nil {
+		return d.Everything
 	}
-	all := aggregated.NewPeerAggregatedDiscoveryHandler(d.config.ID, d.config.Everything, d.config.Peers, "apis")
-	d.config.Peers.RegisterCacheInvalidationCallback(all.InvalidateCache)
+	all := aggregated.NewPeerAggregatedDiscoveryHandler(d.ID, d.Everything, d.Peers, "apis")
+	d.Peers.RegisterCacheInvalidationCallback(all.InvalidateCache)
 	return all
 }
 
 // serveGroup registers /apis/g and the documents of its versions.
-func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.Group, everything aggregated.ResourceManager) error {
+func (d documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.Group) error {
 	serve := func(w http.ResponseWriter, req *http.Request) {
 		document := Group(g) // a copy for this request, because encoding modifies its kind
-		writeUnversioned(w, req, &document)
+		responsewriters.WriteObjectNegotiated(legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions,
+			schema.GroupVersion{}, w, req, http.StatusOK, &document, false)
 	}
 	if g.Name == apiregistrationv1.GroupName { // upstream's router serves this group, and its aggregator the others
 		serveDocument(t, "/apis/"+g.Name, mediaOf(legacyscheme.Codecs), http.HandlerFunc(serve))
@@ -135,9 +109,9 @@ func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.G
 	for _, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
 		if priority, ok := d.priorities[v.GroupVersion]; ok {
-			everything.SetGroupVersionPriority(gv, int(priority.Group), int(priority.Version))
+			d.Everything.SetGroupVersionPriority(gv, int(priority.Group), int(priority.Version))
 		}
-		if err := serveVersion(t, g, v, "/apis/"+gv.String(), everything); err != nil {
+		if err := serveVersion(t, g, v, "/apis/"+gv.String(), d.Everything); err != nil {
 			return err
 		}
 	}
@@ -190,19 +164,6 @@ func serveSlashes(t common.PathHandlerByGroupVersion, path string, h http.Handle
 	}))
 }
 
-// serveGroups serves /apis as upstream's aggregator does (kube-aggregator
-// pkg/apiserver/handler_apis.go): versioned, and without server addresses.
-func (d *Documents) serveGroups(w http.ResponseWriter, req *http.Request) {
-	list := &metav1.APIGroupList{Groups: make([]metav1.APIGroup, 0, len(d.groups))}
-	for _, g := range d.groups {
-		list.Groups = append(list.Groups, Group(g))
-	}
-	if d.config.Extensions != nil {
-		list.Groups = append(list.Groups, d.config.Extensions.Groups()...)
-	}
-	writeUnversioned(w, req, list)
-}
-
 // Group returns the discovery document of a group.
 func Group(g *registry.Group) metav1.APIGroup {
 	document := metav1.APIGroup{Name: g.Name}
@@ -214,11 +175,6 @@ func Group(g *registry.Group) metav1.APIGroup {
 	return document
 }
 
-func writeUnversioned(w http.ResponseWriter, req *http.Request, document runtime.Object) {
-	responsewriters.WriteObjectNegotiated(legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions,
-		schema.GroupVersion{}, w, req, http.StatusOK, document, false)
-}
-
 // InstallVersion registers /version.
 func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -228,34 +184,26 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NotFound))
 }
 
-// InstallIndex registers / and /index.html, which list paths and the paths of remote. remote may be nil.
-func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote *aggregator.Aggregator) {
-	listed := make(map[string]bool)
+// InstallIndex registers / and /index.html, which list paths and the paths of remote.
+func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote routes.ListedPathProvider) {
+	var listed pathList
 	for _, path := range paths {
 		// As in upstream, paths with a trailing slash (except two) and debug paths are not listed. Larder's own paths
 		// are not listed either.
 		if path == "/openapi/v3" {
-			listed["/openapi/v3/"] = true
+			listed = append(listed, "/openapi/v3/")
 		}
 		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") && !strings.HasPrefix(path, "/larder/") {
-			listed[path] = true
+			listed = append(listed, path)
 		}
 	}
-	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: pathLister(func() []string {
-		all := maps.Clone(listed)
-		if remote != nil {
-			for _, path := range remote.Paths() {
-				all[path] = true
-			}
-		}
-		return slices.Sorted(maps.Keys(all))
-	})}
+	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: routes.ListedPathProviders{listed, remote}}
 	t.Handle("/", index)
 	t.Handle("/index.html", index)
 }
 
-// pathLister implements routes.ListedPathProvider.
-type pathLister func() []string
+// pathList implements routes.ListedPathProvider.
+type pathList []string
 
-// ListedPaths calls l.
-func (l pathLister) ListedPaths() []string { return l() }
+// ListedPaths returns l.
+func (l pathList) ListedPaths() []string { return l }

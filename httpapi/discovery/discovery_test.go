@@ -27,8 +27,8 @@ func (s served) HandlePrefix(path string, h http.Handler) { s[path+"*"] = h }
 func TestEveryVersionHasADocument(t *testing.T) {
 	groups := registrytest.New(t, nil).Registry.Groups()
 	all := make(served)
-	d := New(Config{Groups: groups, Addresses: upstreamdiscovery.DefaultAddresses{DefaultAddress: "h:1"}, Everything: aggregated.NewResourceManager("apis")})
-	if err := d.Install(all); err != nil {
+	config := Config{Groups: groups, Addresses: upstreamdiscovery.DefaultAddresses{DefaultAddress: "h:1"}, Everything: aggregated.NewResourceManager("apis")}
+	if err := Install(all, config); err != nil {
 		t.Fatal(err)
 	}
 	var paths []string
@@ -52,10 +52,10 @@ func TestEveryVersionHasADocument(t *testing.T) {
 			}
 		}
 	}
-	InstallIndex(all, append(slices.Clone(paths), "/apis/", "/unlisted/"), nil)
+	InstallIndex(all, append(slices.Clone(paths), "/apis/", "/unlisted/"), pathList{"/apis/example.com"})
 	w := httptest.NewRecorder()
 	all["/"].ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	for _, path := range append(paths, "/apis/") {
+	for _, path := range append(paths, "/apis/", "/apis/example.com") {
 		if !strings.Contains(w.Body.String(), `"`+path+`"`) {
 			t.Errorf("the index does not list %s", path)
 		}
