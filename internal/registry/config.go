@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Config is the configuration of a Registry. Store, Tail, and ClientConfig, Informers and Authorizer of
+// Config is the configuration of a Registry. Store, Tail, and LoopbackClientConfig, Informers and Authorizer of
 // the embedded Config are required; other fields have kube-apiserver's defaults.
 type Config struct {
 	// Store holds the objects. Tail follows all keys under Prefix in it.
@@ -115,7 +115,7 @@ func (c *Config) cache(since int64) *storage.CacheConfig {
 	return &storage.CacheConfig{Since: since, History: c.History, Logger: c.Logger}
 }
 
-// fresh reports whether all reads of a resource are linearizable.
+// linearizable reports whether all reads of a resource are linearizable.
 func (c *Config) linearizable(gr schema.GroupResource) bool {
 	return c.Linearizable != nil && c.Linearizable(gr)
 }

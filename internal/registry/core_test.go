@@ -55,7 +55,7 @@ func TestTokensAreBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := registrytest.New(t, nil, func(c *registry.Config) {
-		c.ServiceAccounts.Issuer = issuer
+		c.ServiceAccountIssuer = issuer
 		c.APIAudiences = []string{"https://api.test"}
 	})
 	s.Start(t)

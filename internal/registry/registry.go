@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -190,7 +191,7 @@ func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string)
 func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.groups.equivalents }
 
 // Services returns the ranges of service addresses and ports.
-func (r *Registry) Services() builtin.Services { return r.config.Services }
+func (r *Registry) Services() corerest.ServicesConfig { return r.config.Services }
 
 // Budgets lists all budgets, the shared one first.
 func (r *Registry) Budgets() []ResourceBudget { return r.options.budgets.list() }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
@@ -43,9 +44,8 @@ func newConfig(t testing.TB) registry.Config {
 		Store: store,
 		Tail:  kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"}),
 		Config: builtin.Config{
-			ClientConfig: client,
-			Informers:    informers.NewSharedInformerFactory(clients, 0),
-			Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+			GenericConfig: corerest.GenericConfig{LoopbackClientConfig: client, Informers: informers.NewSharedInformerFactory(clients, 0)},
+			Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
 		},
 	}
 }
@@ -54,11 +54,11 @@ func newConfig(t testing.TB) registry.Config {
 // when they are used; that no goroutine is left is seen at the end of all tests.
 func TestNewDoesNoIO(t *testing.T) {
 	config := newConfig(t)
-	before := *config.ClientConfig
+	before := *config.LoopbackClientConfig
 	if _, err := registry.New(config); err != nil {
 		t.Fatal(err)
 	}
-	if config.ClientConfig.QPS != before.QPS || config.ClientConfig.ContentType != before.ContentType {
+	if config.LoopbackClientConfig.QPS != before.QPS || config.LoopbackClientConfig.ContentType != before.ContentType {
 		t.Error("New has changed the caller's client config")
 	}
 }

@@ -8,25 +8,29 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
+	"k8s.io/apiserver/pkg/storageversion"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config is the configuration of a [Bootstrap]. Registry, Client and Informers are required.
+// Config is the configuration of a [Bootstrap]. Registry, Client and Informers are required, and ClientConfig for
+// StorageVersions and Leadership.
 type Config struct {
 	Registry *registry.Registry
 
-	// Client connects to this server. New requests the informers that it needs, and the caller starts them. Those of
+	// Client and ClientConfig connect to this server. New requests the informers that it needs, and the caller starts them. Those of
 	// Services and IPAddresses must resync every RepairInterval, so that upstream's repair of addresses sees unchanged
 	// objects again.
-	Client    kubernetes.Interface
-	Informers informers.SharedInformerFactory
+	Client       kubernetes.Interface
+	ClientConfig *rest.Config
+	Informers    informers.SharedInformerFactory
 
 	// RBAC creates upstream's roles and bindings.
 	RBAC bool
@@ -60,12 +64,13 @@ type Config struct {
 	PeerAddress string
 	Peers       peerreconcilers.PeerEndpointLeaseReconciler
 
-	// StorageVersions publishes the versions that this server stores; nil publishes none. It needs
+	// StorageVersions has the versions that this server stores, which are published; nil publishes none. It needs
 	// Identity.
-	StorageVersions *StorageVersions
+	StorageVersions storageversion.Manager
 
-	// Leadership elects leaders among components; nil elects none.
-	Leadership *Leadership
+	// Leadership, unless nil, enables coordinated leader election: one server of the cluster, which is elected itself
+	// with these timers, elects the leaders of components that have registered as candidates.
+	Leadership *leaderelection.LeaderElectionTimers
 
 	// ServiceNodePort, if not 0, is the kubernetes service's port on every node.
 	ServiceNodePort int
@@ -88,16 +93,6 @@ func (c *Config) setDefaults() {
 	c.Instances = cmp.Or(c.Instances, 1)
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
 	c.RetryInterval = cmp.Or(c.RetryInterval, 10*time.Second)
-}
-
-// Leadership configures coordinated leader election. One server of the cluster, which is elected
-// itself, elects the leaders of components that have registered as candidates.
-type Leadership struct {
-	ClientConfig *rest.Config // connects to this server
-
-	// LeaseDuration, RenewDeadline and RetryPeriod are client-go's parameters for the election of
-	// the electing server.
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
 // hookTimeout limits the attempts of a hook. Upstream exits after 30 s. A stalled disk recovers sooner without a

@@ -89,7 +89,7 @@ func (c *Config) newElection() func(context.Context, func()) error {
 	leases, candidates := c.Informers.Coordination().V1().Leases(), c.Informers.Coordination().V1beta1().LeaseCandidates()
 	leases.Informer()
 	candidates.Informer()
-	client, l := c.Client, c.Leadership
+	client := c.Client
 	return background(func(ctx context.Context) {
 		run := func() (func(context.Context, int), error) {
 			elect, err := leaderelection.NewController(leases, candidates, client.CoordinationV1(), client.CoordinationV1beta1())
@@ -104,7 +104,6 @@ func (c *Config) newElection() func(context.Context, func()) error {
 				both.Wait()
 			}, nil
 		}
-		leaderelection.RunWithLeaderElection(ctx, l.ClientConfig, run,
-			leaderelection.LeaderElectionTimers{LeaseDuration: l.LeaseDuration, RenewDeadline: l.RenewDeadline, RetryPeriod: l.RetryPeriod})
+		leaderelection.RunWithLeaderElection(ctx, c.ClientConfig, run, *c.Leadership)
 	})
 }

@@ -8,16 +8,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apiserver/pkg/storageversion"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
-
-// StorageVersions configures the publication of this server's storage versions.
-type StorageVersions struct {
-	Manager      storageversion.Manager
-	ClientConfig *rest.Config // connects to this server
-}
 
 const (
 	storageVersionsHook = "built-in-resources-storage-version-updater"
@@ -33,8 +26,7 @@ func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error
 	if !c.awaitIdentity(ctx) {
 		return nil
 	}
-	manager := c.StorageVersions.Manager
-	config := rest.CopyConfig(c.StorageVersions.ClientConfig)
+	manager, config := c.StorageVersions, rest.CopyConfig(c.ClientConfig)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return goexitTransport{ctx, next} })
 	for {
 		round := make(chan struct{})

@@ -43,8 +43,7 @@ func publishing(s *registrytest.Server, client *rest.Config, id string, resource
 		}
 	}
 	return manager, func(c *bootstrap.Config) {
-		c.Identity = id
-		c.StorageVersions = &bootstrap.StorageVersions{Manager: manager, ClientConfig: client}
+		c.Identity, c.ClientConfig, c.StorageVersions = id, client, manager
 	}
 }
 

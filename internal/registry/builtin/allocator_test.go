@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"pgregory.net/rapid"
 
@@ -31,7 +32,7 @@ func newBuiltin(t *testing.T, store kv.Store) *Builtin {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{ClientConfig: client, Informers: informers.NewSharedInformerFactory(clients, 0)}
+	config := Config{GenericConfig: corerest.GenericConfig{LoopbackClientConfig: client, Informers: informers.NewSharedInformerFactory(clients, 0)}}
 	config.SetDefaults()
 	factory, err := NewStorageFactory(&config)
 	if err != nil {

@@ -39,7 +39,7 @@ func New(config Config, factory *StorageFactory, records Records, health []func(
 // Groups makes the REST storages of every group that has an enabled resource, in the order
 // in which upstream installs them. It is called once.
 func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
-	client, err := kubernetes.NewForConfig(b.config.ClientConfig)
+	client, err := kubernetes.NewForConfig(b.config.LoopbackClientConfig)
 	if err != nil {
 		return nil, err
 	}

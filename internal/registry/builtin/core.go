@@ -47,7 +47,7 @@ const rangesPrefix = "/ranges"
 // pkg/registry/core/rest/storage_core.go does, except that nothing in it dials etcd
 // and nothing starts before Run.
 type coreProvider struct {
-	generic    *corerest.GenericConfig // makes storages that need no pods and nodes
+	generic    corerest.GenericConfig // makes storages that need no pods and nodes
 	config     *Config
 	nodePorts  *portallocator.PortAllocator
 	nodeRange  *rangeAllocator
@@ -57,22 +57,12 @@ type coreProvider struct {
 }
 
 func newCoreProvider(config *Config, factory *StorageFactory, records Records, health []func(context.Context) error) (*coreProvider, error) {
-	p := &coreProvider{config: config, health: health}
+	p := &coreProvider{config: config, generic: config.GenericConfig, health: health}
+	p.generic.StorageFactory = factory.factory
 	// It connects to pods and services by address, so it cannot verify certificates.
 	p.proxy = backend.Transport(utilnet.SetTransportDefaults(&http.Transport{
 		DialContext: config.ProxyDial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}))
-	p.generic = &corerest.GenericConfig{
-		StorageFactory:              factory.factory,
-		EventTTL:                    config.EventTTL,
-		ServiceAccountIssuer:        config.ServiceAccounts.Issuer,
-		ServiceAccountMaxExpiration: config.ServiceAccounts.MaxExpiration,
-		ExtendExpiration:            config.ServiceAccounts.ExtendExpiration,
-		MaxExtendedExpiration:       config.ServiceAccounts.MaxExtendedExpiration,
-		APIAudiences:                config.APIAudiences,
-		LoopbackClientConfig:        config.ClientConfig,
-		Informers:                   config.Informers,
-	}
 	if err := p.buildRanges(factory, records); err != nil {
 		return nil, err
 	}
@@ -175,7 +165,7 @@ func (b *coreBuilder) build() error {
 }
 
 func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStorage, error) {
-	budgets, err := policyclient.NewForConfig(b.config.ClientConfig)
+	budgets, err := policyclient.NewForConfig(b.config.LoopbackClientConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -218,13 +208,13 @@ func (b *coreBuilder) buildServices(endpoints *endpointsstore.REST, pods *podsto
 // buildServiceAccounts replaces the generic storage by one that binds tokens to
 // pods and nodes.
 func (b *coreBuilder) buildServiceAccounts(pods *podstore.PodStorage, nodes *nodestore.NodeStorage) error {
-	s := b.config.ServiceAccounts
+	c := b.config
 	secrets, ok := b.storages["secrets"].(rest.Getter)
-	if s.Issuer == nil || !ok {
+	if c.ServiceAccountIssuer == nil || !ok {
 		return nil
 	}
 	accounts, err := serviceaccountstore.NewREST(
-		b.getter, s.Issuer, b.config.APIAudiences, s.MaxExpiration, pods.Pod.Store, secrets, nodes.Node.Store, s.ExtendExpiration, s.MaxExtendedExpiration)
+		b.getter, c.ServiceAccountIssuer, c.APIAudiences, c.ServiceAccountMaxExpiration, pods.Pod.Store, secrets, nodes.Node.Store, c.ExtendExpiration, c.MaxExtendedExpiration)
 	if err != nil {
 		return err
 	}

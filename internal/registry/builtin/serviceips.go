@@ -140,7 +140,7 @@ func (s *serviceIPs) initialize() error {
 }
 
 func (s *serviceIPs) runObjects(ctx context.Context) error {
-	client, err := networkingclient.NewForConfig(s.config.ClientConfig)
+	client, err := networkingclient.NewForConfig(s.config.LoopbackClientConfig)
 	if err != nil {
 		return err
 	}

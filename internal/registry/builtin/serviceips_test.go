@@ -80,7 +80,7 @@ func TestAllocationVisitsNoOtherAddress(t *testing.T) {
 			factory := informers.NewSharedInformerFactory(fake.NewSimpleClientset(objects...), 0)
 			b := newBuiltin(t, kvtest.NewMemory())
 			ips, seen := b.core.serviceIPs, &visits{Interface: factory.Networking().V1()}
-			ips.informers, ips.config.ClientConfig = seen, &restclient.Config{Host: "https://x.invalid", Transport: accept{}}
+			ips.informers, ips.config.LoopbackClientConfig = seen, &restclient.Config{Host: "https://x.invalid", Transport: accept{}}
 			seen.ServiceCIDRs().Informer()
 			seen.IPAddresses().Informer()
 			factory.Start(t.Context().Done())

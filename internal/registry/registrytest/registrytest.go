@@ -13,6 +13,7 @@ import (
 	"time"
 
 	restful "github.com/emicklei/go-restful/v3"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/builtin"
@@ -68,9 +71,9 @@ func New(t testing.TB, store *kvtest.Memory, change ...func(*registry.Config)) *
 		Store: s.Store,
 		Tail:  kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/registry"}),
 		Config: builtin.Config{
-			ClientConfig: s.ClientConfig,
-			Informers:    s.Informers,
-			Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+			GenericConfig: corerest.GenericConfig{LoopbackClientConfig: s.ClientConfig, Informers: s.Informers},
+			Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
+			Kubelet:       kubeletclient.KubeletClientConfig{PreferredAddressTypes: []string{string(corev1.NodeInternalIP)}},
 		},
 	}
 	for _, fn := range change {

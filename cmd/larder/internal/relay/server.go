@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/heap"
 	"github.com/larder-io/larder/cmd/larder/internal/server/lifecycle"
@@ -185,8 +186,8 @@ func (s *Server) build() error {
 	resources, err := registry.New(registry.Config{
 		Served: true, Store: none, Tail: kv.NewTail(kv.TailConfig{Store: none, Prefix: "/registry"}), Logger: s.config.Logger,
 		Config: builtin.Config{
-			ClientConfig: unused, Informers: informers.NewSharedInformerFactory(client, 0),
-			Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),
+			GenericConfig: corerest.GenericConfig{LoopbackClientConfig: unused, Informers: informers.NewSharedInformerFactory(client, 0)},
+			Authorizer:    authorizerfactory.NewAlwaysDenyAuthorizer(),
 		},
 	})
 	if err != nil {

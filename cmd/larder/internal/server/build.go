@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
@@ -110,7 +111,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		return err
 	}
 	base := bootstrap.Config{
-		Registry: p.registry, Client: p.client, Informers: p.informers,
+		Registry: p.registry, Client: p.client, ClientConfig: p.loopback, Informers: p.informers,
 		ServiceNodePort: s.config.KubernetesServiceNodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.TrustedCAs(), RBAC: p.auth.RBAC,
 		EndpointReconciler: reconcilers.Type(s.config.EndpointReconcilerType), Instances: s.config.MasterCount,
@@ -172,15 +173,14 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
 			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
 
-			ClientConfig: p.loopback, Informers: p.informers, Authenticator: p.auth.Authenticator,
-			Authorizer: p.auth.Authorizer, RuleResolver: p.auth.RuleResolver, APIAudiences: p.auth.Audiences,
-			EventTTL: max(s.config.EventTTL, 1), // upstream takes 0 for an hour
-			ServiceAccounts: builtin.ServiceAccounts{
-				Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
-				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
-				MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
+			GenericConfig: corerest.GenericConfig{
+				LoopbackClientConfig: p.loopback, Informers: p.informers, APIAudiences: p.auth.Audiences,
+				EventTTL:             max(s.config.EventTTL, 1), // builtin takes 0 for an hour
+				ServiceAccountIssuer: p.auth.Issuer.Tokens, ServiceAccountMaxExpiration: p.auth.Issuer.MaxExpiration,
+				ExtendExpiration: s.config.Authentication.ServiceAccounts.ExtendExpiration, MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
 			},
-			Services: builtin.Services{
+			Authenticator: p.auth.Authenticator, Authorizer: p.auth.Authorizer, RuleResolver: p.auth.RuleResolver,
+			Services: corerest.ServicesConfig{
 				ClusterIPRange: up.PrimaryServiceClusterIPRange, SecondaryClusterIPRange: up.SecondaryServiceClusterIPRange, NodePortRange: up.ServiceNodePortRange,
 			},
 		},

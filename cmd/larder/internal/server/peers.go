@@ -22,6 +22,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
@@ -177,14 +178,14 @@ func identityLease() string {
 	return serverID()
 }
 
-// leadership returns the configuration of coordinated leader election; nil if it is disabled.
-func (s *Server) leadership() *bootstrap.Leadership {
+// leadership returns the timers of coordinated leader election; nil if it is disabled.
+func (s *Server) leadership() *leaderelection.LeaderElectionTimers {
 	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.CoordinatedLeaderElection) {
 		return nil
 	}
 	up := s.config.ServerRunOptions
-	return &bootstrap.Leadership{
-		ClientConfig: s.parts.loopback, LeaseDuration: up.CoordinatedLeadershipLeaseDuration,
+	return &leaderelection.LeaderElectionTimers{
+		LeaseDuration: up.CoordinatedLeadershipLeaseDuration,
 		RenewDeadline: up.CoordinatedLeadershipRenewDeadline, RetryPeriod: up.CoordinatedLeadershipRetryPeriod,
 	}
 }
@@ -197,5 +198,5 @@ func (s *Server) publishVersions(base *bootstrap.Config) {
 	}
 	p.versions = storageversion.NewDefaultManager()
 	p.versions.AddResourceInfo(p.registry.StorageVersions()...)
-	base.StorageVersions = &bootstrap.StorageVersions{Manager: p.versions, ClientConfig: p.loopback}
+	base.StorageVersions = p.versions
 }
