@@ -100,32 +100,16 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	return id, nil
 }
 
-// createServingPair creates a serving pair if Config names none. The pair has an RSA key, like kube-apiserver's, because
+// createServingPair creates a serving pair if Config names none, as kube-apiserver does. The pair has an RSA key, because
 // --tls-cipher-suites may allow no other.
 func (id *identity) createServingPair(c *Config) error {
-	if id.certFile != "" {
-		return nil
-	}
-	if err := id.namePair(c); err != nil {
-		return err
-	}
-	if there, err := certutil.CanReadCertAndKey(id.certFile, id.keyFile); there || err != nil {
-		return err
-	}
-	var ips []net.IP
-	var names []string
-	for _, host := range id.hosts(c.SecureServing.BindAddress) {
-		if ip := net.ParseIP(host); ip != nil {
-			ips = append(ips, ip)
-		} else {
-			names = append(names, host)
-		}
-	}
-	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(id.advertise.String(), ips, names)
-	if err != nil {
+	secure := *c.SecureServing.SecureServingOptions
+	ips, names := pki.SplitHosts(id.hosts(secure.BindAddress))
+	if err := secure.MaybeDefaultWithSelfSignedCerts(id.advertise.String(), names, ips); err != nil {
 		return fmt.Errorf("server: serving certificate: %w", err)
 	}
-	return pki.WritePair(id.certFile, certPEM, id.keyFile, keyPEM)
+	id.certFile, id.keyFile = secure.ServerCert.CertKey.CertFile, secure.ServerCert.CertKey.KeyFile
+	return nil
 }
 
 // resolve finds the addresses.

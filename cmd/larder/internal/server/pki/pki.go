@@ -46,7 +46,7 @@ type Authority struct {
 	// Bundle is Cert in PEM.
 	Bundle []byte
 
-	key crypto.Signer
+	key crypto.PrivateKey
 }
 
 // Load reads dir/ca.crt and dir/ca.key, or generates both.
@@ -59,23 +59,15 @@ func Load(dir string) (*Authority, error) {
 	if !found {
 		return newAuthority(certFile, keyFile)
 	}
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("server: certificate authority %s: %w", certFile, err)
+	}
 	bundle, err := os.ReadFile(certFile)
 	if err != nil {
 		return nil, fmt.Errorf("server: certificate authority: %w", err)
 	}
-	certs, err := certutil.ParseCertsPEM(bundle)
-	if err != nil {
-		return nil, fmt.Errorf("server: %s: %w", certFile, err)
-	}
-	private, err := keyutil.PrivateKeyFromFile(keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("server: certificate authority: %w", err)
-	}
-	key, ok := private.(crypto.Signer)
-	if !ok {
-		return nil, fmt.Errorf("server: %s has a key that cannot sign", keyFile)
-	}
-	return &Authority{Cert: certs[0], key: key, Bundle: bundle}, nil
+	return &Authority{Cert: pair.Leaf, key: pair.PrivateKey, Bundle: bundle}, nil
 }
 
 // newAuthority generates a CA that is valid for ten years.
@@ -196,24 +188,30 @@ func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 			return nil
 		}
 	}
-	template := x509.Certificate{
+	ips, names := SplitHosts(hosts)
+	certPEM, keyPEM, err := a.Issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "larder"},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	for _, host := range hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, host)
-		}
-	}
-	certPEM, keyPEM, err := a.Issue(&template)
+		IPAddresses: ips, DNSNames: names,
+	})
 	if err != nil {
 		return err
 	}
 	// The CA's certificate follows, so that clients can also trust the file, as in upstream.
 	return WritePair(certFile, slices.Concat(certPEM, a.Bundle), keyFile, keyPEM)
+}
+
+// SplitHosts splits hosts into IP addresses and DNS names.
+func SplitHosts(hosts []string) (ips []net.IP, names []string) {
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			ips = append(ips, ip)
+		} else {
+			names = append(names, host)
+		}
+	}
+	return ips, names
 }
 
 // current reports whether leaf is valid for all hosts and not near its end.
