@@ -359,11 +359,13 @@ func (s *Server) await(ctx context.Context) error {
 			s.config.Notify("STOPPING=1")
 			return failed.Unexpected()
 		case <-s.config.Upgrade:
-			next := handover{&s.config, s.progress, s.dir, s.listener}
-			err := s.layers.Wait(ctx, func(ctx context.Context) error { upgraded = next.try(ctx); return nil })
+			err := s.layers.Wait(ctx, func(ctx context.Context) error { upgraded = s.upgrade(ctx); return nil })
 			if upgraded {
 				s.parts.http.HandOver()
-				next.finish(ctx)
+				select { // until clients have had time to connect again, to the process that has taken over
+				case <-ctx.Done():
+				case <-time.After(max(handOverDelay, s.config.GenericServerRunOptions.ShutdownDelayDuration)):
+				}
 				return nil
 			}
 			if err != nil {

@@ -3,12 +3,9 @@ package server
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 	"time"
-
-	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
 )
 
 // Inherited holds the files that a process inherits from its parent. All may be nil.
@@ -29,38 +26,31 @@ func (i *Inherited) takesOver() bool { return i.Ready != nil }
 // reconnect. If it closed idle connections at once, clients would lose requests that they send at that moment.
 const handOverDelay = 5 * time.Second
 
-// handover has the steps of an upgrade in place. Both processes share one listening socket. With two sockets
-// (SO_REUSEPORT), the kernel would reset the connections that wait at the old one when it is closed.
-type handover struct {
-	config   *Config
-	progress *progress
-	dir      *datadir.Dir // nil if there is none
-	listener net.Listener
-}
-
-// try starts the new process, and reports whether it has taken over.
-func (h handover) try(ctx context.Context) bool {
-	pid, err := h.startSuccessor(ctx)
+// upgrade starts the new process of an upgrade in place, and reports whether it has taken over. Both processes share one
+// listening socket. With two sockets (SO_REUSEPORT), the kernel would reset the connections that wait at the old one when
+// it is closed.
+func (s *Server) upgrade(ctx context.Context) bool {
+	pid, err := s.startSuccessor(ctx)
 	if err != nil {
-		h.progress.printf("not upgraded, this process continues to serve: %v", err)
+		s.progress.printf("not upgraded, this process continues to serve: %v", err)
 		return false
 	}
-	h.progress.printf("upgraded: process %d serves, requests in flight finish here", pid)
-	h.config.Notify(fmt.Sprintf("MAINPID=%d", pid))
+	s.progress.printf("upgraded: process %d serves, requests in flight finish here", pid)
+	s.config.Notify(fmt.Sprintf("MAINPID=%d", pid))
 	return true
 }
 
 // startSuccessor starts the new process and returns its id when it is ready. If ctx ends first, that process gets
 // SIGTERM. startSuccessor does not wait for its end, because it may ignore the signal.
-func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
+func (s *Server) startSuccessor(ctx context.Context) (pid int, err error) {
 	switch {
-	case !h.config.external():
+	case !s.config.external():
 		return 0, fmt.Errorf("two processes cannot open the embedded etcd; restart the server")
-	case h.dir != nil && h.dir.Temporary():
+	case s.dir != nil && s.dir.Temporary():
 		return 0, fmt.Errorf("certificates and keys were generated for this process only; --data-dir keeps them")
-	case h.config.Checkpoints:
+	case s.config.Checkpoints:
 		return 0, fmt.Errorf("checkpoints would be lost; restart the server")
-	case h.config.Beside != nil || h.config.TestControllers:
+	case s.config.Beside != nil || s.config.TestControllers:
 		return 0, fmt.Errorf("this server runs other programs or controllers; restart it")
 	}
 	ready, theirs, err := os.Pipe()
@@ -68,12 +58,12 @@ func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 		return 0, err
 	}
 	defer ready.Close()
-	next, err := h.startProcess(theirs)
+	next, err := s.startProcess(theirs)
 	theirs.Close()
 	if err != nil {
 		return 0, err
 	}
-	h.progress.printf("upgrading: process %d starts", next.Pid)
+	s.progress.printf("upgrading: process %d starts", next.Pid)
 	defer context.AfterFunc(ctx, func() {
 		_ = next.Signal(syscall.SIGTERM)
 		_ = ready.SetReadDeadline(time.Now())
@@ -94,28 +84,20 @@ func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 
 // startProcess starts the process with the files that it inherits. It gets the listener's descriptor without os.File, which
 // would make the socket blocking in this process.
-func (h handover) startProcess(ready *os.File) (next *os.Process, err error) {
-	raw, err := h.listener.(syscall.Conn).SyscallConn()
+func (s *Server) startProcess(ready *os.File) (next *os.Process, err error) {
+	raw, err := s.listener.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	controlErr := raw.Control(func(fd uintptr) {
 		files := []uintptr{fd, ready.Fd()}
-		if h.dir != nil {
-			files = append(files, h.dir.Lock().Fd())
+		if s.dir != nil {
+			files = append(files, s.dir.Lock().Fd())
 		}
-		next, err = h.config.Successor(files)
+		next, err = s.config.Successor(files)
 	})
 	if controlErr != nil {
 		return nil, controlErr
 	}
 	return next, err
-}
-
-// finish blocks until clients have had time to connect again, to the process that has taken over.
-func (h handover) finish(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(max(handOverDelay, h.config.GenericServerRunOptions.ShutdownDelayDuration)):
-	}
 }

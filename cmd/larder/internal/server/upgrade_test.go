@@ -16,7 +16,7 @@ func TestProcessesThatAreNotReplaced(t *testing.T) {
 		config := Default()
 		config.Etcd.StorageConfig.Transport.ServerList = []string{"http://127.0.0.1:1"}
 		change(&config)
-		if _, err := (handover{config: &config}).startSuccessor(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := (&Server{config: config}).startSuccessor(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
