@@ -33,7 +33,7 @@ import (
 )
 
 // Config is the configuration of an [Aggregator]. Registry, ClientConfig, Client, Services,
-// CRDs, Discovery and Resolver are required.
+// CRDs, Discovery, Self and Resolver are required.
 type Config struct {
 	Registry *registry.Registry
 
@@ -49,8 +49,7 @@ type Config struct {
 	// Discovery receives the groups of remote servers.
 	Discovery aggregated.ResourceManager
 
-	// Self is the URL of this server. APIServices of the service kubernetes go there. If it is nil,
-	// that service is like any other.
+	// Self is the URL of this server. APIServices of the service kubernetes go there.
 	Self *url.URL
 
 	// CertFile and KeyFile are the client certificate for remote servers, or both empty. They are
@@ -114,10 +113,8 @@ func New(config Config) (*Aggregator, error) {
 	a.informers = informers.NewSharedInformerFactory(a.client, resync)
 	a.lister = a.apiServices().Lister()
 	a.slices = clientinformers.NewSharedInformerFactory(config.Client, 0)
-	if a.resolver = config.Resolver; config.Self != nil {
-		a.resolver = upstream.NewLoopbackServiceResolver(config.Resolver, config.Self)
-	}
-	if err := config.CRDs.Informer().AddIndexers(servedIndexers()); err != nil {
+	a.resolver = upstream.NewLoopbackServiceResolver(config.Resolver, config.Self)
+	if err := config.CRDs.Informer().AddIndexers(cache.Indexers{byServed: servedVersions}); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	a.swagger = &swagger{downloader: v2.NewDownloader(), known: make(map[string]*swaggerOf)}

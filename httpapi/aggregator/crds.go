@@ -12,18 +12,15 @@ import (
 // byServed is the index of CRDs by the versions that they serve.
 const byServed = "served"
 
-// servedIndexers returns the index of CRDs by the versions that they serve.
-func servedIndexers() cache.Indexers {
-	return cache.Indexers{byServed: func(obj any) ([]string, error) {
-		crd := obj.(*apiextensionsv1.CustomResourceDefinition)
-		var served []string
-		for _, v := range crd.Spec.Versions {
-			if v.Served {
-				served = append(served, schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}.String())
-			}
+// servedVersions returns the keys of a CRD in the index byServed.
+func servedVersions(obj any) (served []string, err error) {
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	for _, v := range crd.Spec.Versions {
+		if v.Served {
+			served = append(served, schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}.String())
 		}
-		return served, nil
-	}}
+	}
+	return served, nil
 }
 
 // crdVersions registers each version that a CRD serves, like upstream's crdregistration. Upstream

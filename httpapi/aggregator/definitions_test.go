@@ -56,7 +56,7 @@ func crdOf(name, group string, versions map[string]bool) *apiextensionsv1.Custom
 func TestServedVersionsOfCRDsAreSynced(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	to := make(syncedVersions)
-	d := &crdVersions{indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers()), to: to}
+	d := &crdVersions{indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byServed: servedVersions}), to: to}
 	known := make(map[string]*apiextensionsv1.CustomResourceDefinition)
 	removed := false
 	for range 500 {
@@ -105,7 +105,7 @@ func TestServedVersionsOfCRDsAreSynced(t *testing.T) {
 // TestCostOfACRDChangeIsConstant checks that the cost of a CRD's change does not grow with the number of groups.
 func TestCostOfACRDChangeIsConstant(t *testing.T) {
 	read := func(groups int) int {
-		l := &countingIndexer{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers())}
+		l := &countingIndexer{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byServed: servedVersions})}
 		d := &crdVersions{indexer: l, to: make(syncedVersions)}
 		for i := range groups {
 			one := crdOf("kinds", fmt.Sprintf("g%d.io", i), map[string]bool{"v1": true})

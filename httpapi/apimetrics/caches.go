@@ -196,26 +196,24 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 
 // NewBudgetCollector reports the limits of the caches' budgets of r and how much of them is used.
 func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
-	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) { collectBudgets(ch, r) })
-}
-
-func collectBudgets(ch chan<- prometheus.Metric, r *registry.Registry) {
 	labels := []string{"budget", "of"}
 	limit := prometheus.NewDesc("larder_cache_budget_limit_bytes", "Limit of encodings and frames in bytes, or of these and past events (all), shared or of one resource.", labels, nil)
 	used := prometheus.NewDesc("larder_cache_budget_used_bytes", "Used bytes of larder_cache_budget_limit_bytes, including the cost of keeping entries.", labels, nil)
-	for _, b := range r.Budgets() {
-		name := "shared"
-		if !b.Resource.Empty() {
-			name = b.Resource.String()
+	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {
+		for _, b := range r.Budgets() {
+			name := "shared"
+			if !b.Resource.Empty() {
+				name = b.Resource.String()
+			}
+			emit := func(desc *prometheus.Desc, of string, value float64) {
+				ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name, of)
+			}
+			emit(limit, "encodings", bound(b.Limit()))
+			emit(limit, "all", bound(b.TotalLimit()))
+			emit(used, "encodings", float64(b.Used()))
+			emit(used, "all", float64(b.Used()+b.LogBytes()))
 		}
-		emit := func(desc *prometheus.Desc, of string, value float64) {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name, of)
-		}
-		emit(limit, "encodings", bound(b.Limit()))
-		emit(limit, "all", bound(b.TotalLimit()))
-		emit(used, "encodings", float64(b.Used()))
-		emit(used, "all", float64(b.Used()+b.LogBytes()))
-	}
+	})
 }
 
 // bound returns a limit as the value of a metric; 0 means no limit.

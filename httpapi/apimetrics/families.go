@@ -107,9 +107,6 @@ const unexpected = "unexpected"
 // NewLimits returns the limits of the flags --disabled-metrics, --allow-metric-labels and
 // --allow-metric-labels-manifest. It reads the file of the last one.
 func NewLimits(o *basemetrics.Options) (Limits, error) {
-	if o == nil {
-		return Limits{}, nil
-	}
 	l := Limits{disabled: o.DisabledMetrics, allowed: make(map[string][]string)}
 	add := func(lists map[string]string) {
 		for of, values := range lists {

@@ -33,7 +33,6 @@ const (
 // Config is the configuration of authentication and authorization.
 type Config struct {
 	// Authentication and Authorization are kube-apiserver's own options, which Load does not change.
-	// A nil Authentication accepts no credential.
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
@@ -115,10 +114,7 @@ func (c Config) complete() Config {
 	authorization := *c.Authorization
 	authorization.Complete()
 	c.Authorization = &authorization
-	authentication := options.BuiltInAuthenticationOptions{}
-	if c.Authentication != nil {
-		authentication = *c.Authentication
-	}
+	authentication := *c.Authentication
 	if authentication.Anonymous != nil {
 		anonymous := *authentication.Anonymous
 		authentication.Anonymous = &anonymous

@@ -228,7 +228,7 @@ func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
 
 // TestServersWithoutAuthenticatorsRefuseAll checks that a server that accepts no credential refuses every request.
 func TestServersWithoutAuthenticatorsRefuseAll(t *testing.T) {
-	a := load(t, auth.Config{Authorization: authorization(auth.ModeAlwaysAllow)})
+	a := load(t, auth.Config{Authentication: new(options.BuiltInAuthenticationOptions), Authorization: authorization(auth.ModeAlwaysAllow)})
 	for _, token := range []string{"", "x"} {
 		if _, ok, _ := a.Authenticator.AuthenticateRequest(request(t, token, nil)); ok {
 			t.Errorf("token %q is accepted", token)
@@ -301,7 +301,7 @@ func rbacConfig(t *testing.T, modes []string) auth.Config {
 	factory.Start(ctx.Done())
 	t.Cleanup(func() { cancel(); factory.Shutdown() })
 	factory.WaitForCacheSync(ctx.Done())
-	return auth.Config{Authorization: authorization(modes...), Client: client, Informers: factory}
+	return auth.Config{Authentication: new(options.BuiltInAuthenticationOptions), Authorization: authorization(modes...), Client: client, Informers: factory}
 }
 
 func TestRefusedConfigs(t *testing.T) {
