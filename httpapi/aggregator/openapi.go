@@ -137,7 +137,14 @@ func (s *swagger) describe() []openapi.Description[spec.Swagger] {
 	return []openapi.Description[spec.Swagger]{{Name: "APIServices", State: strings.Join(names, " "), Build: func() (*spec.Swagger, error) {
 		merged := new(spec.Swagger)
 		for i, d := range documents {
-			if err := filter.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, d); err != nil {
+			// The merge adds kinds to the extensions of the definitions that it has taken from earlier documents.
+			own := *d
+			own.Definitions = maps.Clone(d.Definitions)
+			for name, definition := range own.Definitions {
+				definition.Extensions = maps.Clone(definition.Extensions)
+				own.Definitions[name] = definition
+			}
+			if err := filter.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, &own); err != nil {
 				return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", names[i], err)
 			}
 		}
