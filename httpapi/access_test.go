@@ -78,7 +78,7 @@ func TestAccessIsCounted(t *testing.T) {
 		routes.Handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	})
 	client := f.client(t)
-	ask := func(token, path string) {
+	get := func(token, path string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+f.addr+path, nil)
 		if err != nil {
@@ -97,13 +97,13 @@ func TestAccessIsCounted(t *testing.T) {
 		resp.Body.Close()
 	}
 	for range 5 {
-		ask("admin", "/x")
+		get("admin", "/x")
 	}
-	ask("a@b.c", "/denied")
-	ask("system:serviceaccount:kube-system:default", "/unknown")
-	ask("somebody", "/broken")
-	ask("bad", "/x")
-	ask("", "/x")
+	get("a@b.c", "/denied")
+	get("system:serviceaccount:kube-system:default", "/unknown")
+	get("somebody", "/broken")
+	get("bad", "/x")
+	get("", "/x")
 	want := `apiserver_request_filter_duration_seconds{audit} 8
 apiserver_request_filter_duration_seconds{authentication} 10
 apiserver_request_filter_duration_seconds{authorization} 5
@@ -138,9 +138,9 @@ authorization_duration_seconds{no-opinion} 1`
 	}
 }
 
-// TestUnreadCredentialsAreTriedAgain checks that the client gets 429 if an object that its credential depends on
+// TestFailedLookupsOfCredentialsGet429 checks that the client gets 429 if an object that its credential depends on
 // cannot be read, because a 401 would be final. The request is audited as unauthenticated.
-func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
+func TestFailedLookupsOfCredentialsGet429(t *testing.T) {
 	recorded := newEvents()
 	f := newTestServer(t, Config{Access: Access{
 		AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: recorded,
@@ -154,17 +154,17 @@ func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "1" {
-		t.Errorf("%s %v", resp.Status, resp.Header)
+		t.Errorf("got %s with header %v, want 429 with Retry-After 1", resp.Status, resp.Header)
 	}
 	if len(recorded.next(t, auditapi.StageResponseStarted)) == 0 {
 		t.Error("nothing was recorded")
 	}
 }
 
-// TestRememberedCredentialsAreCheckedAgain checks that a remembered authentication is repeated where it could be
-// wrong.
-func TestRememberedCredentialsAreCheckedAgain(t *testing.T) {
-	var asked atomic.Int32
+// TestCachedIdentitiesAreNotUsedWhereWrong checks that a connection's cached authentication is used for the next
+// request only if nothing that it depends on differs.
+func TestCachedIdentitiesAreNotUsedWhereWrong(t *testing.T) {
+	var authentications atomic.Int32
 	var generation atomic.Uint64
 	var warns atomic.Bool
 	config := func(byPath bool) Config {
@@ -177,7 +177,7 @@ func TestRememberedCredentialsAreCheckedAgain(t *testing.T) {
 					ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Who-Extra-"},
 				},
 				Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-					asked.Add(1)
+					authentications.Add(1)
 					name := user.Anonymous
 					if token := req.Header.Get("Authorization"); token != "" {
 						name = token
@@ -197,7 +197,7 @@ func TestRememberedCredentialsAreCheckedAgain(t *testing.T) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			for name := range req.Header {
 				if strings.HasPrefix(name, "X-Who") || name == "Authorization" {
-					t.Errorf("the handler sees %s", name)
+					t.Errorf("the handler receives the header field %s, want it removed", name)
 				}
 			}
 		}))
@@ -205,7 +205,7 @@ func TestRememberedCredentialsAreCheckedAgain(t *testing.T) {
 	f, byPath := newTestServer(t, config(false), echo), newTestServer(t, config(true), echo)
 	client := f.client(t)
 	strict := byPath.client(t)
-	ask := func(c *http.Client, f *running, header, value string) *http.Response {
+	get := func(c *http.Client, f *running, header, value string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+f.addr+"/x", nil)
 		if err != nil {
@@ -221,41 +221,41 @@ func TestRememberedCredentialsAreCheckedAgain(t *testing.T) {
 		resp.Body.Close()
 		return resp
 	}
-	// Each pair of requests is repeated until it came within the second of memory.
-	remembers := func(what string, want bool, first, second func()) {
+	// Each pair of requests is repeated until both were within the lifetime of a cached identity.
+	checkCached := func(what string, want bool, first, second func()) {
 		t.Helper()
 		for {
 			began := time.Now()
 			first()
-			before := asked.Load()
+			before := authentications.Load()
 			second()
-			known := asked.Load() == before
-			if known == want {
+			cached := authentications.Load() == before
+			if cached == want {
 				return
 			}
 			if time.Since(began) < identity.CacheTTL/2 {
-				t.Errorf("%s: remembered %v", what, known)
+				t.Errorf("%s: cached %v, want %v", what, cached, want)
 				return
 			}
 		}
 	}
-	plain := func() { ask(client, f, "", "") }
-	remembers("the same again", true, plain, plain)
-	remembers("another generation", false, plain, func() { generation.Add(1); plain() })
-	remembers("a token", false, plain, func() { ask(client, f, "Authorization", "t") })
-	remembers("a front proxy's header", false, plain, func() { ask(client, f, "X-Who", "fred") })
-	remembers("a front proxy's other header", false, plain, func() { ask(client, f, "X-Who-Extra-Scope", "all") })
-	proxied := func() { ask(client, f, "X-Who", "fred") }
-	remembers("who a front proxy asked for", false, proxied, proxied)
-	nobody := func() { ask(strict, byPath, "", "") }
-	remembers("nobody, where paths differ", false, nobody, nobody)
-	known := func() { ask(strict, byPath, "Authorization", "t") }
-	remembers("a token, where paths differ", true, known, known)
+	plain := func() { get(client, f, "", "") }
+	checkCached("the same request", true, plain, plain)
+	checkCached("another generation", false, plain, func() { generation.Add(1); plain() })
+	checkCached("a token", false, plain, func() { get(client, f, "Authorization", "t") })
+	checkCached("a front proxy's header", false, plain, func() { get(client, f, "X-Who", "fred") })
+	checkCached("a front proxy's other header", false, plain, func() { get(client, f, "X-Who-Extra-Scope", "all") })
+	proxied := func() { get(client, f, "X-Who", "fred") }
+	checkCached("a user that a front proxy asserts", false, proxied, proxied)
+	anonymous := func() { get(strict, byPath, "", "") }
+	checkCached("no credential, and anonymous access differs by path", false, anonymous, anonymous)
+	token := func() { get(strict, byPath, "Authorization", "t") }
+	checkCached("a token, and anonymous access differs by path", true, token, token)
 	warns.Store(true)
 	warned := func() {
-		if resp := ask(client, f, "Authorization", "w"); resp.Header.Get("Warning") != `299 - "mind the token"` {
-			t.Errorf("warning %q", resp.Header.Values("Warning"))
+		if resp := get(client, f, "Authorization", "w"); resp.Header.Get("Warning") != `299 - "mind the token"` {
+			t.Errorf("got warnings %q, want the authenticator's", resp.Header.Values("Warning"))
 		}
 	}
-	remembers("what is warned of", false, warned, warned)
+	checkCached("a token with a warning", false, warned, warned)
 }

@@ -371,21 +371,21 @@ func TestFailuresAreRecordedAsUpstreamDoes(t *testing.T) {
 	} {
 		f.raw(t, "GET "+c.path+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 		if got := all.stages(t, ends...); got != c.want {
-			t.Errorf("%s: %s", c.path, got)
+			t.Errorf("%s: got records %q, want %q", c.path, got, c.want)
 		}
 	}
-	answer := f.raw(t, "GET /slow?timeout=1ms HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-	if !strings.HasPrefix(answer, "HTTP/1.1 504 ") || len(all.all) != 1 {
-		t.Errorf("%d records, %s", len(all.all), answer)
+	response := f.raw(t, "GET /slow?timeout=1ms HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(response, "HTTP/1.1 504 ") || len(all.all) != 1 {
+		t.Errorf("got %d records and response %q, want one record and status 504", len(all.all), response)
 	}
 	close(release)
 	if got := all.stages(t, ends...); got != "RequestReceived, ResponseComplete 200 <nil>" {
-		t.Errorf("a handler that was late: %s", got)
+		t.Errorf("got records %q of a handler that returned late", got)
 	}
 }
 
-// TestRequestsThatCannotBeRecordedAreNotServed checks that a request is not served that cannot be recorded, and
-// that stages which are left out are.
+// TestRequestsThatCannotBeRecordedAreNotServed checks that a request is not served if its first stage cannot be
+// recorded, and that it is served if the policy omits that stage.
 func TestRequestsThatCannotBeRecordedAreNotServed(t *testing.T) {
 	all := newEvents()
 	all.broken = true
@@ -397,15 +397,15 @@ func TestRequestsThatCannotBeRecordedAreNotServed(t *testing.T) {
 		})
 	}
 	const request = "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-	answer := serve("").raw(t, request)
-	if !strings.HasPrefix(answer, "HTTP/1.1 500 ") || !strings.HasSuffix(answer, "\r\n\r\nInternal Server Error: \"/x\": failed to store audit event\n") {
-		t.Errorf("%s", answer)
+	response := serve("").raw(t, request)
+	if !strings.HasPrefix(response, "HTTP/1.1 500 ") || !strings.HasSuffix(response, "\r\n\r\nInternal Server Error: \"/x\": failed to store audit event\n") {
+		t.Errorf("got response %q, want status 500 and upstream's text", response)
 	}
 	if got := all.stages(t, auditapi.StageRequestReceived); served || len(all.all) > 0 {
 		t.Errorf("served %v, %s, then %d more", served, got, len(all.all))
 	}
-	answer = serve("RequestReceived").raw(t, request)
+	response = serve("RequestReceived").raw(t, request)
 	if got := all.stages(t, auditapi.StageResponseComplete); !served || got != "ResponseComplete 200 Connection closed early" {
-		t.Errorf("served %v, %s, %s", served, got, answer)
+		t.Errorf("with the stage omitted: served %v, records %q, response %q", served, got, response)
 	}
 }

@@ -204,7 +204,7 @@ var badTargets = []bad{
 	{name: "unknown version", call: get("/api/v7/pods"), code: 404, reason: "NotFound"},
 	{name: "unknown version of a group", call: get("/apis/apps/v7/deployments"), code: 404, reason: "NotFound"},
 	{name: "unknown version without resource", call: get("/api/v7"), code: 404, reason: "NotFound"},
-	{name: "more behind the version", call: get("/version/bogus"), code: 404, reason: "NotFound"},
+	{name: "more after the version", call: get("/version/bogus"), code: 404, reason: "NotFound"},
 	{name: "unknown group", call: get("/apis/bogus.example.com/v1/things"), code: 404},
 	{name: "unknown path", call: get("/bogus"), code: 404},
 	{name: "unknown path, POST", call: post("/bogus", `{}`), code: 404},
@@ -274,7 +274,7 @@ func TestBadInput(t *testing.T) {
 			}
 			upstream := theirs.call(t, b.call)
 			if b.method == http.MethodHead {
-				upstream.body = nil // which a recorder keeps and a connection does not
+				upstream.body = nil // a recorder records it, a connection does not send it
 			}
 			compare(t, a, upstream)
 		})
@@ -282,12 +282,12 @@ func TestBadInput(t *testing.T) {
 	// The server lives, and nothing was written.
 	ours.must(t, get(maps_+"/there"))
 	if a := ours.call(t, get(maps_+"/x")); a.code != http.StatusNotFound {
-		t.Errorf("a bad request left: %s", a.body)
+		t.Errorf("got objects after the bad requests, want none: %s", a.body)
 	}
 }
 
 // check compares a response with the expected one.
-func (b *bad) check(t *testing.T, a answer) {
+func (b *bad) check(t *testing.T, a response) {
 	t.Helper()
 	if a.code != b.code {
 		t.Errorf("code %d, want %d: %s", a.code, b.code, a.body)
@@ -310,7 +310,7 @@ func (b *bad) check(t *testing.T, a answer) {
 	}
 	decode(t, a.body, &status)
 	if status.Kind != "Status" || status.APIVersion != "v1" || status.Status != metav1.StatusFailure || int(status.Code) != b.code {
-		t.Errorf("status: %s", a.body)
+		t.Errorf("got body %s, want the Status", a.body)
 	}
 	if status.Reason != b.reason {
 		t.Errorf("reason %q, want %q", status.Reason, b.reason)

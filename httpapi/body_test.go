@@ -60,9 +60,9 @@ func BenchmarkDrippingHeader(b *testing.B) {
 	}
 }
 
-// TestRefusedClientsAreAnsweredBeforeTheirBody checks that a client without rights is refused before it has sent a
+// TestRefusalsPrecedeTheBody checks that a client without rights is refused before it has sent a
 // body, and that no memory is allocated for the body.
-func TestRefusedClientsAreAnsweredBeforeTheirBody(t *testing.T) {
+func TestRefusalsPrecedeTheBody(t *testing.T) {
 	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 	})
@@ -126,11 +126,11 @@ func TestBodiesArrive(t *testing.T) {
 			}
 			got, _ := io.ReadAll(resp.Body)
 			if string(got) != text {
-				t.Fatalf("answer %d: %d %q, want %q", i, resp.StatusCode, got, text)
+				t.Fatalf("response %d: got status %d and body %q, want body %q", i, resp.StatusCode, got, text)
 			}
 		}
 		if rest, _ := io.ReadAll(in); len(rest) > 0 {
-			t.Fatalf("then %.100q", rest)
+			t.Fatalf("got %.100q after the last response", rest)
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestStreamsReadBodies(t *testing.T) {
 		resp, err := http.ReadResponse(in, nil)
 		if name == "continue" && err == nil {
 			if resp.StatusCode != http.StatusContinue {
-				t.Errorf("%s: %d", name, resp.StatusCode)
+				t.Errorf("%s: got status %d, want 100", name, resp.StatusCode)
 			}
 			resp, err = http.ReadResponse(in, nil)
 		}
@@ -186,7 +186,7 @@ func TestStreamsReadBodies(t *testing.T) {
 		}
 		got, _ := io.ReadAll(resp.Body)
 		if want := fmt.Sprint(len(body), " <nil>"); string(got) != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
+			t.Errorf("%s: the handler read %q, want %q", name, got, want)
 		}
 		if err := <-sent; err != nil {
 			t.Errorf("%s: sending the body: %v", name, err)
@@ -194,8 +194,9 @@ func TestStreamsReadBodies(t *testing.T) {
 	}
 }
 
-// TestChainPanicsAreAnswered checks that panics outside of handlers are answered, too.
-func TestChainPanicsAreAnswered(t *testing.T) {
+// TestPanicsBeforeHandlersGet500 checks that a panic before the handler gets status 500, too, and http.ErrAbortHandler
+// ends the connection.
+func TestPanicsBeforeHandlersGet500(t *testing.T) {
 	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		if req.Header.Get("Abort") != "" {
 			panic(http.ErrAbortHandler)
@@ -203,10 +204,10 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 		panic("boom")
 	})}}, func(*routes.Table) {})
 	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 500 ") {
-		t.Errorf("answer %q", out)
+		t.Errorf("got %q, want status 500", out)
 	}
 	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nAbort: 1\r\n\r\n"); out != "" {
-		t.Errorf("answer %q", out)
+		t.Errorf("got %q after http.ErrAbortHandler, want no response", out)
 	}
 }
 
@@ -228,10 +229,10 @@ func TestLateBodies(t *testing.T) {
 		start := time.Now()
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 		if err != nil || resp.StatusCode != http.StatusGatewayTimeout || !resp.Close {
-			t.Errorf("%v %v", resp, err)
+			t.Errorf("got %v and error %v, want status 504 and the end of the connection", resp, err)
 		}
 		if took := time.Since(start); took != 50*time.Millisecond {
-			t.Errorf("responded after %v", took)
+			t.Errorf("got the response after %v, want 50ms", took)
 		}
 		if err := <-ended; !errors.Is(err, http.ErrBodyReadAfterClose) {
 			t.Errorf("the handler read: %v", err)
@@ -244,18 +245,18 @@ func TestLateBodies(t *testing.T) {
 
 // TestRefusedRequestsHoldNoSeat checks that a refused request whose body has not arrived does not delay others.
 func TestRefusedRequestsHoldNoSeat(t *testing.T) {
-	asked := make(chan struct{}, 1)
+	authorizing := make(chan struct{}, 1)
 	f := newTestServer(t, Config{Concurrency: Concurrency{MaxMutatingInFlight: 1}, Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(
 		func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			select {
-			case asked <- struct{}{}:
+			case authorizing <- struct{}{}:
 			default:
 			}
 			return authorizer.DecisionNoOpinion, "", nil
 		})}}, func(*routes.Table) {})
 	slow := f.dial(t)
 	io.WriteString(slow, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
-	<-asked
+	<-authorizing
 	quick := f.dial(t)
 	in := bufio.NewReader(quick)
 	for end := time.Now().Add(proctest.Patience); ; { // the other is about to release its seat
@@ -269,18 +270,18 @@ func TestRefusedRequestsHoldNoSeat(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("still %d", resp.StatusCode)
+			t.Fatalf("got status %d, want 403", resp.StatusCode)
 		}
 	}
 	io.WriteString(slow, "01234")
 	if resp, err := http.ReadResponse(bufio.NewReader(slow), nil); err != nil || resp.StatusCode != http.StatusForbidden || resp.Close {
-		t.Errorf("%v %v", resp, err)
+		t.Errorf("got %v and error %v, want status 403 on an open connection", resp, err)
 	}
 }
 
-// TestOversizedBodiesAreAnswered checks that a client that is still sending a body beyond the limit reads the response
+// TestOversizedBodiesGet413 checks that a client that is still sending a body beyond the limit reads the response
 // 413.
-func TestOversizedBodiesAreAnswered(t *testing.T) {
+func TestOversizedBodiesGet413(t *testing.T) {
 	_, server := newLarder(t)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer tr.CloseIdleConnections()
@@ -306,7 +307,7 @@ func TestOversizedBodiesAreAnswered(t *testing.T) {
 			decode(t, data, &status)
 			if resp.StatusCode != http.StatusRequestEntityTooLarge || status.Reason != metav1.StatusReasonRequestEntityTooLarge ||
 				status.Message != "Request entity too large: limit is 3145728" {
-				t.Errorf("%d bytes, %s: %d %s", size, name, resp.StatusCode, data)
+				t.Errorf("%d bytes, %s: got status %d and %s, want upstream's 413", size, name, resp.StatusCode, data)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	}
 	side.must(t, as(post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`), "root"))
 	const objects = 300
-	value := make([]byte, 64<<10) // more, together, than is kept for a client
+	value := make([]byte, 64<<10) // more, together, than is buffered for a client
 	for i := range value {
 		value[i] = 'x'
 	}
@@ -38,23 +38,23 @@ func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	info := &apirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "a"}
 	awaitWatches := func(want int) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("%d watches hear of a write", want), func() error {
+		proctest.Eventually(t, fmt.Sprintf("%d watches receive a write", want), func() error {
 			if n := flow.Watches(info); n != want {
-				return fmt.Errorf("%d do", n)
+				return fmt.Errorf("got %d", n)
 			}
 			return nil
 		})
 	}
 	c := f.dial(t)
 	if tcp, ok := c.NetConn().(*net.TCPConn); !ok || tcp.SetReadBuffer(64<<10) != nil {
-		t.Fatal("no small buffer")
+		t.Fatal("the connection accepts no small read buffer")
 	}
 	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nAuthorization: jane\r\nOrigin: https://h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", configmaps)
 	awaitWatches(1)
 	// The watch, whose client has read nothing, has the only seat.
 	refused := side.call(t, as(call{method: http.MethodGet, path: configmaps + "/c0?timeout=100ms"}, "joe"))
 	if refused.code != http.StatusTooManyRequests {
-		t.Errorf("beside a watch that is being initialized: %d", refused.code)
+		t.Errorf("during a watch's initial events: got status %d, want 429", refused.code)
 	}
 	read := make(chan error, 1)
 	go func() {

@@ -75,19 +75,20 @@ func TestLogsAreHeardWhileTheyAreWritten(t *testing.T) {
 	resp := s.do(req)
 	defer resp.Body.Close()
 	if got := resp.Header.Get("Content-Type"); got != "text/plain" {
-		t.Errorf("Content-Type %q", got)
+		t.Errorf("got Content-Type %q, want text/plain", got)
 	}
 	in := bufio.NewReader(resp.Body)
 	if line, err := in.ReadString('\n'); line != "follow=true&tailLines=7\n" {
-		t.Errorf("first line %q, %v", line, err)
+		t.Errorf("got first line %q and error %v", line, err)
 	}
 	close(k.more)
 	if rest, err := io.ReadAll(in); string(rest) != "end\n" || err != nil {
-		t.Errorf("rest %q, %v", rest, err)
+		t.Errorf("got the rest %q and error %v", rest, err)
 	}
 }
 
-func TestExecTakesTheConnection(t *testing.T) {
+// TestExecProxiesTheConnection checks that exec passes the kubelet's response on and proxies bytes both ways.
+func TestExecProxiesTheConnection(t *testing.T) {
 	s, server := newLarder(t)
 	k := newKubelet(t)
 	k.placePod(t, s)
@@ -100,11 +101,11 @@ func TestExecTakesTheConnection(t *testing.T) {
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "SPDY/3.1" {
 		body, _ := io.ReadAll(resp.Body)
-		t.Fatalf("%s %v %s", resp.Status, resp.Header, body)
+		t.Fatalf("got %s with header %v and body %s, want 101 with Upgrade SPDY/3.1", resp.Status, resp.Header, body)
 	}
 	fmt.Fprint(conn, "hello\n")
 	line, err := in.ReadString('\n')
 	if !strings.Contains(line, "command=ls") || !strings.HasSuffix(line, " hello\n") {
-		t.Errorf("echo %q, %v", line, err)
+		t.Errorf("got %q and error %v, want the query and hello", line, err)
 	}
 }

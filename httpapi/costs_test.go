@@ -106,7 +106,7 @@ func TestCostsAreExact(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)
 	p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"large"},"data":{"k":"%s"}}`, strings.Repeat("0123456789", 30_000))))
-	asked := []string{
+	paths := []string{
 		"/api/v1/pods", "/api/v1/pods?resourceVersion=0", configmaps, configmaps + "/large", configmaps + "/c1?resourceVersion=0",
 		configmaps + "/none", "/api/v1/nonsense", "/version", "/apis/", "/nowhere/at/all", configmaps + "?limit=1", "/openapi/v3",
 	}
@@ -122,7 +122,7 @@ func TestCostsAreExact(t *testing.T) {
 				if rand.IntN(8) == 0 {
 					method = "HEAD"
 				}
-				c.get(t, method, "https://"+p.addr+asked[rand.IntN(len(asked))], accepts[rand.IntN(len(accepts))])
+				c.get(t, method, "https://"+p.addr+paths[rand.IntN(len(paths))], accepts[rand.IntN(len(accepts))])
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestDeadlineOfPreparation(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	known := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+	jane := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "jane"}}, true, nil
 	})
 	slowAuthenticator := authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
@@ -38,16 +38,16 @@ func TestDeadlineOfPreparation(t *testing.T) {
 		header        http.Header
 	}{
 		"authentication": {authenticator: slowAuthenticator},
-		"impersonation":  {authenticator: known, header: http.Header{"Impersonate-User": {"joe"}}},
-		"authorization":  {authenticator: known},
+		"impersonation":  {authenticator: jane, header: http.Header{"Impersonate-User": {"joe"}}},
+		"authorization":  {authenticator: jane},
 	} {
 		for kind, path := range map[string]string{
-			"asked for": "/x?timeout=20ms", "the server's": "/x", "watch": "/api/v1/pods?watch=1",
+			"the request's": "/x?timeout=20ms", "the server's": "/x", "watch": "/api/v1/pods?watch=1",
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				config := Config{Access: Access{Authenticator: c.authenticator, Authorizer: slowAuthorizer}, Timeouts: Timeouts{RequestTimeout: time.Hour}}
-				if kind != "asked for" {
+				if kind != "the request's" {
 					config.RequestTimeout = 20 * time.Millisecond
 				}
 				f := newTestServer(t, config, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
@@ -64,7 +64,7 @@ func TestDeadlineOfPreparation(t *testing.T) {
 				}
 				defer resp.Body.Close()
 				if resp.StatusCode != http.StatusGatewayTimeout {
-					t.Errorf("answered %d", resp.StatusCode)
+					t.Errorf("got status %d, want 504", resp.StatusCode)
 				}
 			})
 		}
@@ -107,7 +107,7 @@ func TestDeadlineOfWrites(t *testing.T) {
 		a := p.ours.call(t, c)
 		if a.code != http.StatusGatewayTimeout || a.header.Get("Content-Type") != "text/plain; charset=utf-8" || a.header.Get("Warning") != "" ||
 			!strings.Contains(string(a.body), "request did not complete within the allotted timeout") {
-			t.Errorf("%s: %d %v %s", name, a.code, a.header, a.body)
+			t.Errorf("%s: got status %d, header %v and body %s, want the timeout filter's 504", name, a.code, a.header, a.body)
 		}
 	}
 	plugin.waits.Store(false)
@@ -115,11 +115,11 @@ func TestDeadlineOfWrites(t *testing.T) {
 		t.Errorf("stored is %s, want %s", now.body, stored.body)
 	}
 	if a := p.ours.call(t, get(configmaps+"/two")); a.code != http.StatusNotFound {
-		t.Errorf("two: %d %s", a.code, a.body)
+		t.Errorf("got status %d for the object of the create that timed out, want 404: %s", a.code, a.body)
 	}
 }
 
-// TestDeadlineOfReads checks that reads whose deadline passes before etcd answers get the response of
+// TestDeadlineOfReads checks that reads whose deadline passes before etcd responds get the response of
 // kube-apiserver's timeout filter.
 func TestDeadlineOfReads(t *testing.T) {
 	p := newPairWith(t, func(*Config) {})
@@ -128,7 +128,7 @@ func TestDeadlineOfReads(t *testing.T) {
 	for _, path := range []string{"/one?", "?", "?limit=1&", "?labelSelector=a&", "?resourceVersion=99999&"} {
 		a := p.ours.call(t, get(configmaps+path+"timeout=1ns"))
 		if a.code != http.StatusGatewayTimeout || !strings.Contains(string(a.body), "request did not complete within the allotted timeout") {
-			t.Errorf("%s: %d %s", path, a.code, a.body)
+			t.Errorf("%s: got status %d and body %s, want the timeout filter's 504", path, a.code, a.body)
 		}
 	}
 }

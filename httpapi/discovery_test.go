@@ -80,13 +80,13 @@ func TestGroupDocuments(t *testing.T) {
 		decode(t, s.must(t, call{method: "GET", path: "/apis/" + g.Name}).body, &got)
 		want := discovery.Group(g)
 		if got.Kind != "APIGroup" || got.Name != g.Name || got.PreferredVersion != want.PreferredVersion || !slices.Equal(got.Versions, want.Versions) || len(got.ServerAddressByClientCIDRs) > 0 {
-			t.Errorf("%s: %+v, want %+v", g.Name, got, want)
+			t.Errorf("%s: got %+v, want %+v", g.Name, got, want)
 		}
 	}
 	var legacy metav1.APIVersions
 	decode(t, s.must(t, call{method: "GET", path: "/api"}).body, &legacy)
 	if !slices.Equal(legacy.Versions, []string{"v1"}) || len(legacy.ServerAddressByClientCIDRs) != 1 || legacy.APIVersion != "" {
-		t.Errorf("/api: %+v", legacy)
+		t.Errorf("/api: got %+v", legacy)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestAggregatedDiscovery(t *testing.T) {
 		tag := a.header.Get("ETag")
 		again := s.call(t, call{method: "GET", path: p, header: map[string]string{"Accept": aggregatedV2, "If-None-Match": tag}})
 		if tag == "" || again.code != http.StatusNotModified || len(again.body) > 0 {
-			t.Errorf("%s: with ETag %q: %d %s", p, tag, again.code, again.body)
+			t.Errorf("%s: got status %d with ETag %q, want 304: %s", p, again.code, tag, again.body)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func checkAggregated(t *testing.T, s *side, p string, list *apidiscoveryv2.APIGr
 			}
 			// A subresource without a resource brings that along.
 			if n < len(plain.APIResources) {
-				t.Errorf("%s/%s: %d entries, plain %d", g.Name, v.Version, n, len(plain.APIResources))
+				t.Errorf("%s/%s: got %d resources, want the %d of the plain document", g.Name, v.Version, n, len(plain.APIResources))
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func TestVersionAndIndex(t *testing.T) {
 	var info map[string]string
 	decode(t, a.body, &info)
 	if info["gitVersion"] != "v1.36.3" || info["major"] != "1" || info["minor"] != "36" || a.header.Get("Content-Type") != "application/json" {
-		t.Errorf("/version: %s", a.body)
+		t.Errorf("/version: got %s", a.body)
 	}
 	var index metav1.RootPaths
 	decode(t, s.must(t, call{method: "GET", path: "/"}).body, &index)
@@ -204,7 +204,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-func TestMetricsNameWhatHappened(t *testing.T) {
+// TestMetricsOfRequests checks that /metrics has samples of the requests, the cache, the store and the process.
+func TestMetricsOfRequests(t *testing.T) {
 	s, _ := newLarder(t)
 	s.must(t, call{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: `{"metadata":{"name":"a"}}`})
 	s.must(t, call{method: "DELETE", path: "/api/v1/namespaces/default/configmaps"})
@@ -226,7 +227,7 @@ func TestMetricsNameWhatHappened(t *testing.T) {
 		`process_resident_memory_bytes`,
 	}
 	// Watches, and so their hub, receive the deletion some time after its response.
-	proctest.Eventually(t, "the metrics have it all", func() error {
+	proctest.Eventually(t, "the metrics contain all samples", func() error {
 		text := string(s.must(t, call{method: "GET", path: "/metrics"}).body)
 		if at := slices.IndexFunc(all, func(want string) bool { return !strings.Contains(text, want) }); at >= 0 {
 			return fmt.Errorf("no %s", all[at])
@@ -239,7 +240,7 @@ func TestProfiling(t *testing.T) {
 	s, _ := newLarder(t)
 	a := s.must(t, call{method: "GET", path: "/debug/pprof/goroutine?debug=1"})
 	if !strings.HasPrefix(string(a.body), "goroutine profile:") {
-		t.Errorf("goroutine profile: %.80s", a.body)
+		t.Errorf("got %.80q, want a goroutine profile", a.body)
 	}
 }
 
@@ -262,7 +263,7 @@ func TestGroupDocumentsConcurrently(t *testing.T) {
 				p := paths[i%len(paths)]
 				a := s.call(t, call{method: "GET", path: p})
 				if a.code != http.StatusOK || p != "/version" && !strings.Contains(string(a.body), `"kind":"API`) {
-					t.Errorf("%s: %d %s", p, a.code, a.body)
+					t.Errorf("%s: got status %d and %s", p, a.code, a.body)
 				}
 			}
 		})

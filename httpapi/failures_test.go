@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestServerErrorsAreListed checks that answers that are the server's fault are listed, the newest first, and
-// others are not.
+// TestServerErrorsAreListed checks that the status page lists responses with a 5xx status, the newest first, and no
+// others.
 func TestServerErrorsAreListed(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	fail := func(w http.ResponseWriter, req *http.Request) {
@@ -43,7 +43,7 @@ func TestServerErrorsAreListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Failed != 4 || len(s.Failures) != 4 {
-		t.Fatalf("%d, %+v", s.Failed, s.Failures)
+		t.Fatalf("got %d failures, listed %+v, want 4", s.Failed, s.Failures)
 	}
 	for i, want := range []statuspage.Failure{
 		{Code: 500, Path: "/fails/panic", Message: "This request caused apiserver to panic. Look in the logs for details."},
@@ -53,13 +53,13 @@ func TestServerErrorsAreListed(t *testing.T) {
 	} {
 		got := s.Failures[i]
 		if got.Code != want.Code || got.Path != want.Path || got.Message != want.Message || got.Method != "GET" || got.UserAgent != "tester/1.0" || got.User == "" || got.AuditID == "" {
-			t.Errorf("%+v, want %+v", got, want)
+			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
 	for range 100 {
 		p.ours.call(t, call{method: "GET", path: "/fails/text"})
 	}
-	last := func() (all int64, kept int) {
+	count := func() (all int64, listed int) {
 		body := p.ours.must(t, call{method: "GET", path: statuspage.DataPath}).body
 		s = statuspage.Snapshot{}
 		if err := json.Unmarshal(body, &s); err != nil {
@@ -68,8 +68,8 @@ func TestServerErrorsAreListed(t *testing.T) {
 		return s.Failed, len(s.Failures)
 	}
 	proctest.Eventually(t, "all are counted", func() error { // a snapshot may be a second old
-		if all, kept := last(); all != 104 || kept != 50 {
-			return fmt.Errorf("%d, of which %d are kept", all, kept)
+		if all, listed := count(); all != 104 || listed != 50 {
+			return fmt.Errorf("got %d failures, of which %d are listed, want 104 and 50", all, listed)
 		}
 		return nil
 	})

@@ -119,7 +119,7 @@ func (f *running) open(t *testing.T, path, who string) *http.Response {
 	return resp
 }
 
-func (f *running) get(t *testing.T, path, who string) answer {
+func (f *running) get(t *testing.T, path, who string) response {
 	t.Helper()
 	resp := f.open(t, path, who)
 	defer resp.Body.Close()
@@ -127,11 +127,11 @@ func (f *running) get(t *testing.T, path, who string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, body}
+	return response{resp.StatusCode, resp.Header, body}
 }
 
 // refusedByUpstream returns the response of upstream's filter to a request without a seat.
-func refusedByUpstream(t *testing.T) answer {
+func refusedByUpstream(t *testing.T) response {
 	t.Helper()
 	release := make(chan struct{})
 	began := make(chan struct{}, 1)
@@ -153,10 +153,10 @@ func refusedByUpstream(t *testing.T) answer {
 	w := call()
 	close(release)
 	<-held
-	return answer{w.Code, w.Header(), w.Body.Bytes()}
+	return response{w.Code, w.Header(), w.Body.Bytes()}
 }
 
-func (a answer) sameRefusal(b answer) bool {
+func (a response) sameRefusal(b response) bool {
 	for _, name := range []string{"Retry-After", "Content-Type", "X-Content-Type-Options"} {
 		if a.header.Get(name) != b.header.Get(name) {
 			return false
@@ -185,19 +185,19 @@ func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{Flow: flow}}, holding(began, release))
 	const level, flowSchema = "X-Kubernetes-PF-PriorityLevel-UID", "X-Kubernetes-PF-FlowSchema-UID"
 	f.awaitFlow(t)
-	held := make(chan answer)
+	held := make(chan response)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began
 	if a := f.get(t, "/x", "u"); !a.sameRefusal(want) || a.header.Get(level) != "all-level" || a.header.Get(flowSchema) != "all-schema" {
 		t.Errorf("without a seat: %d %v %s, upstream %d %v %s", a.code, a.header, a.body, want.code, want.header, want.body)
 	}
 	if a := f.get(t, "/x", "root"); a.code != http.StatusOK || a.header.Get(level) != "exempt-level" || a.header.Get(flowSchema) != "exempt-schema" {
-		t.Errorf("exempt: %d %v", a.code, a.header)
+		t.Errorf("exempt: got status %d with header %v, want 200", a.code, a.header)
 	}
 	close(release)
-	for _, a := range []answer{<-held, f.get(t, "/x", "v")} {
+	for _, a := range []response{<-held, f.get(t, "/x", "v")} {
 		if a.code != http.StatusOK || a.header.Get(flowSchema) != "all-schema" {
-			t.Errorf("with a seat: %d %v", a.code, a.header)
+			t.Errorf("with a seat: got status %d with header %v, want 200", a.code, a.header)
 		}
 	}
 }
@@ -212,14 +212,14 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{Flow: flow}, Timeouts: Timeouts{RequestTimeout: time.Hour}}, holding(began, release))
 	f.awaitFlow(t)
-	held := make(chan answer)
+	held := make(chan response)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began
 	queued := func(want int) {
 		t.Helper()
 		proctest.Eventually(t, fmt.Sprint(want, " requests wait"), func() error {
 			if reading, _ := flow.Waiting(); reading != want {
-				return fmt.Errorf("%d wait", reading)
+				return fmt.Errorf("got %d", reading)
 			}
 			return nil
 		})
@@ -237,7 +237,7 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "u")
-		asked, ended := time.Now(), make(chan struct{})
+		start, ended := time.Now(), make(chan struct{})
 		go func() {
 			defer close(ended)
 			if _, err := transport.RoundTrip(req); err == nil {
@@ -252,7 +252,7 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 		}
 		<-ended
 		queued(0)
-		if took := time.Since(asked); took >= time.Minute { // which is how long it may wait
+		if took := time.Since(start); took >= time.Minute { // the longest wait in the queue
 			t.Errorf("%s: the request left the queue after %v", leave, took)
 		}
 		reset()
@@ -260,7 +260,7 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 	}
 	close(release)
 	if a := <-held; a.code != http.StatusOK {
-		t.Errorf("the request that has the seat: %d", a.code)
+		t.Errorf("the request that has the seat: got status %d, want 200", a.code)
 	}
 }
 
@@ -278,17 +278,17 @@ func TestWatchesKeepNoSeat(t *testing.T) {
 	})
 	for range 3 {
 		resp := p.open(t, path, "u")
-		// The head comes first, and the one before may still be at its initial objects.
+		// The head is sent first, so that the previous watch may still have its seat for the initial events.
 		for ; resp.StatusCode == http.StatusTooManyRequests; resp = p.open(t, path, "u") {
 			resp.Body.Close()
 		}
 		if resp.StatusCode != http.StatusOK || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") != "all-schema" {
-			t.Errorf("%d %v", resp.StatusCode, resp.Header)
+			t.Errorf("got status %d with header %v, want 200", resp.StatusCode, resp.Header)
 		}
 	}
 	info := &apirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "a"}
 	if n := flow.Watches(info); n != 3 {
-		t.Errorf("a write is heard of by %d watches", n)
+		t.Errorf("a write is charged for %d watches, want 3", n)
 	}
 }
 
@@ -302,30 +302,30 @@ func TestResumedWatchesNeedNoSeat(t *testing.T) {
 	proctest.Eventually(t, "the configuration is loaded", func() error {
 		a := p.get(t, path, "u")
 		if a.header.Get("X-Kubernetes-PF-PriorityLevel-UID") != "all-level" {
-			return fmt.Errorf("%d %s", a.code, a.body)
+			return fmt.Errorf("got status %d: %s", a.code, a.body)
 		}
 		return json.Unmarshal(a.body, &list)
 	})
 	taken := p.takeSeat(t, flow)
 	defer taken.Release()
-	ask := func(query string, want int) {
+	watch := func(query string, want int) {
 		t.Helper()
 		resp := p.open(t, path+"?watch=1&"+query, "u")
 		if resp.StatusCode != want || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") != "all-schema" {
-			t.Errorf("%q: %d %v, want %d", query, resp.StatusCode, resp.Header, want)
+			t.Errorf("%q: got status %d with header %v, want %d", query, resp.StatusCode, resp.Header, want)
 		}
 	}
 	resumed := "resourceVersion=" + list.ResourceVersion
-	ask(resumed, http.StatusOK)
-	ask(resumed+"&allowWatchBookmarks=1", http.StatusOK)
-	ask("resourceVersion=0", http.StatusTooManyRequests)
-	ask("", http.StatusTooManyRequests)
-	ask("sendInitialEvents=1&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&"+resumed, http.StatusTooManyRequests)
+	watch(resumed, http.StatusOK)
+	watch(resumed+"&allowWatchBookmarks=1", http.StatusOK)
+	watch("resourceVersion=0", http.StatusTooManyRequests)
+	watch("", http.StatusTooManyRequests)
+	watch("sendInitialEvents=1&allowWatchBookmarks=1&resourceVersionMatch=NotOlderThan&"+resumed, http.StatusTooManyRequests)
 
 	if !p.chain.freeUndecided.TryAcquire(maxFreeUndecided) {
 		t.Error("a watch that was authorized still counts as undecided")
 	}
-	ask(resumed, http.StatusTooManyRequests)
+	watch(resumed, http.StatusTooManyRequests)
 }
 
 // takeSeat takes the only seat of newFlow.
@@ -335,7 +335,7 @@ func (f *running) takeSeat(t *testing.T, control *flow.Control) *flow.Seat {
 	req.Verb, req.Path = "get", "/x"
 	a := req.Attributes(&user.DefaultInfo{Name: "v", Groups: []string{user.AllAuthenticated}})
 	if class, ok := control.Acquire(t.Context(), a, req, false, time.Now(), seat); !ok || class.LevelUID != "all-level" {
-		t.Fatalf("no seat: %+v", class)
+		t.Fatalf("got no seat: %+v", class)
 	}
 	return seat
 }
@@ -346,31 +346,31 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	want := refusedByUpstream(t)
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1, MaxMutatingInFlight: 1}}, holding(began, release))
-	held := make(chan answer)
+	held := make(chan response)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began
 	if a := f.get(t, "/x", "u"); !a.sameRefusal(want) {
-		t.Errorf("one too many: %d %v %s", a.code, a.header, a.body)
+		t.Errorf("beyond the limit: got status %d, header %v and body %s, want upstream's refusal", a.code, a.header, a.body)
 	}
 	if a := f.get(t, "/x", "root"); a.code != http.StatusOK {
-		t.Errorf("the super-user: %d %s", a.code, a.body)
+		t.Errorf("the super-user: got status %d, want 200: %s", a.code, a.body)
 	}
-	if answer := f.raw(t, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
-		t.Errorf("another kind: %s", answer)
+	if out := f.raw(t, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 200 ") {
+		t.Errorf("a mutating request: got %q, want status 200", out)
 	}
 	close(release)
 	if a := <-held; a.code != http.StatusOK {
-		t.Errorf("%d", a.code)
+		t.Errorf("the request within the limit: got status %d, want 200", a.code)
 	}
 	if a := f.get(t, "/x", "u"); a.code != http.StatusOK {
-		t.Errorf("after it: %d", a.code)
+		t.Errorf("after the request within the limit: got status %d, want 200", a.code)
 	}
 }
 
-// TestSmallAnswersFreeTheirSeatFirst checks that a seat is free before a client can have read a small response, and
-// that a large response keeps its seat while it is sent, and a handler that its client no longer waits for until it
-// ends.
-func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
+// TestSmallResponsesReleaseTheSeatBeforeSending checks that a seat is free before a client can have read a small
+// response, that a large response holds its seat while it is sent, and a handler whose client no longer waits holds
+// its seat until it returns.
+func TestSmallResponsesReleaseTheSeatBeforeSending(t *testing.T) {
 	counts, held, release := make(chan *flow.Gauge, 1), make(chan int64, 1), make(chan struct{})
 	f := newTestServerWith(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1}}, func(c *http1.Config) {
 		handle := c.Handler
@@ -389,14 +389,14 @@ func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
 		counts <- &f.inflight.ReadOnly
 		f.get(t, path, "u")
 		if n := <-held; n != want {
-			t.Errorf("%s: %d places are held when the response is about to be sent, want %d", path, n, want)
+			t.Errorf("%s: got %d held seats when the response is about to be sent, want %d", path, n, want)
 		}
 		if strings.HasPrefix(path, "/late") {
 			close(release)
 		}
 		proctest.Eventually(t, "the seat is free", func() error {
 			if n := f.inflight.ReadOnly.Add(0); n != 0 {
-				return fmt.Errorf("%s: %d places are held", path, n)
+				return fmt.Errorf("%s: %d seats are held", path, n)
 			}
 			return nil
 		})

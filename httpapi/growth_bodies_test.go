@@ -151,7 +151,7 @@ func TestBodyCostIsLinear(t *testing.T) {
 				c := test.call(n)
 				return func() {
 					if a := larder.call(t, c); a.code != test.code {
-						t.Fatalf("answered %d %.300s", a.code, a.body)
+						t.Fatalf("got status %d: %.300s", a.code, a.body)
 					}
 				}
 			})

@@ -39,31 +39,31 @@ func refuser(t testing.TB) *Server {
 			Authenticator: union.New(proxied, bearertoken.New(none), websocket.NewProtocolAuthenticator(none)),
 			Authorizer:    authorizerfactory.NewAlwaysDenyAuthorizer(),
 			AuditPolicy:   parsePolicy(t, "rules: [{level: Metadata}]"),
-			Audit:         forgetful{},
+			Audit:         discardingSink{},
 		},
 	})
 	t.Cleanup(s.cancel)
 	return s
 }
 
-// forgetful takes records and keeps none.
-type forgetful struct{}
+// discardingSink discards audit events.
+type discardingSink struct{}
 
 // ProcessEvents implements audit.Sink.
-func (forgetful) ProcessEvents(...*auditapi.Event) bool { return true }
+func (discardingSink) ProcessEvents(...*auditapi.Event) bool { return true }
 
-// growing returns the work of serving one request up to where its sender is not known, or
-// to where it is refused as malformed.
+// growing returns a function that serves one request until authentication refuses its sender, or parsing refuses it
+// as malformed.
 func growing(t testing.TB, s *Server, code int, target, header string) func() {
 	script := []byte("GET " + target + " HTTP/1.1\r\nHost: h\r\n" + header + "\r\n")
 	if len(script) > headerRoom {
-		t.Fatalf("a header of %d bytes", len(script))
+		t.Fatalf("a header of %d bytes exceeds the limit of %d", len(script), headerRoom)
 	}
 	return func() {
 		c := &scriptConn{in: bytes.NewReader(script)}
 		s.http1.Session(c).Serve()
 		if got := c.out.String(); !strings.HasPrefix(got, fmt.Sprintf("HTTP/1.1 %d ", code)) {
-			t.Fatalf("answered %.200q", got)
+			t.Fatalf("got response %.200q", got)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func numbered(n int, text string) string {
 	return b.String()
 }
 
-// TestHeaderCostIsLinear checks that reading a request before its sender is known takes work in proportion to its
+// TestHeaderCostIsLinear checks that a request whose sender is not yet authenticated takes work in proportion to its
 // length.
 func TestHeaderCostIsLinear(t *testing.T) {
 	s := refuser(t)

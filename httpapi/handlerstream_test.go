@@ -69,7 +69,7 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 		"more than are read":       {selected + strings.Repeat("&", request.MaxParams-2), http.StatusForbidden},
 		"selected twice":           {selected + "&fieldSelector=", http.StatusSwitchingProtocols},
 		"selected, too late":       {"/api/v1/pods?watch=1&timeoutSeconds=600&fieldSelector=&fieldSelector=spec.nodeName%3Dmine", http.StatusForbidden},
-		"selected behind a ;":      {"/api/v1/pods?watch=1;&fieldSelector=spec.nodeName%3Dmine;a=b", http.StatusForbidden},
+		"selected after a ;":       {"/api/v1/pods?watch=1;&fieldSelector=spec.nodeName%3Dmine;a=b", http.StatusForbidden},
 		"selected by another name": {"/api/v1/pods?watch=1&FieldSelector=spec.nodeName%3Dmine", http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			if resp.StatusCode != test.code {
-				t.Errorf("answered %d, want %d", resp.StatusCode, test.code)
+				t.Errorf("got status %d, want %d", resp.StatusCode, test.code)
 			}
 			if resp.StatusCode != http.StatusSwitchingProtocols {
 				if body, _ := io.ReadAll(resp.Body); bytes.Contains(body, []byte("of-other")) {
@@ -130,9 +130,9 @@ func claimOf(a authorizer.Attributes) claim {
 	return c
 }
 
-// asked serves one request up to the authorizer. It returns the authorizer's attributes and the request as a handler
+// served serves one request up to the authorizer. It returns the authorizer's attributes and the request as a handler
 // would receive it; nil if it does not get that far.
-func asked(method, target string) (c claim, r *request.Request, handed *http.Request) {
+func served(method, target string) (c claim, r *request.Request, handed *http.Request) {
 	s := newServer(Config{
 		Timeouts: Timeouts{RequestTimeout: time.Minute},
 		Access: Access{
@@ -161,7 +161,7 @@ func checkHanded(t interface{ Fatalf(string, ...any) }, method, target string) {
 	if strings.ContainsFunc(method+target, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return // no request line
 	}
-	want, r, handed := asked(method, target)
+	want, r, handed := served(method, target)
 	if r == nil {
 		return
 	}
@@ -295,12 +295,12 @@ func TestProxiedQueriesAreNotRewritten(t *testing.T) {
 		"/api/v1/namespaces/a/pods" + query:                                                        "b=~++&a=&a=2&signature=x%2Fy",
 		"/healthz" + query:                                                                         "b=~++&a=&a=2&signature=x%2Fy",
 	} {
-		_, _, handed := asked("GET", target)
+		_, _, handed := served("GET", target)
 		if handed == nil || handed.URL.RawQuery != want {
 			t.Errorf("%.100s: %v, want %s", target, handed, want)
 		}
 	}
-	_, _, handed := asked("GET", "http://other:1/healthz")
+	_, _, handed := served("GET", "http://other:1/healthz")
 	if handed == nil || handed.Host != "other:1" || handed.URL.Host != "" || handed.RequestURI != "/healthz" {
 		t.Errorf("%+v", handed)
 	}

@@ -17,7 +17,7 @@ import (
 // pieces. Nothing after it is read. net/http's server and some proxies accept such a line, other proxies do not, so
 // that they see the header end elsewhere.
 func TestHeaderEndsAtOnePlace(t *testing.T) {
-	const behind = "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"
+	const next = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n"
 	lines := []string{"GET /x HTTP/1.1", "Host: h", "A: b", ""}
 	for mix := range 1 << len(lines) {
 		for count := 1; count < len(lines); count++ { // of lines before the empty one
@@ -30,7 +30,7 @@ func TestHeaderEndsAtOnePlace(t *testing.T) {
 				}
 				script.WriteString(line + end)
 			}
-			script.WriteString(behind)
+			script.WriteString(next)
 			want := []int{http.StatusOK, http.StatusOK}
 			switch {
 			case bare:
@@ -39,16 +39,16 @@ func TestHeaderEndsAtOnePlace(t *testing.T) {
 				want = []int{http.StatusBadRequest}
 			}
 			for _, piece := range []int{1, 2, script.Len()} {
-				if got := answersTo(t, script.String(), piece); !slices.Equal(got, want) {
-					t.Errorf("%q in pieces of %d: %v, want %v", script.String(), piece, got, want)
+				if got := statusesOf(t, script.String(), piece); !slices.Equal(got, want) {
+					t.Errorf("%q in pieces of %d: got status %v, want %v", script.String(), piece, got, want)
 				}
 			}
 		}
 	}
 }
 
-// answersTo returns the codes of the responses to a script that comes in pieces.
-func answersTo(t *testing.T, script string, piece int) (codes []int) {
+// statusesOf returns the status codes of the responses to a script that arrives in pieces.
+func statusesOf(t *testing.T, script string, piece int) (codes []int) {
 	t.Helper()
 	s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Minute}})
 	defer s.cancel()

@@ -45,8 +45,7 @@ func testVersion() *version.Info {
 	return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3", GitTreeState: "clean", Platform: "linux/amd64"}
 }
 
-// side is a server that answers API requests: Larder, or upstream's handlers over
-// storages of the same making.
+// side is a server of the API: Larder, or upstream's handlers over storages that are constructed in the same way.
 type side struct {
 	name     string
 	registry *registry.Registry
@@ -198,14 +197,14 @@ type call struct {
 	body         string
 }
 
-// answer is the part of a response that tests compare.
-type answer struct {
+// response is the part of a response that tests compare.
+type response struct {
 	code   int
 	header http.Header
 	body   []byte
 }
 
-func (s *side) call(t testing.TB, c call) answer {
+func (s *side) call(t testing.TB, c call) response {
 	t.Helper()
 	req, err := http.NewRequest(c.method, "http://larder.test"+c.path, strings.NewReader(c.body))
 	if err != nil {
@@ -224,15 +223,15 @@ func (s *side) call(t testing.TB, c call) answer {
 	if err != nil {
 		t.Fatalf("%s: %s %s: %v", s.name, c.method, c.path, err)
 	}
-	return answer{code: resp.StatusCode, header: resp.Header, body: body}
+	return response{code: resp.StatusCode, header: resp.Header, body: body}
 }
 
 // must is call for requests that prepare a test.
-func (s *side) must(t testing.TB, c call) answer {
+func (s *side) must(t testing.TB, c call) response {
 	t.Helper()
 	a := s.call(t, c)
 	if a.code >= 300 {
-		t.Fatalf("%s: %s %s: %d %s", s.name, c.method, c.path, a.code, a.body)
+		t.Fatalf("%s: %s %s: got status %d, want success: %s", s.name, c.method, c.path, a.code, a.body)
 	}
 	return a
 }
@@ -242,7 +241,7 @@ var sameHeaders = []string{"Content-Type", "Warning", "Retry-After"}
 
 // compare reports the differences between two responses, except values that each server generates: UIDs, times and
 // revisions.
-func compare(t testing.TB, ours, theirs answer) {
+func compare(t testing.TB, ours, theirs response) {
 	t.Helper()
 	if ours.code != theirs.code {
 		t.Errorf("code: got %d, upstream %d", ours.code, theirs.code)
@@ -297,7 +296,7 @@ func blank(v any) {
 			default:
 				blank(v[name])
 			}
-			// Entries are ordered by time, which a second hand may come between.
+			// Entries are ordered by time, and the sides may have written in different seconds.
 			if entries, ok := v[name].([]any); ok && name == "managedFields" {
 				slices.SortFunc(entries, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 			}
@@ -360,9 +359,7 @@ func TestAdmissionDoesNotDeepen(t *testing.T) {
 	first := round()
 	for i := range 20 {
 		if deepest := round(); deepest != first {
-			t.Fatalf("after %d rounds: %d calls deep, at first %d", i+1, deepest, first)
+			t.Fatalf("after %d rounds: got a call stack of depth %d, at first %d", i+1, deepest, first)
 		}
 	}
 }
-
-// methodOf returns the HTTP method of verb.

@@ -36,7 +36,7 @@ func (p *pair) probing(t *testing.T) {
 }
 
 // TestConnectionsOutliveWatches checks that a connection serves watches and other requests in turn. Requests sent
-// during a watch are answered after it, as by net/http's server.
+// during a watch are served after it, as by net/http's server.
 func TestConnectionsOutliveWatches(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -64,15 +64,15 @@ func TestConnectionsOutliveWatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			if head, err = http.ReadResponse(in, nil); err != nil || head.Close {
-				t.Fatalf("%s: a watch begins with %v, %v", name, head, err)
+				t.Fatalf("%s: got watch response %v and error %v, want an open connection", name, head, err)
 			}
 		}
 		end := func() {
 			if rest, err := io.ReadAll(head.Body); err != nil || len(rest) > 0 {
-				t.Fatalf("%s: %q, %v", name, rest, err)
+				t.Fatalf("%s: got %q and error %v, want the end of the watch", name, rest, err)
 			}
 		}
-		ask := func(text string) {
+		send := func(text string) {
 			if _, err := io.WriteString(c, text); err != nil {
 				t.Fatal(err)
 			}
@@ -83,16 +83,16 @@ func TestConnectionsOutliveWatches(t *testing.T) {
 				t.Fatalf("%s: reading the list: %v", name, err)
 			}
 			if body, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(body), `"kind":"NodeList"`) || resp.Close {
-				t.Fatalf("%s: %q, %v", name, body, err)
+				t.Fatalf("%s: got %q and error %v, want a NodeList", name, body, err)
 			}
 		}
 		begin()
 		end()
-		ask(get)
+		send(get)
 		listed()
 		begin()
 		const pipelined = 200 // more than a watch reads ahead
-		ask(strings.Repeat(get, pipelined))
+		send(strings.Repeat(get, pipelined))
 		end()
 		for range pipelined {
 			listed()
@@ -107,13 +107,13 @@ func TestWatchesOfClientsThatLeave(t *testing.T) {
 		sent  int
 		leave func(*tls.Conn) error
 	}{
-		"closed":                             {0, (*tls.Conn).Close},
-		"closed behind a request":            {100, (*tls.Conn).Close},
-		"closed behind many bytes":           {100 << 10, (*tls.Conn).Close},
-		"closed TLS":                         {0, (*tls.Conn).CloseWrite},
-		"closed TLS behind a request":        {100, (*tls.Conn).CloseWrite},
-		"closed the socket":                  {0, func(c *tls.Conn) error { return c.NetConn().Close() }},
-		"closed the socket behind a request": {100, func(c *tls.Conn) error { return c.NetConn().Close() }},
+		"closed":                            {0, (*tls.Conn).Close},
+		"closed after a request":            {100, (*tls.Conn).Close},
+		"closed after many bytes":           {100 << 10, (*tls.Conn).Close},
+		"closed TLS":                        {0, (*tls.Conn).CloseWrite},
+		"closed TLS after a request":        {100, (*tls.Conn).CloseWrite},
+		"closed the socket":                 {0, func(c *tls.Conn) error { return c.NetConn().Close() }},
+		"closed the socket after a request": {100, func(c *tls.Conn) error { return c.NetConn().Close() }},
 	} {
 		conn := p.dial(t)
 		if _, err := io.WriteString(conn, "GET /api/v1/nodes?watch=1 HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
@@ -127,7 +127,7 @@ func TestWatchesOfClientsThatLeave(t *testing.T) {
 		}
 		p.streams.Probe()
 		if n, _ := openStreams(p.streams); n != 1 {
-			t.Errorf("%s: before that %d watches are open", name, n)
+			t.Errorf("%s: got %d open watches before that, want 1", name, n)
 		}
 		if err := c.leave(conn); err != nil {
 			t.Fatal(err)

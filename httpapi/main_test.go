@@ -9,13 +9,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	answerOnce()
+	respondOnce()
 	proctest.Main(m)
 }
 
-// answerOnce makes fasthttp start the goroutine that keeps the Date header current, as the first response does. A
+// respondOnce makes fasthttp start the goroutine that keeps the Date header current, as the first response does. A
 // synctest bubble in which that goroutine started would never end.
-func answerOnce() {
+func respondOnce() {
 	s := newServer(Config{})
 	defer s.cancel()
 	s.table.Store(routes.New())

@@ -66,14 +66,14 @@ func TestOpenAPIV3IsWhatKubernetesPublishes(t *testing.T) {
 		for _, v := range g.Versions {
 			name := path.Join(apiRoot(g.Name == ""), g.Name, v.Version)
 			if _, ok := root.Paths[name]; !ok {
-				t.Errorf("no document of %s", name)
+				t.Errorf("got no document of %s", name)
 			}
 		}
 	}
 }
 
-// TestOpenAPIDocumentsAtOnce checks that building and encoding documents concurrently does not change their contents.
-func TestOpenAPIDocumentsAtOnce(t *testing.T) {
+// TestOpenAPIDocumentsConcurrently checks that building and encoding documents concurrently does not change their contents.
+func TestOpenAPIDocumentsConcurrently(t *testing.T) {
 	one, _ := newLarder(t)
 	want := make(map[string][]byte)
 	var index handler3.OpenAPIV3Discovery
@@ -115,7 +115,7 @@ func TestOpenAPIV2IsWhatKubernetesPublishes(t *testing.T) {
 
 	again := s.call(t, call{method: "GET", path: "/openapi/v2", header: map[string]string{"If-None-Match": a.header.Get("ETag")}})
 	if again.code != http.StatusNotModified {
-		t.Errorf("with the ETag of before: %d", again.code)
+		t.Errorf("with the ETag of the first response: got status %d, want 304", again.code)
 	}
 	binary := s.must(t, call{method: "GET", path: "/openapi/v2", header: map[string]string{"Accept": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"}})
 	if got := binary.header.Get("Content-Type"); got != "application/com.github.proto-openapi.spec.v2.v1.0+protobuf" || len(binary.body) == 0 {
@@ -137,7 +137,7 @@ func compareDocuments(t *testing.T, got, want map[string]any) {
 			}
 		}
 		if len(ours) > len(theirs) || len(ours) < len(theirs)*2/3 {
-			t.Errorf("%s: %d are described, %d published", strings.Join(part, "."), len(ours), len(theirs))
+			t.Errorf("%s: got %d, Kubernetes publishes %d", strings.Join(part, "."), len(ours), len(theirs))
 		}
 	}
 	for _, key := range []string{"openapi", "swagger", "security", "securityDefinitions"} {

@@ -83,24 +83,24 @@ func TestMetricsOfWatches(t *testing.T) {
 	began, value := time.Now(), strings.Repeat("x", 900_000)
 	behind, slowest := "larder_watchers_behind{"+ofConfigMaps+"}", "larder_watchers_slowest_seconds{"+ofConfigMaps+"}"
 	proctest.Eventually(t, "the watch is stuck", func() error { // the kernel buffers the first bytes, and written bytes are not sent at once
-		asked := time.Now()
+		requested := time.Now()
 		before := p.metrics(t)
-		answered := time.Now()
+		responded := time.Now()
 		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(value, time.Since(began)))))
-		least := time.Since(answered).Seconds()
+		least := time.Since(responded).Seconds()
 		after := p.metrics(t)
-		most := time.Since(asked).Seconds()
+		most := time.Since(requested).Seconds()
 		first, second := sample(before, slowest), sample(after, slowest)
 		if grown := second - first; sample(before, behind) != 1 || sample(after, behind) != 1 || grown < least || grown > most {
-			return fmt.Errorf("it is %v s behind and then %v s, %v to %v s later", first, second, least, most)
+			return fmt.Errorf("got a delay of %v s and then %v s, want an increase of %v to %v s", first, second, least, most)
 		}
 		if !(0 < first && second <= time.Since(began).Seconds()) {
-			t.Errorf("the watch is %v s behind, then %v s, of %v that it is stuck at most", first, second, time.Since(began))
+			t.Errorf("got a delay of %v s and then %v s of a watch that is stuck for at most %v", first, second, time.Since(began))
 		}
 		return nil
 	})
 	if behind := sample(p.metrics(t), "larder_watchers_behind{"+ofSecrets+"}"); behind != 0 {
-		t.Errorf("%v watches of secrets are behind", behind)
+		t.Errorf("got %v delayed watches of secrets, want 0", behind)
 	}
 	drained := make(chan struct{})
 	go func() {
@@ -141,7 +141,7 @@ func TestMetricsOfCaches(t *testing.T) {
 	began := time.Now()
 	p.ours.must(t, post(configmaps, configmap("one", "", strings.Repeat("x", size))))
 	p.eventually(t, "larder_cache_history_events{"+ofConfigMaps+"}", 1)
-	kept := time.Now()
+	recorded := time.Now()
 	text = p.metrics(t)
 	check("offered by a write", offered, 1, 1)
 	check("ingested by a write", ingested, 0, 0)
@@ -149,18 +149,18 @@ func TestMetricsOfCaches(t *testing.T) {
 	check("history of an object that is there", history, 0, size)
 	check("offered, of another resource", secrets, 0, 0)
 
-	least := time.Since(kept).Seconds()
+	least := time.Since(recorded).Seconds()
 	age := sample(p.metrics(t), "larder_cache_history_seconds{"+ofConfigMaps+"}")
 	if most := time.Since(began).Seconds(); age < least || age > most {
-		t.Errorf("the oldest event is %v s old, want %v to %v", age, least, most)
+		t.Errorf("got %v s for the age of the oldest event, want %v to %v", age, least, most)
 	}
 
 	key := "/registry/configmaps/a/one"
 	p.store.PutAll(map[string][]byte{key: p.stored(t, key, "xxx", "yyy")})
 	p.eventually(t, "larder_cache_history_events{"+ofConfigMaps+"}", 2)
 	text = p.metrics(t)
-	check("offered by somebody else's write", offered, 1, 1)
-	check("ingested by somebody else's write", ingested, 1, 1)
+	check("offered by another process's write", offered, 1, 1)
+	check("ingested by another process's write", ingested, 1, 1)
 	check("events", events, 2, 2)
 	check("canonical bytes of the object again", canonical, size, 2*size)
 	check("bytes that only the history needs", history, size, 2*size)
@@ -194,13 +194,13 @@ func TestMetricsOfTheCacheBudget(t *testing.T) {
 	used := sample(text, `larder_cache_budget_used_bytes{budget="shared",of="encodings"}`)
 	limit := sample(text, `larder_cache_budget_limit_bytes{budget="shared",of="all"}`)
 	if limit != room || used > limit || used < encodings || encodings < room/2 {
-		t.Errorf("%v of %v bytes are taken, %v by encodings of ConfigMaps, of room for %d", used, limit, encodings, room)
+		t.Errorf("got %v bytes used of %v, %v of them by encodings of ConfigMaps, want a limit of %d, at least half of it used by encodings", used, limit, encodings, room)
 	}
-	// Each object was encoded once to be read: it is kept, was dropped for another, or was refused.
-	if kept := math.Round(encodings / size); dropped+refused < objects-room/size || kept+dropped+refused != objects {
-		t.Errorf("of %d encodings %v are kept, %v were dropped, %v refused", objects, kept, dropped, refused)
+	// Each object was encoded once to be read: the encoding is cached, was dropped for another, or was refused.
+	if cached := math.Round(encodings / size); dropped+refused < objects-room/size || cached+dropped+refused != objects {
+		t.Errorf("of %d encodings %v are cached, %v were dropped, %v refused", objects, cached, dropped, refused)
 	}
 	if others := sample(text, "larder_cache_refused_total{"+ofSecrets+"}"); others != 0 {
-		t.Errorf("%v encodings of secrets were refused, of none", others)
+		t.Errorf("got %v refused encodings of secrets, want 0", others)
 	}
 }

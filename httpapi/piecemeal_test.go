@@ -54,7 +54,7 @@ func TestPiecemealLists(t *testing.T) {
 							a := p.same(t, call{method: "GET", path: configmaps + query, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
 							json := accept == "application/json" && encoding == "identity" && query == ""
 							if json && room == none && a.header.Get("Content-Length") != "" {
-								t.Errorf("%s %s: items are made beforehand", query, accept)
+								t.Errorf("%s %s: got a Content-Length, want a list that is encoded while it is sent", query, accept)
 							}
 							if streams := accept != "application/yaml" && !strings.Contains(accept, "as="); streams && encoding == "gzip" && query == "?labelSelector=!x" && a.header.Get("Content-Length") != "" {
 								t.Errorf("%s %s: the list is compressed before it is sent", query, accept)
@@ -65,18 +65,18 @@ func TestPiecemealLists(t *testing.T) {
 			}
 			a := p.ours.must(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": "application/json"}})
 			if room == enough && a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
-				t.Errorf("a list that is kept announces %q of %d", a.header.Get("Content-Length"), len(a.body))
+				t.Errorf("got Content-Length %q of a cached list, want %d", a.header.Get("Content-Length"), len(a.body))
 			}
 			refused := 0
 			for _, r := range p.ours.registry.Resources() {
 				if n := int(r.Cache.Schema().Pressure().Refused); r.GroupResource.String() == "configmaps" {
 					refused = n
 				} else if room == enough && n > 0 {
-					t.Errorf("%d encodings of %s were not kept", n, r.GroupResource)
+					t.Errorf("got %d refused encodings of %s, want 0", n, r.GroupResource)
 				}
 			}
 			if (refused > 0) != (room != enough) {
-				t.Errorf("%d encodings were not kept", refused)
+				t.Errorf("got %d refused encodings, want some unless all fit", refused)
 			}
 		})
 	}
@@ -133,7 +133,7 @@ func TestCompressedList(t *testing.T) {
 	metrics := string(p.ours.call(t, call{method: "GET", path: "/metrics"}).body)
 	for _, name := range []string{"larder_compressed_list_bytes ", "larder_compressed_list_pieces_total "} {
 		if _, after, ok := strings.Cut(metrics, "\n"+name); !ok || strings.HasPrefix(after, "0\n") {
-			t.Errorf("%s is missing or 0", name)
+			t.Errorf("got no or a zero sample of %s", name)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// pair is a Larder server over TLS, and upstream's handlers over the same registry:
-// both must answer the same, to the byte.
+// pair is a Larder server over TLS, and upstream's handlers over the same registry. Both must respond with the same
+// bytes.
 type pair struct {
 	*running
 	ours, theirs *side
@@ -121,7 +121,7 @@ func (p *pair) seed(t testing.TB) {
 	p.ours.must(t, post("/api/v1/nodes", `{"metadata":{"name":"n1"}}`))
 }
 
-func (p *pair) same(t *testing.T, c call) (ours answer) {
+func (p *pair) same(t *testing.T, c call) (ours response) {
 	t.Helper()
 	ours, theirs := p.ours.call(t, c), p.theirs.call(t, c)
 	compareAll(t, c, ours, theirs)
@@ -129,15 +129,15 @@ func (p *pair) same(t *testing.T, c call) (ours answer) {
 }
 
 // compareAll fails t if the responses to c differ in content or form.
-func compareAll(t *testing.T, c call, ours, theirs answer) {
+func compareAll(t *testing.T, c call, ours, theirs response) {
 	t.Helper()
 	if d := difference(t, c, ours, theirs); d != "" {
 		t.Error(d)
 	}
 }
 
-// difference says where the responses to c differ in content or form.
-func difference(t *testing.T, c call, ours, theirs answer) string {
+// difference describes where the responses to c differ in content or form.
+func difference(t *testing.T, c call, ours, theirs response) string {
 	t.Helper()
 	if ours.code != theirs.code || ours.header.Get("Content-Type") != theirs.header.Get("Content-Type") ||
 		ours.header.Get("Retry-After") != theirs.header.Get("Retry-After") || ours.header.Get("Vary") != theirs.header.Get("Vary") ||
@@ -164,7 +164,7 @@ func difference(t *testing.T, c call, ours, theirs answer) string {
 var ages = regexp.MustCompile(`\b(\d+[hms])+\b`)
 
 // plain is the body without its compression.
-func plain(t *testing.T, a answer) []byte {
+func plain(t *testing.T, a response) []byte {
 	if a.header.Get("Content-Encoding") != "gzip" {
 		return a.body
 	}
@@ -196,7 +196,7 @@ var readPaths = []string{
 	"/api/v1/services", "/api/v1/endpoints", "/api/v1/secrets", "/api/v1/namespaces/a/pods/p/status",
 }
 
-func TestReadsAnswerAsUpstream(t *testing.T) {
+func TestReadsMatchUpstream(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)
 	for _, path := range readPaths {
@@ -223,7 +223,7 @@ func TestReadsAnswerAsUpstream(t *testing.T) {
 	}
 }
 
-func TestRoutesAnswerAsUpstream(t *testing.T) {
+func TestRoutesMatchUpstream(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)
 	for _, path := range []string{
@@ -276,13 +276,13 @@ func TestReadsDecodeNothing(t *testing.T) {
 	canonical := p.ours.decodes()
 	p.ours.must(t, call{method: "GET", path: "/api/v1/pods", header: map[string]string{"Accept": "application/vnd.kubernetes.protobuf"}})
 	if n := p.ours.decodes() - canonical; n != 0 {
-		t.Errorf("a list in the form that objects are kept in decoded %d objects", n)
+		t.Errorf("a list in the storage media type decoded %d objects, want 0", n)
 	}
 	all() // makes the other forms, once
 	before := p.ours.decodes()
 	all()
 	if n := p.ours.decodes() - before; n != 0 {
-		t.Errorf("%d reads decoded %d objects", len(reads)+len(watches), n)
+		t.Errorf("%d repeated reads decoded %d objects, want 0", len(reads)+len(watches), n)
 	}
 }
 
@@ -298,16 +298,16 @@ func (s *side) decodes() (n uint64) {
 func (p *pair) watchInitial(t *testing.T, c call) {
 	t.Helper()
 	_, in := p.openWatch(t, c.path, c.header["Accept"])
-	var told []byte
-	for !bytes.Contains(told, []byte("BOOKMARK")) {
+	var received []byte
+	for !bytes.Contains(received, []byte("BOOKMARK")) {
 		b, err := in.ReadByte()
 		if err != nil {
-			t.Fatalf("%s as %s: %q, %v", c.path, c.header["Accept"], told, err)
+			t.Fatalf("%s as %s: got %q and error %v, want a bookmark", c.path, c.header["Accept"], received, err)
 		}
-		told = append(told, b)
+		received = append(received, b)
 	}
-	if !bytes.Contains(told, []byte("ADDED")) {
-		t.Errorf("%s as %s: %q", c.path, c.header["Accept"], told)
+	if !bytes.Contains(received, []byte("ADDED")) {
+		t.Errorf("%s as %s: got %q, want an ADDED event", c.path, c.header["Accept"], received)
 	}
 }
 
@@ -323,21 +323,21 @@ func TestLargeListsAreCompressed(t *testing.T) {
 			for _, accept := range []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"} {
 				a := p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
 				if a.header.Get("Content-Length") == "" {
-					t.Errorf("%s in %s: no length", path, encoding)
+					t.Errorf("%s in %s: got no Content-Length", path, encoding)
 				}
 			}
 		}
 	}
 }
 
-func TestPagesAnswerAsUpstream(t *testing.T) {
+func TestPagesMatchUpstream(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)
 	for _, base := range []string{"/api/v1/configmaps?limit=2", "/api/v1/namespaces/a/configmaps?limit=1", "/api/v1/configmaps?limit=2&labelSelector=odd%3Dtrue"} {
 		path := base
 		for page := 0; path != ""; page++ {
 			if page > 10 {
-				t.Fatalf("%s does not end", base)
+				t.Fatalf("%s: got more than 10 pages", base)
 			}
 			a := p.same(t, call{method: "GET", path: path})
 			path = ""

@@ -106,7 +106,7 @@ func TestReadsAllocateNothingPerItem(t *testing.T) {
 		}
 	}
 	if get := least(configmaps+"/c1?resourceVersion=0", runtime.ContentTypeProtobuf); get > maxGetAllocations {
-		t.Errorf("a GET allocates %v times", get)
+		t.Errorf("got %v allocations of a GET, want at most %d", get, maxGetAllocations)
 	} else {
 		t.Logf("a GET allocates %v times", get)
 	}
@@ -116,15 +116,15 @@ func TestReadsAllocateNothingPerItem(t *testing.T) {
 // method, target and audit ID, the name of its client, and the key of the object.
 const maxGetAllocations = 16
 
-// TestAnswersLeaveInOneWrite checks that header and body of a small response are one TLS record.
-func TestAnswersLeaveInOneWrite(t *testing.T) {
+// TestSmallResponsesAreOneWrite checks that header and body of a small response are one TLS record.
+func TestSmallResponsesAreOneWrite(t *testing.T) {
 	p := newReadServer(t, 3, 5000)
 	for _, path := range []string{configmaps + "/c1", configmaps + "/c1?resourceVersion=0", configmaps} {
 		serve, c := repeat(t, p.Server, path, runtime.ContentTypeProtobuf)
 		c.writes = 0
 		serve()
 		if c.writes != 1 {
-			t.Errorf("%s: %d writes", path, c.writes)
+			t.Errorf("%s: got %d writes, want 1", path, c.writes)
 		}
 	}
 }

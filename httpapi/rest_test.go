@@ -36,9 +36,9 @@ func (c *heldConn) release() error {
 	return err
 }
 
-// TestRequestsThatComeTogether checks that a request that TLS has read together with an earlier one is served at
+// TestRequestsReadTogetherAreServedAtOnce checks that a request that TLS has read together with an earlier one is served at
 // once, although nothing more arrives on the socket.
-func TestRequestsThatComeTogether(t *testing.T) {
+func TestRequestsReadTogetherAreServedAtOnce(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	raw, err := net.Dial("tcp", f.addr)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestRequestsThatComeTogether(t *testing.T) {
 	}
 	for n := range 5 {
 		held.holding = true
-		for range n + 1 { // each is a record, and the last comes in two
+		for range n + 1 { // each is two TLS records
 			io.WriteString(c, "GET /x HTTP/1.1\r\n")
 			io.WriteString(c, "Host: h\r\n\r\n")
 		}
@@ -64,16 +64,16 @@ func TestRequestsThatComeTogether(t *testing.T) {
 		for i := range n + 1 {
 			resp, err := http.ReadResponse(in, nil)
 			if err != nil {
-				t.Fatalf("answer %d of %d: %v", i, n+1, err)
+				t.Fatalf("reading response %d of %d: %v", i, n+1, err)
 			}
 			io.Copy(io.Discard, resp.Body)
 		}
 	}
 }
 
-// TestSlowReadersGetLongAnswersWhole checks that a client that reads late, and has closed its direction, gets a
+// TestSlowReadersGetCompleteResponses checks that a client that reads late, and has closed its direction, gets a
 // complete long response, while others are served.
-func TestSlowReadersGetLongAnswersWhole(t *testing.T) {
+func TestSlowReadersGetCompleteResponses(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 1<<20)
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
@@ -88,7 +88,7 @@ func TestSlowReadersGetLongAnswersWhole(t *testing.T) {
 	}
 	for range 20 {
 		if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); !strings.HasSuffix(out, "GET /x 0") {
-			t.Fatalf("answer %q", out)
+			t.Fatalf("got %q, want the echo", out)
 		}
 	}
 	for i, c := range back {
@@ -98,7 +98,7 @@ func TestSlowReadersGetLongAnswersWhole(t *testing.T) {
 		}
 		var got bytes.Buffer
 		if _, err := got.ReadFrom(resp.Body); err != nil || got.String() != long {
-			t.Errorf("client %d: %d bytes, %v", i, got.Len(), err)
+			t.Errorf("client %d: got %d bytes and error %v, want %d bytes", i, got.Len(), err, len(long))
 		}
 	}
 }

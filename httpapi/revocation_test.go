@@ -31,20 +31,20 @@ import (
 // fakeAccess is an authenticator and authorizer whose decisions a test can change. It counts its calls.
 type fakeAccess struct {
 	generation, changes atomic.Uint64
-	asked               atomic.Int64 // how often it was asked to authorize
-	known               atomic.Int64 // how often it was asked to authenticate again
+	authorizations      atomic.Int64 // number of calls of Authorize
+	authentications     atomic.Int64 // number of calls of again
 	remote              atomic.Bool
 
-	mu      sync.Mutex
-	unknown map[string]bool   // guarded by mu
-	denied  map[string]bool   // guarded by mu
-	mute    bool              // guarded by mu: neither can be decided
-	silent  map[string]bool   // guarded by mu: they cannot be authenticated again
-	subject map[string]bool   // guarded by mu: users without the right to impersonate
-	stuck   chan struct{}     // guarded by mu: remote services do not respond until it is closed; may be nil
-	ties    auth.Dependencies // guarded by mu
-	lasts   time.Duration     // guarded by mu: a credential expires so long after its watch has begun; 0: it does not
-	about   map[string]int64  // guarded by mu: authorizations, by user
+	mu          sync.Mutex
+	unknown     map[string]bool   // guarded by mu
+	denied      map[string]bool   // guarded by mu
+	unavailable bool              // guarded by mu: neither can be decided
+	silent      map[string]bool   // guarded by mu: they cannot be authenticated again
+	subject     map[string]bool   // guarded by mu: users without the right to impersonate
+	stuck       chan struct{}     // guarded by mu: remote services do not respond until it is closed; may be nil
+	ties        auth.Dependencies // guarded by mu
+	lasts       time.Duration     // guarded by mu: a credential expires so long after its watch has begun; 0: it does not
+	about       map[string]int64  // guarded by mu: authorizations, by user
 
 	// The counters when a user was last authenticated again, and authorized; guarded by mu.
 	identified, authorized map[string]uint64
@@ -65,15 +65,15 @@ func (f *fakeAccess) change(counter *atomic.Uint64, change func()) {
 	counter.Add(1)
 }
 
-var errMute = errors.New("nobody answers")
+var errUnavailable = errors.New("unavailable")
 
 // AuthenticateRequest implements authenticator.Request.
 func (f *fakeAccess) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	resp, ok, err := named(req)
-	if f.mute {
-		return nil, false, errMute
+	if f.unavailable {
+		return nil, false, errUnavailable
 	}
 	return resp, ok && !f.unknown[resp.User.GetName()], err
 }
@@ -82,14 +82,14 @@ func (f *fakeAccess) AuthenticateRequest(req *http.Request) (*authenticator.Resp
 func (f *fakeAccess) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked.Add(1)
+	f.authorizations.Add(1)
 	f.about[a.GetUser().GetName()]++
 	f.authorized[a.GetUser().GetName()] = f.changes.Load()
 	switch {
 	case f.subject[a.GetUser().GetName()] && strings.HasPrefix(a.GetVerb(), "impersonate"):
 		return authorizer.DecisionNoOpinion, "", nil
-	case f.mute:
-		return authorizer.DecisionNoOpinion, "", errMute
+	case f.unavailable:
+		return authorizer.DecisionNoOpinion, "", errUnavailable
 	case f.denied[a.GetUser().GetName()]:
 		return authorizer.DecisionNoOpinion, "", nil
 	}
@@ -98,13 +98,13 @@ func (f *fakeAccess) Authorize(_ context.Context, a authorizer.Attributes) (auth
 
 // again authenticates req again.
 func (f *fakeAccess) again(req *http.Request) (*authenticator.Response, bool, error) {
-	f.known.Add(1)
+	f.authentications.Add(1)
 	f.mu.Lock()
 	silent := f.silent[req.Header.Get("Authorization")]
 	f.identified[req.Header.Get("Authorization")] = f.generation.Load()
 	f.mu.Unlock()
 	if silent {
-		return nil, false, errMute
+		return nil, false, errUnavailable
 	}
 	return f.AuthenticateRequest(req)
 }
@@ -177,11 +177,11 @@ func (f *fakeAccess) revocation() *auth.Revocation {
 	}
 }
 
-// revoked is a server that asks a power.
+// revoked is a server with a fakeAccess.
 type revoked struct {
 	*running
 	*side
-	power   *fakeAccess
+	fake    *fakeAccess
 	senders map[string]bool // of watches
 }
 
@@ -192,12 +192,12 @@ func newRevoked(t *testing.T) *revoked {
 
 func newRevokedWith(t *testing.T, adapt func(*fakeAccess, *Config)) *revoked {
 	t.Helper()
-	r := &revoked{power: newFakeAccess(), senders: make(map[string]bool)}
+	r := &revoked{fake: newFakeAccess(), senders: make(map[string]bool)}
 	back := registrytest.New(t, nil)
 	r.running = serveBackWith(t, back, func(c *Config) {
-		c.Authenticator = authenticator.RequestFunc(r.power.AuthenticateRequest)
-		c.Authorizer, c.Revocation = r.power, r.power.revocation()
-		adapt(r.power, c)
+		c.Authenticator = authenticator.RequestFunc(r.fake.AuthenticateRequest)
+		c.Authorizer, c.Revocation = r.fake, r.fake.revocation()
+		adapt(r.fake, c)
 	})
 	r.side = r.running.side(t, back, r.client(t).Transport)
 	r.must(t, r.as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
@@ -239,7 +239,7 @@ func (r *revoked) beginAt(t *testing.T, who string, header http.Header, path str
 	}
 	t.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %d", who, resp.StatusCode)
+		t.Fatalf("%s: got status %d, want 200", who, resp.StatusCode)
 	}
 	return bufio.NewReader(resp.Body)
 }
@@ -255,31 +255,31 @@ func awaitEnd(t *testing.T, in io.Reader) {
 	go func() {
 		left, err := io.ReadAll(in)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("still told %q", left)
+			err = fmt.Errorf("got %q before the end", left)
 		}
 		rest <- err
 	}()
 	select {
 	case err := <-rest:
 		if err != nil {
-			t.Errorf("the watch did not end well: %v", err)
+			t.Errorf("the watch did not end like a complete response: %v", err)
 		}
 	case <-time.After(endsWithin):
-		t.Fatal("the watch goes on")
+		t.Fatal("the watch continues")
 	}
 }
 
 // round waits until every watch was checked since the last change, except watches that have lost their right.
 func (r *revoked) round(t *testing.T) {
 	t.Helper()
-	p := r.power
+	p := r.fake
 	proctest.Eventually(t, "all watches were checked", func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for who := range r.senders {
 			at, identified := p.identified[who]
 			if !p.denied[who] && !p.unknown[who] && (!identified || at != p.generation.Load() || p.authorized[who] != p.changes.Load()) {
-				return fmt.Errorf("%s was not", who)
+				return fmt.Errorf("the watch of %s was not", who)
 			}
 		}
 		return nil
@@ -287,24 +287,24 @@ func (r *revoked) round(t *testing.T) {
 }
 
 // TestRevokedWatches checks that a watch ends like a complete response when its sender is no longer authenticated or
-// authorized. The next request of its client gets the reason. Other watches continue.
+// authorized. The next request of its client is refused. Other watches continue.
 func TestRevokedWatches(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
 	jane, joe, jim := r.open(t, "jane", nil), r.open(t, "joe", nil), r.open(t, "jim", nil)
 	acting := r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
 
-	r.power.change(&r.power.changes, func() { r.power.denied["jane"] = true })
+	r.fake.change(&r.fake.changes, func() { r.fake.denied["jane"] = true })
 	awaitEnd(t, jane)
 	if got := r.call(t, r.as("jane", get(configmaps+"?watch=1"))); got.code != http.StatusForbidden {
-		t.Errorf("without permission: %d", got.code)
+		t.Errorf("without permission: got status %d, want 403", got.code)
 	}
-	r.power.change(&r.power.generation, func() { r.power.unknown["joe"] = true })
+	r.fake.change(&r.fake.generation, func() { r.fake.unknown["joe"] = true })
 	awaitEnd(t, joe)
 	if got := r.call(t, r.as("joe", get(configmaps+"?watch=1"))); got.code != http.StatusUnauthorized {
-		t.Errorf("unknown: %d", got.code)
+		t.Errorf("unknown user: got status %d, want 401", got.code)
 	}
-	r.power.change(&r.power.changes, func() { r.power.denied["boss"] = true })
+	r.fake.change(&r.fake.changes, func() { r.fake.denied["boss"] = true })
 	awaitEnd(t, acting)
 	const counted = `
 # HELP larder_watches_revoked_total Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.
@@ -327,7 +327,7 @@ func TestRevokedStatusPage(t *testing.T) {
 	if _, err := in.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
-	r.power.change(&r.power.changes, func() { r.power.denied["jane"] = true })
+	r.fake.change(&r.fake.changes, func() { r.fake.denied["jane"] = true })
 	ended := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, in)
@@ -339,12 +339,12 @@ func TestRevokedStatusPage(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(endsWithin):
-		t.Fatal("the stream goes on")
+		t.Fatal("the stream continues")
 	}
 }
 
-// TestRevokedWebsocket checks that a watch over a websocket, which upstream's handler serves, ends with a frame that
-// gives the reason.
+// TestRevokedWebsocket checks that a watch over a websocket, which upstream's handler serves, ends with a
+// close frame.
 func TestRevokedWebsocket(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
@@ -353,21 +353,21 @@ func TestRevokedWebsocket(t *testing.T) {
 	in := bufio.NewReader(c)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("%v %v", resp, err)
+		t.Fatalf("got %v and error %v, want status 101", resp, err)
 	}
 	first, err := in.ReadBytes('}') // it may be revoked before it has sent the initial events
 	if err != nil || !bytes.Contains(first, []byte(`"ADDED"`)) {
-		t.Fatalf("told %q, %v", first, err)
+		t.Fatalf("got first frame %q and error %v, want an ADDED event", first, err)
 	}
-	r.power.change(&r.power.changes, func() { r.power.denied["jane"] = true })
-	told, err := io.ReadAll(in)
-	if err != nil || !bytes.HasSuffix(told, []byte{0x88, 2, 0x03, 0xe8}) {
-		t.Errorf("told %q, %v", told, err)
+	r.fake.change(&r.fake.changes, func() { r.fake.denied["jane"] = true })
+	rest, err := io.ReadAll(in)
+	if err != nil || !bytes.HasSuffix(rest, []byte{0x88, 2, 0x03, 0xe8}) {
+		t.Errorf("got %q and error %v, want a close frame with code 1000 at the end", rest, err)
 	}
 }
 
-// TestRevocationIsShared checks that a thousand watches of one sender cost one authorization for each change, and
-// none without changes.
+// TestRevocationIsShared checks that the watches of one sender share authorizations: a change costs far fewer than one
+// for each watch.
 func TestRevocationIsShared(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
@@ -376,17 +376,17 @@ func TestRevocationIsShared(t *testing.T) {
 		r.open(t, "jane", nil)
 	}
 	r.round(t)
-	before := r.power.asked.Load()
-	r.power.change(&r.power.changes, func() {})
-	proctest.Eventually(t, "jane is asked about", func() error {
-		if r.power.asked.Load() == before {
+	before := r.fake.authorizations.Load()
+	r.fake.change(&r.fake.changes, func() {})
+	proctest.Eventually(t, "jane is authorized again", func() error {
+		if r.fake.authorizations.Load() == before {
 			return errors.New("not yet")
 		}
 		return nil
 	})
 	r.round(t) // jane is authorized at most three times more
-	if n := r.power.asked.Load() - before; n > watches/2 {
-		t.Errorf("%d watches cost %d questions", watches, n)
+	if n := r.fake.authorizations.Load() - before; n > watches/2 {
+		t.Errorf("a change cost %d authorizations for %d watches of one sender, want at most %d", n, watches, watches/2)
 	}
 }
 
@@ -395,23 +395,23 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
 	jane, acting := r.open(t, "jane", nil), r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
-	r.round(t) // otherwise the round might skip the boss, who could not be authenticated
+	r.round(t) // otherwise the next round might skip boss, who cannot be authenticated then
 	before := make(map[string]int64)
-	r.power.change(&r.power.changes, func() {
-		r.power.mute = true
-		maps.Copy(before, r.power.about)
+	r.fake.change(&r.fake.changes, func() {
+		r.fake.unavailable = true
+		maps.Copy(before, r.fake.about)
 	})
-	proctest.Eventually(t, "they are asked about, again and again", func() error {
-		r.power.mu.Lock()
-		defer r.power.mu.Unlock()
+	proctest.Eventually(t, "both are authorized repeatedly", func() error {
+		r.fake.mu.Lock()
+		defer r.fake.mu.Unlock()
 		for _, who := range []string{"jane", "boss"} {
-			if n := r.power.about[who] - before[who]; n < 3 {
-				return fmt.Errorf("%s: %d times", who, n)
+			if n := r.fake.about[who] - before[who]; n < 3 {
+				return fmt.Errorf("%s was authorized %d times, want at least 3", who, n)
 			}
 		}
 		return nil
 	})
-	r.power.change(&r.power.generation, func() { r.power.mute = false })
+	r.fake.change(&r.fake.generation, func() { r.fake.unavailable = false })
 	r.round(t)
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
 	expect(t, jane, "ADDED two")
@@ -423,20 +423,20 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 func TestImpersonatorsAreAuthenticatedFirst(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
-	r.power.change(new(atomic.Uint64), func() { r.power.silent["boss"], r.power.subject["jim"] = true, true })
+	r.fake.change(new(atomic.Uint64), func() { r.fake.silent["boss"], r.fake.subject["jim"] = true, true })
 	acting := r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
-	before := r.power.known.Load()
-	proctest.Eventually(t, "it is asked who he is, again and again", func() error {
-		if r.power.known.Load() < before+3 {
+	before := r.fake.authentications.Load()
+	proctest.Eventually(t, "boss is authenticated repeatedly", func() error {
+		if r.fake.authentications.Load() < before+3 {
 			return errors.New("not yet")
 		}
 		return nil
 	})
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
 	expect(t, acting, "ADDED two")
-	r.power.change(&r.power.changes, func() {
-		delete(r.power.silent, "boss")
-		r.power.subject["boss"] = true
+	r.fake.change(&r.fake.changes, func() {
+		delete(r.fake.silent, "boss")
+		r.fake.subject["boss"] = true
 	})
 	awaitEnd(t, acting)
 }
@@ -453,21 +453,21 @@ func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
 	}
 	jane, joe := r.open(t, "jane", nil), r.open(t, "joe", nil)
 	r.round(t)
-	defer r.power.unblockRemote()
+	defer r.fake.unblockRemote()
 	for who, lost := range map[string]struct {
 		counter *atomic.Uint64
 		of      map[string]bool
 		watch   *bufio.Reader
 	}{
-		"jane": {&r.power.changes, r.power.denied, jane},
-		"joe":  {&r.power.generation, r.power.unknown, joe},
+		"jane": {&r.fake.changes, r.fake.denied, jane},
+		"joe":  {&r.fake.generation, r.fake.unknown, joe},
 	} {
-		r.power.change(lost.counter, func() {
-			r.power.blockRemoteLocked()
+		r.fake.change(lost.counter, func() {
+			r.fake.blockRemoteLocked()
 			lost.of[who] = true
 		})
 		awaitEnd(t, lost.watch)
-		r.power.unblockRemote()
+		r.fake.unblockRemote()
 		r.round(t)
 	}
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
@@ -481,16 +481,16 @@ func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
 func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
 	t.Parallel()
 	r := newRevokedWith(t, func(p *fakeAccess, c *Config) { c.Revocation, c.Authorizer = p.withRemote(c.Revocation) })
-	r.power.remote.Store(true)
-	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{Remote: true} })
+	r.fake.remote.Store(true)
+	r.fake.change(new(atomic.Uint64), func() { r.fake.ties = auth.Dependencies{Remote: true} })
 	jane, one, two := r.open(t, "jane", nil), r.open(t, "far1", nil), r.open(t, "far2", nil)
 	acting := r.open(t, "far3", http.Header{"Impersonate-User": {"jim"}})
 	r.round(t)
 	for who, c := range map[string]struct {
 		of    map[string]bool
 		watch *bufio.Reader
-	}{"far1": {r.power.denied, one}, "far2": {r.power.unknown, two}, "far3": {r.power.subject, acting}} {
-		r.power.change(new(atomic.Uint64), func() { c.of[who] = true }) // no event announces the change
+	}{"far1": {r.fake.denied, one}, "far2": {r.fake.unknown, two}, "far3": {r.fake.subject, acting}} {
+		r.fake.change(new(atomic.Uint64), func() { c.of[who] = true }) // no event announces the change
 		awaitEnd(t, c.watch)
 	}
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
@@ -498,25 +498,25 @@ func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
 }
 
 // TestRevocationFollowsObjectsAndExpiry checks that a right that depends on an object is checked when the object
-// changes, and one that expires when it expires. It ends then if the credential itself says so.
+// changes, and one that expires when it expires.
 func TestRevocationFollowsObjectsAndExpiry(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
-	r.power.change(new(atomic.Uint64), func() {
-		r.power.ties = auth.Dependencies{Objects: []auth.ObjectName{{Resource: "secrets", Namespace: "a", Name: "token"}}}
+	r.fake.change(new(atomic.Uint64), func() {
+		r.fake.ties = auth.Dependencies{Objects: []auth.ObjectName{{Resource: "secrets", Namespace: "a", Name: "token"}}}
 	})
 	const secrets = "/api/v1/namespaces/a/secrets"
 	r.must(t, r.as("root", post(secrets, `{"metadata":{"name":"token"}}`)))
 	jane := r.open(t, "jane", nil)
-	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{} })
+	r.fake.change(new(atomic.Uint64), func() { r.fake.ties = auth.Dependencies{} })
 	r.round(t)
-	r.power.change(new(atomic.Uint64), func() { r.power.unknown["jane"] = true }) // no event announces the change
+	r.fake.change(new(atomic.Uint64), func() { r.fake.unknown["jane"] = true }) // no event announces the change
 	r.must(t, r.as("root", del(secrets+"/token")))
 	awaitEnd(t, jane)
 
 	var list metav1.PartialObjectMetadataList
 	decode(t, r.must(t, r.as("root", get(configmaps))).body, &list)
-	r.power.change(new(atomic.Uint64), func() { r.power.lasts = 2 * time.Second })
+	r.fake.change(new(atomic.Uint64), func() { r.fake.lasts = 2 * time.Second })
 	// This watch has no events to send; otherwise it might end before it has sent them all.
 	joe := r.begin(t, "joe", nil, "&resourceVersion="+list.ResourceVersion)
 	awaitEnd(t, joe)

@@ -32,7 +32,7 @@ func TestWatchesShareTurns(t *testing.T) {
 	expect(t, in, "ADDED one")
 	value := strings.Repeat("x", 900_000)
 	busy := 0
-	for i := 0; busy < stuck; i++ { // the kernel takes some, then writes wait
+	for i := 0; busy < stuck; i++ { // the kernel buffers some bytes, then writes block
 		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(value, i))))
 		expect(t, in, "MODIFIED one")
 		_, busy = openStreams(p.streams)
@@ -56,8 +56,8 @@ func (f *running) dialNarrow(t testing.TB) *tls.Conn {
 	return c
 }
 
-// TestIdleWatchesRest checks that idle watches keep no goroutine, except the few that all share.
-func TestIdleWatchesRest(t *testing.T) {
+// TestIdleWatchesHaveNoGoroutines checks that idle watches have no goroutines, except the few that all share.
+func TestIdleWatchesHaveNoGoroutines(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	var ins []*bufio.Reader
@@ -73,7 +73,7 @@ func TestIdleWatchesRest(t *testing.T) {
 		}
 		proctest.Eventually(t, "all watches are parked", func() error {
 			if _, busy := openStreams(p.streams); busy > 0 {
-				return fmt.Errorf("%d are not", busy)
+				return fmt.Errorf("got %d that are not", busy)
 			}
 			return nil
 		})
@@ -87,11 +87,11 @@ func TestIdleWatchesRest(t *testing.T) {
 // awaitSchedulers waits until at most n goroutines run watches or wait for them.
 func awaitSchedulers(t *testing.T, n int) {
 	t.Helper()
-	proctest.Eventually(t, fmt.Sprintf("at most %d goroutines are kept for watches", n), func() error {
+	proctest.Eventually(t, fmt.Sprintf("at most %d goroutines run watches", n), func() error {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		if kept := bytes.Count(stacks, []byte("streams.(*scheduler).run(")); kept > n {
-			return fmt.Errorf("%d are", kept)
+		if got := bytes.Count(stacks, []byte("streams.(*scheduler).run(")); got > n {
+			return fmt.Errorf("got %d", got)
 		}
 		return nil
 	})

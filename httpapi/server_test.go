@@ -107,7 +107,7 @@ func (f *running) dial(t testing.TB) *tls.Conn {
 	return proctest.DialTLS(t, f.addr, &tls.Config{RootCAs: f.pool})
 }
 
-// raw sends bytes and returns all that comes back until the connection ends.
+// raw sends bytes and returns all received bytes until the connection ends.
 func (f *running) raw(t testing.TB, request string) string {
 	t.Helper()
 	c := f.dial(t)
@@ -130,7 +130,8 @@ func echo(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprintf(w, "%s %s %d", req.Method, req.URL.Path, len(body))
 }
 
-func TestSettings(t *testing.T) {
+// TestDefaultLimitsMatchUpstream checks the limits of a server whose Config sets none.
+func TestDefaultLimitsMatchUpstream(t *testing.T) {
 	s := newServer(Config{})
 	for name, ok := range map[string]bool{
 		"bodies are bounded as upstream's":  s.config.MaxBodyBytes == 3<<20,
@@ -139,7 +140,7 @@ func TestSettings(t *testing.T) {
 		"connections are not bounded":       s.http1Config().MaxConns == 0 && s.http1Config().MaxConnsPerIP == 0,
 	} {
 		if !ok {
-			t.Errorf("not so: %s", name)
+			t.Errorf("want: %s", name)
 		}
 	}
 }
@@ -158,7 +159,7 @@ func TestRequestsAreReadOnce(t *testing.T) {
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
 	for _, c := range []struct {
 		name, request string
-		status        string // of the first answer; "" if there may be none
+		status        string // of the first response; "" if there may be none
 		served        int64
 	}{
 		{"plain", "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "200", 1},
@@ -199,18 +200,19 @@ func TestRequestsAreReadOnce(t *testing.T) {
 				t.Errorf("served %d times, want %d\n%s", got, c.served, out)
 			}
 			if !strings.HasPrefix(out, "HTTP/1.1 "+c.status) {
-				t.Errorf("answer %.60q, want %s", out, c.status)
+				t.Errorf("got response %.60q, want status %s", out, c.status)
 			}
 		})
 	}
 }
 
-func TestLimits(t *testing.T) {
+// TestSizeLimits checks the responses to a header and to a body that exceed their limits.
+func TestSizeLimits(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	t.Run("header", func(t *testing.T) {
 		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 1<<20+8<<10)+"\r\n\r\n")
 		if !strings.HasPrefix(out, "HTTP/1.1 431 ") {
-			t.Errorf("answer %.80q", out)
+			t.Errorf("got %.80q, want status 431", out)
 		}
 	})
 	t.Run("body", func(t *testing.T) {
@@ -223,10 +225,10 @@ func TestLimits(t *testing.T) {
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if resp.StatusCode != want {
-				t.Errorf("%d bytes: %d %s, want %d", size, resp.StatusCode, body, want)
+				t.Errorf("%d bytes: got status %d, want %d: %s", size, resp.StatusCode, want, body)
 			}
 			if want == 413 && !strings.Contains(string(body), `"message":"Request entity too large: limit is 3145728","reason":"RequestEntityTooLarge"`) {
-				t.Errorf("413 without its Status: %s", body)
+				t.Errorf("got body %s, want upstream's Status of 413", body)
 			}
 		}
 	})
@@ -239,7 +241,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestPanicsStayWithTheirRequest(t *testing.T) {
+// TestHandlerPanicsEndOneRequest checks the response to a handler's panic, and that the server serves on.
+func TestHandlerPanicsEndOneRequest(t *testing.T) {
 	f := newTestServer(t, Config{Access: Access{HSTS: "max-age=1"}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
@@ -259,34 +262,36 @@ func TestPanicsStayWithTheirRequest(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.StatusCode != 500 || string(body) != "This request caused apiserver to panic. Look in the logs for details.\n" || resp.Header.Get("Strict-Transport-Security") != "max-age=1" {
-			t.Errorf("%s: %d %v %q", path, resp.StatusCode, resp.Header, body)
+			t.Errorf("%s: got status %d, header %v and body %q, want upstream's 500", path, resp.StatusCode, resp.Header, body)
 		}
 	}
 	if resp, err := c.Get("https://" + f.addr + "/abort"); err == nil {
-		t.Errorf("/abort: %d, want a cut connection", resp.StatusCode)
+		t.Errorf("/abort: got status %d, want a closed connection", resp.StatusCode)
 	}
 	resp, err := c.Get("https://" + f.addr + "/late")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(resp.Body); err == nil {
-		t.Error("/late: a body cut short looked whole")
+		t.Error("/late: got a complete body, want an error after a part of it")
 	}
 	resp.Body.Close()
 	if resp, err = c.Get("https://" + f.addr + "/x"); err != nil || resp.StatusCode != 200 {
-		t.Fatalf("afterwards: %v %v", resp, err)
+		t.Fatalf("after the panics: got %v and error %v, want status 200", resp, err)
 	}
 	resp.Body.Close()
 }
 
-func TestDeadline(t *testing.T) {
+// TestDeadlineOfHandlers checks the responses to requests whose handler does not return before the deadline, and to
+// odd values of the parameter timeout.
+func TestDeadlineOfHandlers(t *testing.T) {
 	released := make(chan struct{})
 	f := newTestServer(t, Config{Timeouts: Timeouts{RequestTimeout: time.Hour}}, func(routes *routes.Table) {
 		routes.Handle("/slow", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 			<-req.Context().Done()
 			close(released)
 		}))
-		routes.Handle("/told", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { // as upstream's finisher may
+		routes.Handle("/responds", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { // as upstream's finisher may
 			<-req.Context().Done()
 			w.WriteHeader(http.StatusGatewayTimeout)
 		}))
@@ -299,7 +304,7 @@ func TestDeadline(t *testing.T) {
 		code       int
 	}{
 		{"/slow?timeout=20ms", late, 504},
-		{"/told?timeout=20ms", late, 504},
+		{"/responds?timeout=20ms", late, 504},
 		{"/x?timeout=soon", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"invalid timeout specified in the request URL - time: invalid duration \"soon\"","reason":"BadRequest","code":400}` + "\n", 400},
 		{"/x?timeout=0s", "GET /x 0", 200},
 	} {
@@ -310,16 +315,18 @@ func TestDeadline(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.StatusCode != test.code || string(body) != test.body {
-			t.Errorf("%s: %d %s\nwant %d %s", test.path, resp.StatusCode, body, test.code, test.body)
+			t.Errorf("%s: got status %d: %s\nwant %d: %s", test.path, resp.StatusCode, body, test.code, test.body)
 		}
 		if kind := resp.Header.Get("Content-Type"); test.body == late && kind != "text/plain; charset=utf-8" {
-			t.Errorf("%s: Content-Type %s", test.path, kind)
+			t.Errorf("%s: got Content-Type %q, want that of plain text", test.path, kind)
 		}
 	}
 	<-released
 }
 
-func TestChainAnswersBeforeRouting(t *testing.T) {
+// TestRefusalsOfTheChain checks the responses of authentication and authorization, and the header fields that every
+// response has.
+func TestRefusalsOfTheChain(t *testing.T) {
 	who := func(req *http.Request) (*authenticator.Response, bool, error) {
 		switch req.Header.Get("Authorization") {
 		case "Bearer good":
@@ -375,27 +382,27 @@ func TestChainAnswersBeforeRouting(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if resp.StatusCode != test.code || !strings.Contains(string(body), test.body) {
-			t.Errorf("%s as %q: %d %s\nwant %d %s", test.path, test.token+test.as, resp.StatusCode, body, test.code, test.body)
+			t.Errorf("%s as %q: got status %d: %s\nwant %d: %s", test.path, test.token+test.as, resp.StatusCode, body, test.code, test.body)
 		}
 		cacheControl := "no-cache, private"
 		if strings.HasSuffix(test.body, "from url, /api/v1/watch\n") {
 			cacheControl = "" // upstream fails before it would set it
 		}
 		if resp.Header.Get("Cache-Control") != cacheControl || resp.Header.Get("Audit-Id") != "the-id" || resp.Header.Get("Date") == "" || resp.Header.Get("Server") != "" {
-			t.Errorf("%s: header %v", test.path, resp.Header)
+			t.Errorf("%s: got header %v, want Cache-Control %q, the Audit-Id of the request, a Date and no Server", test.path, resp.Header, cacheControl)
 		}
 	}
 }
 
-func TestUnknownPathsAndMethods(t *testing.T) {
+func TestUnknownPathsGet404(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	out := f.raw(t, "GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 	if !strings.HasPrefix(out, "HTTP/1.1 404 ") || !strings.HasSuffix(out, "\r\n\r\n404 page not found\n") {
-		t.Errorf("answer %q", out)
+		t.Errorf("got %q, want upstream's 404", out)
 	}
 }
 
-func TestShutdownFinishesWhatBegan(t *testing.T) {
+func TestShutdownCompletesRequests(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -416,7 +423,7 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if body, _ := io.ReadAll(resp.Body); string(body) != "done" {
-		t.Errorf("body %q", body)
+		t.Errorf("got body %q, want done", body)
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
@@ -446,7 +453,7 @@ func TestConnectionsStayOpenUntilTheListenerCloses(t *testing.T) {
 	f := runTestServer(t, s, l.Addr().String(), pool)
 	c := f.dial(t)
 	in := bufio.NewReader(c)
-	ask := func() *http.Response {
+	get := func() *http.Response {
 		io.WriteString(c, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n")
 		resp, err := http.ReadResponse(in, nil)
 		if err != nil {
@@ -455,16 +462,16 @@ func TestConnectionsStayOpenUntilTheListenerCloses(t *testing.T) {
 		io.Copy(io.Discard, resp.Body)
 		return resp
 	}
-	ask()
+	get()
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.stop() }()
 	<-closing
-	if ask().Close {
-		t.Error("the connection ends")
+	if get().Close {
+		t.Error("the response ends the connection before the listener is closed")
 	}
 	for _, path := range []string{"/x", stream} {
 		if out := f.raw(t, "GET "+path+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 200 ") {
-			t.Errorf("the last client of %s was answered %q", path, out)
+			t.Errorf("got %q for the last client of %s, want status 200", out, path)
 		}
 	}
 	close(proceed)

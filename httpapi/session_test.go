@@ -99,19 +99,19 @@ func TestOldClients(t *testing.T) {
 			panic("boom")
 		}))
 	})
-	ask := func(path string) string {
+	get := func(path string) string {
 		c := f.dial(t)
 		io.WriteString(c, "GET "+path+" HTTP/1.0\r\n\r\n")
-		out, _ := io.ReadAll(c) // it may end in a cut
+		out, _ := io.ReadAll(c) // the server may reset the connection
 		return string(out)
 	}
-	out := ask("/long")
+	out := get("/long")
 	head, body, _ := strings.Cut(out, "\r\n\r\n")
 	if !strings.Contains(head, fmt.Sprintf("Content-Length: %d", nethttp.MaxBuffered+1)) || strings.Contains(head, "chunked") || len(body) != nethttp.MaxBuffered+1 {
-		t.Errorf("%q and %d bytes", head, len(body))
+		t.Errorf("got head %q and %d bytes of body, want a Content-Length of %d", head, len(body), nethttp.MaxBuffered+1)
 	}
-	if out := ask("/late"); strings.HasPrefix(out, "HTTP/1.1 200") {
-		t.Errorf("a panic was answered %.40q", out)
+	if out := get("/late"); strings.HasPrefix(out, "HTTP/1.1 200") {
+		t.Errorf("got %.40q after a panic, want no status 200", out)
 	}
 }
 
@@ -134,8 +134,8 @@ func TestSlowClients(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		paces    []pace
-		status   string        // of the answer; "" if there may be none
-		from, to time.Duration // when it comes
+		status   string        // of the response; "" if there may be none
+		from, to time.Duration // when it is received
 	}{
 		{"fast", []pace{{head + "\r\n0123456789", 0}}, "200", 0, 0},
 		{"slow upload", append([]pace{{head + "\r\n", time.Second}}, drip("", "0", 10, 5*time.Second)...), "200", 50 * time.Second, 60 * time.Second},
@@ -201,7 +201,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 		if took := time.Since(start); took < time.Second || took > 8*time.Second {
-			t.Errorf("ended %v after the last request", 89*time.Second+took)
+			t.Errorf("the connection ended %v after the last request, want 90 to 97 seconds", 89*time.Second+took)
 		}
 		serving.Wait()
 	})

@@ -34,9 +34,9 @@ var badShards = []string{
 	"shardRange(object.metadata.uid,'0x000000000000000G','0x8000000000000000')",
 }
 
-// TestShardsAnswerAsUpstream compares lists of shards, and the errors for bad selectors, with upstream's in each
+// TestShardsMatchUpstream compares lists of shards, and the errors for bad selectors, with upstream's in each
 // form. Without the feature gate, nothing is selected or refused.
-func TestShardsAnswerAsUpstream(t *testing.T) {
+func TestShardsMatchUpstream(t *testing.T) {
 	const uids, namespaces = "uid", "namespace"
 	for _, enabled := range []bool{false, true} {
 		t.Run(fmt.Sprint(enabled), func(t *testing.T) {
@@ -51,19 +51,19 @@ func TestShardsAnswerAsUpstream(t *testing.T) {
 			for _, bad := range badShards {
 				queries = append(queries, "shardSelector="+url.QueryEscape(bad), "resourceVersion=x&shardSelector="+url.QueryEscape(bad), "limit=x&shardSelector="+url.QueryEscape(bad), "watch=1&shardSelector="+url.QueryEscape(bad))
 			}
-			asked, every := 0, 4/proctest.Iterations(4) // all, or one in four with -short and under the race detector
+			drawn, every := 0, 4/proctest.Iterations(4) // all, or one in four with -short and under the race detector
 			for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/a/configmaps", "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/a/configmaps/c1", "/apis/autoscaling/v1/horizontalpodautoscalers", "/apis/events.k8s.io/v1/events"} {
 				for _, query := range queries {
 					if !enabled && strings.HasPrefix(query, "watch") {
 						continue // has no end
 					}
 					for _, accept := range []string{"", "application/yaml", "application/vnd.kubernetes.protobuf", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
-						if asked++; asked%every != 0 {
+						if drawn++; drawn%every != 0 {
 							continue
 						}
 						a := p.same(t, call{method: "GET", path: path + "?" + query, header: map[string]string{"Accept": accept}})
-						if told := strings.Contains(string(a.body), "shardInfo"); told && !enabled {
-							t.Errorf("%s tells of a shard: %s", path, a.body)
+						if !enabled && strings.Contains(string(a.body), "shardInfo") {
+							t.Errorf("%s: got shardInfo without the feature gate: %s", path, a.body)
 						}
 					}
 				}
@@ -121,22 +121,22 @@ func TestShardsAreWatched(t *testing.T) {
 		create(fmt.Sprintf("last%d", last))
 	}
 	for i, in := range watches {
-		gone := 0
+		got := 0
 		for _, w := range want[i] {
 			e, raw := nextEvent(t, in)
 			for strings.HasPrefix(e.String(), "DELETED early") { // in the order in which they are deleted
-				gone++
+				got++
 				e, raw = nextEvent(t, in)
 			}
 			if e.String() != w {
 				t.Fatalf("shard %d: got %s, want %s\n%s", i, e, w, raw)
 			}
 		}
-		if i == 0 && gone != deleted || i == 1 && gone != 0 {
-			t.Errorf("shard %d: %d deleted, want %d", i, gone, deleted)
+		if i == 0 && got != deleted || i == 1 && got != 0 {
+			t.Errorf("got %d events of the deletecollection in shard %d, want %d in shard 0 and none in shard 1", got, i, deleted)
 		}
 	}
-	// Each of two watches filtered the events of the other, once for each state: 8 objects at first, then 8 that
-	// lived through four states, the deleted objects, and the last.
+	// Each of two watches filtered the events of the other, once for each state: 8 objects at first, then 8 with
+	// four states each, the deleted objects, and the last.
 	p.eventually(t, "apiserver_watch_filtered_events_total{"+ofConfigMaps+"}", float64(8+8*4+deleted+last))
 }

@@ -73,11 +73,11 @@ func TestShutdownEndsStreams(t *testing.T) {
 		t.Error(err)
 	}
 	if n, _ := openStreams(f.streams); n != 0 {
-		t.Errorf("%d streams are left", n)
+		t.Errorf("got %d open streams, want 0", n)
 	}
 }
 
-// TestShutdownSendsLastBookmarks checks that a client that allows bookmarks can resume at the present after the server
+// TestShutdownSendsLastBookmarks checks that a client that allows bookmarks can resume at the current revision after the server
 // has ended. Its watched objects may not have changed for long.
 func TestShutdownSendsLastBookmarks(t *testing.T) {
 	for name, change := range map[string]func(*Config){
@@ -93,7 +93,7 @@ func TestShutdownSendsLastBookmarks(t *testing.T) {
 			expect(t, follows, "ADDED one")
 			expect(t, plain, "ADDED one")
 			if first, raw := nextEvent(t, follows); first.Type != "BOOKMARK" {
-				t.Fatalf("want the end of the initial events: %s", raw)
+				t.Fatalf("got %s, want the bookmark that ends the initial events", raw)
 			}
 			p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"b"}}`))
 			var present event
@@ -103,11 +103,11 @@ func TestShutdownSendsLastBookmarks(t *testing.T) {
 			go p.stop()
 			last, raw := nextEvent(t, follows)
 			if last.Type != "BOOKMARK" || last.Object.Metadata.ResourceVersion != present.Object.Metadata.ResourceVersion {
-				t.Errorf("want a bookmark of revision %s: %s", present.Object.Metadata.ResourceVersion, raw)
+				t.Errorf("got %s, want a bookmark of revision %s", raw, present.Object.Metadata.ResourceVersion)
 			}
 			for _, in := range []io.Reader{follows, plain} {
 				if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
-					t.Errorf("left %q, %v", rest, err)
+					t.Errorf("got %q and error %v, want the end of the watch", rest, err)
 				}
 			}
 		})
@@ -119,9 +119,9 @@ func TestShutdownSendsLastBookmarks(t *testing.T) {
 func TestConnectionsWaitUntilAccepted(t *testing.T) {
 	accept := make(chan struct{})
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: accept}}, func(*routes.Table) {})
-	answered := make(chan int, 1)
-	go func() { answered <- f.get(t, "/nowhere", "u").code }()
-	for range 20 { // in memory it answers meanwhile
+	status := make(chan int, 1)
+	go func() { status <- f.get(t, "/nowhere", "u").code }()
+	for range 20 { // requests in memory are served meanwhile
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/nowhere", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -133,13 +133,13 @@ func TestConnectionsWaitUntilAccepted(t *testing.T) {
 		resp.Body.Close()
 	}
 	select {
-	case code := <-answered:
-		t.Fatalf("responded with %d", code)
+	case code := <-status:
+		t.Fatalf("got status %d before the server accepts", code)
 	default:
 	}
 	close(accept)
-	if code := <-answered; code != http.StatusNotFound {
-		t.Errorf("responded with %d", code)
+	if code := <-status; code != http.StatusNotFound {
+		t.Errorf("got status %d, want 404", code)
 	}
 
 	never := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: make(chan struct{})}}, func(*routes.Table) {})
@@ -174,7 +174,7 @@ func TestShutdownDoesNotWaitForProbes(t *testing.T) {
 	begin := func(path string) {
 		requests.Go(func() {
 			if status, err := get(path); err != nil || status != http.StatusOK {
-				t.Errorf("%s: %d, %v", path, status, err)
+				t.Errorf("%s: got status %d and error %v, want 200", path, status, err)
 			}
 		})
 		<-entered
@@ -184,7 +184,7 @@ func TestShutdownDoesNotWaitForProbes(t *testing.T) {
 	go func() { ended <- f.stop() }()
 	proctest.Eventually(t, "new requests are rejected", func() error {
 		if status, err := get("/x"); err != nil || status != http.StatusTooManyRequests {
-			return fmt.Errorf("status %d: %w", status, err)
+			return fmt.Errorf("got status %d and error %w", status, err)
 		}
 		return nil
 	})
@@ -195,7 +195,7 @@ func TestShutdownDoesNotWaitForProbes(t *testing.T) {
 	close(finish["/slow"])
 	proctest.Eventually(t, "the server stops listening", func() error {
 		if status, err := get("/x"); err == nil {
-			return fmt.Errorf("status %d", status)
+			return fmt.Errorf("got status %d", status)
 		}
 		return nil
 	})

@@ -62,7 +62,7 @@ func TestWritesWaitForStorageVersions(t *testing.T) {
 	})
 	client := f.client(t)
 	refused := 0
-	ask := func(method, path, who, accept string) {
+	send := func(method, path, who, accept string) {
 		t.Helper()
 		req, err := http.NewRequest(method, "https://"+f.addr+path, nil)
 		if err != nil {
@@ -98,23 +98,23 @@ func TestWritesWaitForStorageVersions(t *testing.T) {
 					"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "/apis/x/v1/namespaces/kube-system/leases/l",
 					"/apis/authentication.k8s.io/v1/tokenreviews", "/apis/apps/v1/namespaces/n/deployments/d/scale",
 				} {
-					ask(method, path, who, "application/json")
+					send(method, path, who, "application/json")
 				}
 			}
 		}
 	}
 	all()
 	for _, accept := range []string{"", "application/yaml", "application/vnd.kubernetes.protobuf", "text/html", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;pretty=1"} {
-		ask("POST", "/api/v1/namespaces/n/secrets", "alice", accept)
-		ask("PUT", "/apis/apps/v1/namespaces/n/deployments/d?pretty=true", "alice", accept)
+		send("POST", "/api/v1/namespaces/n/secrets", "alice", accept)
+		send("PUT", "/apis/apps/v1/namespaces/n/deployments/d?pretty=true", "alice", accept)
 	}
 	if refused < 200 {
-		t.Errorf("only %d were refused", refused)
+		t.Errorf("got %d refused requests, want at least 200", refused)
 	}
 	versions.done.Store(true)
 	refused = 0
 	if all(); refused > 0 {
-		t.Errorf("%d were refused once all was published", refused)
+		t.Errorf("got %d refused requests once all storage versions were published, want 0", refused)
 	}
 }
 

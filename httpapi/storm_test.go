@@ -81,7 +81,7 @@ func (st *storm) get(t *testing.T, path, accept string) *http.Response {
 		client.CloseIdleConnections()
 	})
 	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s as %s: %s", path, accept, resp.Status)
+		t.Fatalf("%s as %s: got %s, want 200", path, accept, resp.Status)
 	}
 	return resp
 }
@@ -118,12 +118,12 @@ func TestListStorm(t *testing.T) {
 	for i := range slow {
 		slow[i] = st.get(t, path, stormForms[i%len(stormForms)])
 	}
-	// No client reads. The objects of the lists change, and with them all kept bytes.
+	// No client reads. Deleting the objects removes their bytes from the cache.
 	for i := range objects {
 		st.must(t, call{method: "DELETE", path: fmt.Sprintf("%s/c%04d", configmaps, i)})
 	}
 	if grown := live() - before; grown > int64(*stormBytes)*2+int64(*stormClients)<<19 {
-		t.Errorf("%d slow readers of %d bytes hold %d bytes", len(slow), *stormBytes, grown)
+		t.Errorf("%d slow readers of %d bytes hold %d bytes, want memory that they share", len(slow), *stormBytes, grown)
 	} else {
 		t.Logf("%d slow readers of %d bytes hold %d bytes", len(slow), *stormBytes, grown)
 	}
@@ -137,7 +137,7 @@ func TestListStorm(t *testing.T) {
 			}
 			accept := stormForms[i%len(stormForms)]
 			if whole := want[accept]; !bytes.Equal(body, whole) && !strings.Contains(accept, "as=Table") || resp.ContentLength >= 0 && len(body) != int(resp.ContentLength) {
-				t.Errorf("list %d: %d bytes, want %d, announced %d", i, len(body), len(whole), resp.ContentLength)
+				t.Errorf("list %d: got %d bytes, want %d, with Content-Length %d", i, len(body), len(whole), resp.ContentLength)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ func (p *pair) stored(t testing.TB, key string, replace ...string) []byte {
 	t.Helper()
 	item, found, _, err := p.store.Get(t.Context(), key)
 	if err != nil || !found {
-		t.Fatalf("%s: found %v, %v", key, found, err)
+		t.Fatalf("%s: got found %v and error %v", key, found, err)
 	}
 	value := item.Value
 	for i := 0; i < len(replace); i += 2 {
@@ -51,17 +51,17 @@ func TestWatchOfOneTransaction(t *testing.T) {
 	p.ours.must(t, post("/api/v1/namespaces/nsb/configmaps", configmap("last", "", "")))
 	transaction := func(in *bufio.Reader) {
 		t.Helper()
-		told := make(map[string]bool)
+		seen := make(map[string]bool)
 		for range 3 {
 			e, raw := nextEvent(t, in)
-			told[e.String()] = true
+			seen[e.String()] = true
 			if e.Object.Metadata.ResourceVersion != fmt.Sprint(revision) {
 				t.Errorf("want revision %d: %s", revision, raw)
 			}
 		}
 		for _, want := range []string{"ADDED aaaa", "ADDED bbbb", "DELETED seed"} {
-			if !told[want] {
-				t.Errorf("not told of %s: %v", want, told)
+			if !seen[want] {
+				t.Errorf("got events %v, want %s, too", seen, want)
 			}
 		}
 		expect(t, in, "ADDED last")
@@ -112,16 +112,16 @@ func TestWatchOfAReplacedStore(t *testing.T) {
 	p.ours.must(t, post(configmaps, configmap("mid", "", "")))
 	expect(t, in, "ADDED mid")
 	p.store.EndWatches(kv.ErrReplaced)
-	// The watch gets an ERROR event, unless it reads at the moment of the reset: then it just ends.
+	// The watch gets an ERROR event, or just ends if it was reading at the moment of the reset.
 	rest, err := io.ReadAll(in)
 	if err != nil && !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	if len(rest) > 0 && (bytes.Count(rest, []byte("\n")) != 1 || !bytes.Contains(rest, []byte(`"reason":"Expired","code":410`))) {
-		t.Errorf("%q", rest)
+		t.Errorf("got %q, want nothing or one ERROR event with code 410", rest)
 	}
 	p.ours.must(t, post(configmaps, configmap("two", "", "")))
-	p.ours.must(t, get(configmaps)) // is answered when all has been loaded again
+	p.ours.must(t, get(configmaps)) // returns after the cache has been loaded again
 	_, in = p.openWatch(t, configmaps+"?watch=1&resourceVersion="+e.Object.Metadata.ResourceVersion, "application/json")
 	line, err := in.ReadBytes('\n')
 	if err != nil {
@@ -132,6 +132,6 @@ func TestWatchOfAReplacedStore(t *testing.T) {
 		Object struct{ Code int }
 	}
 	if err := json.Unmarshal(line, &refusal); err != nil || refusal.Type != "ERROR" || refusal.Object.Code != http.StatusGone {
-		t.Errorf("%s, %v", line, err)
+		t.Errorf("got %s and error %v, want an ERROR event with code 410", line, err)
 	}
 }

@@ -43,8 +43,7 @@ func (e event) String() string {
 	return e.Type + " " + name
 }
 
-// openWatch starts a watch and returns its events as they come. The channel is
-// closed at the proper end of the stream.
+// openWatch opens a watch and returns its response, and a reader of its body.
 func (p *pair) openWatch(t testing.TB, path, accept string) (*http.Response, *bufio.Reader) {
 	t.Helper()
 	req, _ := http.NewRequest("GET", "https://"+p.addr+path, nil)
@@ -56,7 +55,7 @@ func (p *pair) openWatch(t testing.TB, path, accept string) (*http.Response, *bu
 	t.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != 200 {
 		body, _ := io.ReadAll(resp.Body)
-		t.Fatalf("%s: %d %s", path, resp.StatusCode, body)
+		t.Fatalf("%s: got status %d, want 200: %s", path, resp.StatusCode, body)
 	}
 	return resp, bufio.NewReader(resp.Body)
 }
@@ -65,7 +64,7 @@ func nextEvent(t testing.TB, in *bufio.Reader) (e event, raw string) {
 	t.Helper()
 	line, err := in.ReadString('\n')
 	if err != nil {
-		t.Fatalf("%q %v", line, err)
+		t.Fatalf("got %q and error %v, want an event", line, err)
 	}
 	if err := json.Unmarshal([]byte(line), &e); err != nil {
 		t.Fatalf("%q: %v", line, err)
@@ -88,13 +87,14 @@ func configmap(name, labels, value string) string {
 	return fmt.Sprintf(`{"metadata":{"name":"%s","labels":{%s}},"data":{"k":"%s"}}`, name, labels, value)
 }
 
-func TestWatchTellsWhatChanges(t *testing.T) {
+// TestWatchEvents checks the events of watches of all objects, of a label, of one name and of the older path.
+func TestWatchEvents(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	p.ours.must(t, post(configmaps, configmap("one", `"x":"1"`, "")))
 	resp, all := p.openWatch(t, configmaps+"?watch=1&allowWatchBookmarks=1", "application/json")
 	if got := resp.Header.Get("Content-Type"); got != "application/json" || len(resp.TransferEncoding) != 1 || resp.Header.Get("Cache-Control") == "" || resp.Header.Get("Audit-Id") == "" {
-		t.Errorf("header %v %v", resp.Header, resp.TransferEncoding)
+		t.Errorf("got header %v and transfer encoding %v", resp.Header, resp.TransferEncoding)
 	}
 	expect(t, all, "ADDED one", "BOOKMARK end")
 	_, selected := p.openWatch(t, configmaps+"?watch=1&labelSelector=x%3D1", "application/json")
@@ -110,12 +110,12 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 	expect(t, selected, "ADDED two")
 	last, raw := nextEvent(t, selected)
 	if last.String() != "DELETED two" || !strings.Contains(raw, `"x":"1"`) {
-		t.Errorf("what is no longer selected is told as it was: %s", raw)
+		t.Errorf("got %s, want DELETED with the last state that was selected", raw)
 	}
 	expect(t, named, "ADDED two", "MODIFIED two", "DELETED two")
 	expect(t, path, "ADDED two", "MODIFIED two", "DELETED two")
 
-	// A watch may resume where another one was.
+	// A watch can resume at the revision of another watch's event.
 	_, resumed := p.openWatch(t, configmaps+"?watch=1&resourceVersion="+last.Object.Metadata.ResourceVersion, "application/json")
 	expect(t, resumed, "DELETED two")
 	p.ours.must(t, del(configmaps+"/one"))
@@ -128,7 +128,7 @@ func TestWatchFramesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.seed(t)
-	var all sync.WaitGroup // most of it is waiting
+	var all sync.WaitGroup // they mostly wait, so that many can run at once
 	for _, accept := range []string{
 		"application/json", "application/vnd.kubernetes.protobuf", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
 		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
@@ -147,7 +147,7 @@ func TestWatchFramesMatchUpstream(t *testing.T) {
 				var differ string
 				for _, seconds := range []string{"10", "20", "40"} { // bookmarks of a minute come at random times
 					c := call{method: "GET", path: strings.Replace(path, "timeoutSeconds=10", "timeoutSeconds="+seconds, 1), header: map[string]string{"Accept": accept}}
-					var theirs answer
+					var theirs response
 					var other sync.WaitGroup
 					other.Go(func() { theirs = p.theirs.call(t, c) })
 					ours := p.ours.call(t, c)
@@ -163,12 +163,13 @@ func TestWatchFramesMatchUpstream(t *testing.T) {
 	all.Wait()
 }
 
-func TestWatchFramesInProtobuf(t *testing.T) {
+// TestProtobufFrames checks the frames of a watch in protobuf.
+func TestProtobufFrames(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	resp, in := p.openWatch(t, configmaps+"?watch=1", "application/vnd.kubernetes.protobuf")
 	if got := resp.Header.Get("Content-Type"); got != "application/vnd.kubernetes.protobuf;stream=watch" {
-		t.Errorf("content type %q", got)
+		t.Errorf("got Content-Type %q, want that of a protobuf watch", got)
 	}
 	p.ours.must(t, post(configmaps, configmap("one", "", "")))
 	var size [4]byte
@@ -181,12 +182,12 @@ func TestWatchFramesInProtobuf(t *testing.T) {
 	}
 	var e metav1.WatchEvent
 	if err := e.Unmarshal(frame); err != nil || e.Type != "ADDED" || !bytes.HasPrefix(e.Object.Raw, []byte("k8s\x00")) {
-		t.Errorf("%v %q", err, frame)
+		t.Errorf("got frame %q and error %v, want an ADDED event in protobuf", frame, err)
 	}
 }
 
-// TestWatchersShareFrames checks that one user's events contain nothing of another's.
-func TestWatchersShareFrames(t *testing.T) {
+// TestWatchersGetEqualFrames checks that several watches of the same objects receive equal bytes.
+func TestWatchersGetEqualFrames(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	var streams []*bufio.Reader
@@ -198,23 +199,24 @@ func TestWatchersShareFrames(t *testing.T) {
 	_, want := nextEvent(t, streams[0])
 	for _, in := range streams[1:] {
 		if _, got := nextEvent(t, in); got != want {
-			t.Error("frames differ")
+			t.Errorf("got frame %.200q, want %.200q", got, want)
 		}
 	}
 }
 
-func TestWatchEnds(t *testing.T) {
+// TestEndsOfWatches checks that a watch ends at its timeout, with its client, and with the server.
+func TestEndsOfWatches(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
-	t.Run("in time", func(t *testing.T) {
+	t.Run("at its timeout", func(t *testing.T) {
 		start := time.Now()
 		_, in := p.openWatch(t, configmaps+"?watch=1&timeoutSeconds=3", "application/json")
 		if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
-			t.Errorf("%q %v", rest, err)
+			t.Errorf("got %q and error %v, want the end of the watch", rest, err)
 		}
 		if took := time.Since(start); took < 3*time.Second {
-			t.Errorf("ended after %v", took)
+			t.Errorf("the watch ended after %v, want 3s", took)
 		}
 	})
 	t.Run("with its client", func(t *testing.T) {
@@ -226,18 +228,19 @@ func TestWatchEnds(t *testing.T) {
 				return nil
 			}
 			p.streams.Probe()
-			return errors.New("it is open")
+			return errors.New("it is still open")
 		})
 	})
 	t.Run("with the server", func(t *testing.T) {
 		_, in := p.openWatch(t, configmaps+"?watch=1", "application/json")
 		go p.stop()
 		if rest, err := io.ReadAll(in); err != nil {
-			t.Errorf("%q %v", rest, err)
+			t.Errorf("got %q and error %v, want the end of the watch", rest, err)
 		}
 	})
 }
 
+// TestWatchOverWebsocket checks the first frame of a watch over a websocket, which upstream's handler serves.
 func TestWatchOverWebsocket(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
@@ -247,7 +250,7 @@ func TestWatchOverWebsocket(t *testing.T) {
 	in := bufio.NewReader(c)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("%v %v", resp, err)
+		t.Fatalf("got %v and error %v, want status 101", resp, err)
 	}
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(in, head); err != nil {
@@ -255,17 +258,18 @@ func TestWatchOverWebsocket(t *testing.T) {
 	}
 	payload := make([]byte, binary.BigEndian.Uint16(head[2:]))
 	if _, err := io.ReadFull(in, payload); err != nil || head[0] != 0x81 || !bytes.HasPrefix(payload, []byte(`{"type":"ADDED","object":{"kind":"ConfigMap"`)) {
-		t.Errorf("%x %q %v", head, payload, err)
+		t.Errorf("got head %x, payload %q and error %v, want a text frame with an ADDED event", head, payload, err)
 	}
 }
 
-// TestWebsocketOfTwoConnectionFields checks that the second field counts, too. Upstream's handler then rejects it.
+// TestWebsocketOfTwoConnectionFields checks that an Upgrade in a second Connection field counts, too. Upstream's
+// handler then rejects the request, which is incomplete.
 func TestWebsocketOfTwoConnectionFields(t *testing.T) {
 	c := newPair(t).dial(t)
 	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: keep-alive\r\nConnection: Upgrade\r\n\r\n", configmaps)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || resp.StatusCode != http.StatusBadRequest {
-		t.Errorf("%v %v", resp, err)
+		t.Errorf("got %v and error %v, want status 400", resp, err)
 	}
 }
 
@@ -306,14 +310,14 @@ func TestReadsAreInUpstreamsMetrics(t *testing.T) {
 	}
 	for i, s := range samples {
 		if n := count(s) - before[i]; n != 1 {
-			t.Errorf("%s grew by %v", s, n)
+			t.Errorf("%s grew by %v, want 1", s, n)
 		}
 	}
 	const open = `apiserver_longrunning_requests{component="apiserver",group="",resource="configmaps",scope="namespace",subresource="",verb="WATCH",version="v1"}`
 	_, in := p.openWatch(t, configmaps+"?watch=1", "application/json")
 	expect(t, in, "ADDED one")
 	if n := count(open); n != 1 {
-		t.Errorf("%v open watches are counted", n)
+		t.Errorf("got %v open watches in the metrics, want 1", n)
 	}
 }
 
@@ -325,10 +329,10 @@ func TestReadsWarnOfDeprecatedKinds(t *testing.T) {
 	const path = "/api/v1/namespaces/a/endpoints"
 	for _, path := range []string{path, path + "/e", path + "?watch=1&timeoutSeconds=1"} {
 		if a := p.ours.must(t, get(path)); len(a.header.Values("Warning")) != 1 {
-			t.Errorf("%s: %v", path, a.header)
+			t.Errorf("%s: got header %v, want one Warning", path, a.header)
 		}
 	}
 	if a := p.ours.must(t, get(configmaps)); len(a.header.Values("Warning")) != 0 {
-		t.Errorf("configmaps: %v", a.header)
+		t.Errorf("configmaps: got header %v, want no Warning", a.header)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// TestTransport checks that requests from within the process are served as the super-user's, without the network.
-func TestTransport(t *testing.T) {
+// TestRoundTripper checks that requests from within the process are served as the super-user's, without the network.
+func TestRoundTripper(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			u, _ := apirequest.UserFrom(req.Context())
@@ -37,7 +37,7 @@ func TestTransport(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if string(body) != "system:apiserver hello" {
-			t.Errorf("%s: %q", scheme, body)
+			t.Errorf("%s: got %q, want the echo as system:apiserver", scheme, body)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,7 +49,7 @@ func TestTransport(t *testing.T) {
 	defer resp.Body.Close()
 	var buf [5]byte
 	if _, err := io.ReadFull(resp.Body, buf[:]); err != nil || string(buf[:]) != "first" {
-		t.Errorf("%q %v", buf, err)
+		t.Errorf("got %q and error %v, want first", buf, err)
 	}
 	cancel()
 }
@@ -68,6 +68,6 @@ func TestWatchesOfThisProcessStayOpen(t *testing.T) {
 	p.streams.Probe()
 	p.ours.must(t, post(configmaps, `{"metadata":{"name":"one","labels":{"a":"b"}}}`))
 	if _, event := nextEvent(t, bufio.NewReader(resp.Body)); !strings.Contains(event, `"ADDED"`) {
-		t.Errorf("%s", event)
+		t.Errorf("got %s, want ADDED", event)
 	}
 }

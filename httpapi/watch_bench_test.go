@@ -64,7 +64,7 @@ func newNodeWatches(b *testing.B, nodes int) *nodeWatches {
 	}
 	proctest.Eventually(b, "the hub has read all", func() error {
 		if read := n.events(); read < uint64(nodes) {
-			return fmt.Errorf("%d of %d", read, nodes)
+			return fmt.Errorf("got %d events of %d", read, nodes)
 		}
 		return nil
 	})

@@ -32,10 +32,10 @@ func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
 func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// heard is a request as a handler saw it.
-type heard struct{ method, path, query, host, header, body string }
+// handled is a request as a handler receives it.
+type handled struct{ method, path, query, host, header, body string }
 
-func heardOf(req *http.Request, body []byte) heard {
+func requestOf(req *http.Request, body []byte) handled {
 	header := req.Header.Clone()
 	header.Del("Trailer") // net/http leaves it there if there can be none
 	var text strings.Builder
@@ -44,22 +44,22 @@ func heardOf(req *http.Request, body []byte) heard {
 	if path == "" {
 		path = "/" // of a target that names a host alone
 	}
-	return heard{req.Method, path, req.URL.Query().Encode(), req.Host, text.String(), string(body)}
+	return handled{req.Method, path, req.URL.Query().Encode(), req.Host, text.String(), string(body)}
 }
 
-func listen(into *[]heard) http.Handler {
+func record(into *[]handled) http.Handler {
 	return http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
-			return // upstream's handlers respond, and act on nothing
+			return // upstream's handlers return an error
 		}
-		*into = append(*into, heardOf(req, body))
+		*into = append(*into, requestOf(req, body))
 	})
 }
 
 // reference reads requests with net/http's parser. Like fasthttp, and as RFC 9112
 // asks, it passes over empty lines before a request.
-func reference(script []byte) (list []heard) {
+func reference(script []byte) (list []handled) {
 	in := bufio.NewReader(bytes.NewReader(script))
 	for {
 		for {
@@ -80,7 +80,7 @@ func reference(script []byte) (list []heard) {
 		if err != nil {
 			return list
 		}
-		list = append(list, heardOf(req, body))
+		list = append(list, requestOf(req, body))
 	}
 }
 
@@ -132,11 +132,11 @@ func TestMangledRequestsAreReadOnce(t *testing.T) {
 func checkScript(t interface {
 	Fatalf(string, ...any)
 }, script []byte) {
-	var ours []heard
+	var ours []handled
 	s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Minute}})
 	defer s.cancel()
 	routes := routes.New()
-	routes.HandlePrefix("/", listen(&ours))
+	routes.HandlePrefix("/", record(&ours))
 	s.table.Store(routes)
 	s.http1.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
 	s.handlers.Wait()

@@ -165,7 +165,8 @@ var scripts = map[string][]call{
 	},
 }
 
-func TestWritesAnswerAsUpstream(t *testing.T) {
+// TestScriptedWritesMatchUpstream sends fixed sequences of writes to Larder and to upstream's handlers.
+func TestScriptedWritesMatchUpstream(t *testing.T) {
 	for name, script := range scripts {
 		t.Run(name, func(t *testing.T) {
 			ours, _ := newLarder(t)
@@ -200,22 +201,22 @@ func TestWritesInEveryMediaType(t *testing.T) {
 					"Content-Type": in.MediaType, "Accept": out.MediaType,
 				}})
 				if got := a.header.Get("Content-Type"); got != out.MediaType {
-					t.Errorf("Content-Type %q", got)
+					t.Errorf("got Content-Type %q, want %q", got, out.MediaType)
 				}
 				back, err := runtime.Decode(legacyscheme.Codecs.UniversalDeserializer(), a.body)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if m, ok := back.(*corev1.ConfigMap); !ok || m.Data["k"] != name || m.ResourceVersion == "" {
-					t.Errorf("came back as %+v", back)
+					t.Errorf("got %+v, want the written ConfigMap", back)
 				}
 			})
 		}
 	}
 }
 
-// TestConverterIsBuiltOnFirstWrite checks that starting a server builds no schemas.
-func TestConverterIsBuiltOnFirstWrite(t *testing.T) {
+// TestConvertersOfAllGroups checks that the converter of each group has the schema of its first kind.
+func TestConvertersOfAllGroups(t *testing.T) {
 	m := openapi.NewModels()
 	_, s := newLarder(t)
 	for _, g := range s.config.Registry.Groups() {
@@ -242,7 +243,7 @@ func TestApplyRecordsManagers(t *testing.T) {
 	if conflict.code != http.StatusConflict || status.Reason != metav1.StatusReasonConflict ||
 		status.Message != `Apply failed with 1 conflict: conflict with "one": .data.k` ||
 		status.Details.Causes[0] != (metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Message: `conflict with "one"`, Field: ".data.k"}) {
-		t.Errorf("conflict: %d %s", conflict.code, conflict.body)
+		t.Errorf("got status %d and %s, want the conflict", conflict.code, conflict.body)
 	}
 	a := s.must(t, patch("merge-patch+json", defaultNS+"configmaps/a?fieldManager=three", `{"data":{"k":"x"}}`))
 	var object metav1.PartialObjectMetadata

@@ -32,7 +32,7 @@ type admissionScript struct {
 	refuse, rejects       string // by which phase the request is refused, and how
 	warnings              []string
 	annotations           bool
-	races                 int    // how many writes of the same object come between
+	races                 int    // number of concurrent writes of the same object
 	race                  string // action of races: touch, delete, recreate
 	large                 bool   // it makes the object too large to be stored with its managedFields
 }
@@ -71,7 +71,7 @@ type scriptedAdmission struct {
 
 	mu     sync.Mutex
 	script admissionScript // guarded by mu
-	races  int             // guarded by mu; that are still to come
+	races  int             // guarded by mu; concurrent writes that have not happened yet
 	calls  []string        // guarded by mu
 }
 
@@ -111,8 +111,8 @@ func (s *scriptedAdmission) Admit(ctx context.Context, a admission.Attributes, o
 		warning.AddWarning(ctx, "admission", text)
 	}
 	if s.script.annotations {
-		s.note2(a.AddAnnotation("admission.example.org/admitted", a.GetName()))
-		s.note2(a.AddAnnotationWithLevel("admission.example.org/request", "r", auditinternal.LevelRequest))
+		s.noteError(a.AddAnnotation("admission.example.org/admitted", a.GetName()))
+		s.noteError(a.AddAnnotationWithLevel("admission.example.org/request", "r", auditinternal.LevelRequest))
 		audit.AddAuditAnnotation(ctx, "audit.example.org/"+string(a.GetOperation()), "x")
 	}
 	s.race(a)
@@ -131,7 +131,7 @@ func (s *scriptedAdmission) Validate(ctx context.Context, a admission.Attributes
 	defer s.mu.Unlock()
 	s.note("validate", ctx, a, o)
 	if s.script.annotations {
-		s.note2(a.AddAnnotation("admission.example.org/validated", "yes"))
+		s.noteError(a.AddAnnotation("admission.example.org/validated", "yes"))
 		warning.AddWarning(ctx, "", "validated")
 	}
 	if s.script.refuse == "validate" {
@@ -196,7 +196,7 @@ func (s *scriptedAdmission) spoil(object metav1.Object) {
 	}
 }
 
-// race writes the object of a request behind its back.
+// race writes the object of a request, as a concurrent request would.
 func (s *scriptedAdmission) race(a admission.Attributes) {
 	if s.races == 0 || a.GetName() == "" {
 		return
@@ -258,7 +258,7 @@ func (s *scriptedAdmission) note(phase string, ctx context.Context, a admission.
 		a.GetObject(), text(a.GetObject()), a.GetOldObject(), text(a.GetOldObject())))
 }
 
-func (s *scriptedAdmission) note2(err error) {
+func (s *scriptedAdmission) noteError(err error) {
 	if err != nil {
 		s.calls = append(s.calls, err.Error())
 	}

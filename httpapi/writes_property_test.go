@@ -22,7 +22,7 @@ import (
 )
 
 // TestWritesMatchUpstream sends random sequences of requests to Larder and to upstream's handlers behind upstream's
-// filters, each with its own store. It compares everything visible: responds, calls of admission, audit records, spans,
+// filters, each with its own store. It compares everything visible: responses, calls of admission, audit records, spans,
 // metrics and stored objects.
 func TestWritesMatchUpstream(t *testing.T) {
 	proctest.ReduceRapidChecks(t)
@@ -42,7 +42,7 @@ func TestWritesMatchUpstream(t *testing.T) {
 		}
 		w.compare(t, namespace, sequence)
 	})
-	t.Logf("answers: %v", w.codes)
+	t.Logf("responses: %v", w.codes)
 }
 
 // writesPair are two sides whose writes are compared.
@@ -68,7 +68,7 @@ func (w *writesPair) compare(t rapid.TB, namespace string, sequence []*writeRequ
 	switch {
 	case diff == "":
 	case straddled:
-		t.Logf("no second was long enough for %d requests", len(sequence))
+		t.Logf("not compared: %d requests never fit into one second", len(sequence))
 	default:
 		t.Fatalf("%s", diff)
 	}
@@ -100,12 +100,12 @@ func TestCreatesIgnoreDeletion(t *testing.T) {
 		put("/apis/coordination.k8s.io/v1/namespaces/a/leases/x", `{`+metadata+`}`),
 	} {
 		if a := p.ours.call(t, c); a.code != http.StatusCreated || bytes.Contains(a.body, []byte("deletion")) {
-			t.Errorf("%s %s: %d %s", c.method, c.path, a.code, a.body)
+			t.Errorf("%s %s: got status %d, want 201 and no field of a deletion: %s", c.method, c.path, a.code, a.body)
 		}
 	}
 	c := patch("apply-patch+yaml", configmaps+"/y?fieldManager=m", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"y","deletionTimestamp":"soon"}}`)
 	if a := p.ours.call(t, c); a.code < http.StatusBadRequest {
-		t.Errorf("a malformed time: %d %s", a.code, a.body)
+		t.Errorf("a malformed deletionTimestamp: got status %d, want a refusal: %s", a.code, a.body)
 	}
 }
 

@@ -129,7 +129,7 @@ func (s *writesSide) connect(t testing.TB, addr string, pool *x509.CertPool) {
 			req.URL.Scheme, req.URL.Host = "https", addr
 			resp, err := client.RoundTrip(req)
 			if err == nil && resp.Proto != version {
-				err = fmt.Errorf("answered by %s", resp.Proto)
+				err = fmt.Errorf("got a response over %s, want %s", resp.Proto, version)
 			}
 			return resp, err
 		}
@@ -203,11 +203,11 @@ func (s *writesSide) revision(t testing.TB) int64 {
 // align brings the stores of both sides to one revision.
 func align(t testing.TB, a, b *writesSide) {
 	for a.revision(t) != b.revision(t) {
-		behind := a
+		older := a
 		if a.revision(t) > b.revision(t) {
-			behind = b
+			older = b
 		}
-		behind.store.PutAll(map[string][]byte{"/registry/aligned/x": {1}})
+		older.store.PutAll(map[string][]byte{"/registry/aligned/x": {1}})
 	}
 }
 
@@ -305,12 +305,12 @@ func (s *writesSide) send(t testing.TB, r *writeRequest) (seen observed, err err
 		return seen, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	body, err = io.ReadAll(resp.Body)
 	if err != nil {
 		return seen, err
 	}
 	seen.code = resp.StatusCode
-	seen.body = s.plain(readable(resp.Header.Get("Content-Type"), answer))
+	seen.body = s.plain(readable(resp.Header.Get("Content-Type"), body))
 	for name, values := range resp.Header {
 		switch name {
 		case "Date", "Audit-Id", "Content-Length":
@@ -352,7 +352,7 @@ type observed struct {
 	revision  int64
 }
 
-// records are the records of the request that has just been answered. kind is its Content-Type.
+// records returns the audit records of a request whose response has been read. kind is its Content-Type.
 func (s *writesSide) records(t testing.TB, id string, kind types.PatchType) (all []string) {
 	for {
 		select {
@@ -387,7 +387,7 @@ func (s *writesSide) records(t testing.TB, id string, kind types.PatchType) (all
 				return all
 			}
 		case <-time.After(proctest.Patience):
-			t.Fatalf("%s: no record of %s after %q", s.name, id, all)
+			t.Fatalf("%s: got records %q, want one of %s", s.name, all, id)
 		}
 	}
 }

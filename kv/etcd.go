@@ -354,7 +354,7 @@ func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etc
 	if verdict == doubtful {
 		current, err := e.currentHeader(ctx)
 		if err != nil {
-			e.logger.Warn("etcd's raft term decreased, but etcd does not answer whether its history was replaced", "error", err)
+			e.logger.Warn("etcd's raft term decreased, but etcd does not report whether its history was replaced", "error", err)
 			return
 		}
 		header, verdict = current, e.history.decide(mark, current)

@@ -149,7 +149,7 @@ func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error 
 		if ctx.Err() != nil {
 			return err
 		}
-		e.logger.Warn("etcd does not answer yet", "endpoints", client.Endpoints(), "error", err)
+		e.logger.Warn("etcd does not respond yet", "endpoints", client.Endpoints(), "error", err)
 		if err := sleep(ctx, delay); err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func (t *Tail) retry(ctx context.Context, request func(context.Context) error) e
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		t.config.Logger.Warn("store does not answer", "error", err)
+		t.config.Logger.Warn("store does not respond", "error", err)
 		if err := sleep(ctx, delay); err != nil {
 			return err
 		}

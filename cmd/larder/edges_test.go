@@ -146,7 +146,7 @@ func TestFlagsAtTheirEdges(t *testing.T) {
 }
 
 // refusedAtOnce are flags that kube-apiserver does not validate before it uses them; it then rejects the same values
-// as Larder. For two flags it accepts useless values: a request timeout of 0 s, with which no request is answered,
+// as Larder. For two flags it accepts useless values: a request timeout of 0 s, with which no request completes,
 // and a negative compaction interval, with which old revisions are compacted without a pause.
 const refusedAtOnce = `etcd-certfile etcd-keyfile tls-cert-file tls-private-key-file tls-cipher-suites tls-curve-preferences
 tls-min-version cert-dir proxy-client-cert-file proxy-client-key-file endpoint-reconciler-type egress-selector-config-file

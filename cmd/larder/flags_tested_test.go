@@ -43,7 +43,7 @@ func testedBy() map[string]string {
 		"internal/e2e.TestObjectFlagsTakeEffect":                                   "allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins event-ttl lease-reuse-duration-seconds service-node-port-range advertise-address@endpoints service-cluster-ip-range@allocator watch-cache-sizes",
 		"internal/e2e.TestPeers":                                                   "peer-advertise-ip peer-advertise-port peer-ca-file",
 		"internal/e2e.TestProfilingFlagTakesEffect":                                "profiling@profiles profiling@verbosity profiling@metrics profiling@slis",
-		"internal/e2e.TestEndingServerAnswersRetryAfter":                           "shutdown-send-retry-after shutdown-watch-termination-grace-period",
+		"internal/e2e.TestEndingServersSendRetryAfter":                             "shutdown-send-retry-after shutdown-watch-termination-grace-period",
 		"internal/e2e.TestRollingRestart":                                          "bind-address cert-dir endpoint-reconciler-type secure-port service-account-key-file service-account-signing-key-file etcd-servers",
 		"internal/e2e.TestServerCountTakesEffect":                                  "apiserver-count@definitions apiserver-count@endpoints",
 		"internal/e2e.TestStoresByResource":                                        "etcd-servers-overrides@checkpoint etcd-servers-overrides@compaction etcd-servers-overrides@custom etcd-servers-overrides@metrics etcd-servers-overrides@resume etcd-servers-overrides@snapshot",

@@ -38,13 +38,13 @@ func newRelay() *cobra.Command {
 	fs.StringSliceVar(&config.Resources, "resources", config.Resources,
 		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, the relay follows each resource except secrets from its first read on.")
 	consistent := fs.String("consistent-reads", "upstream",
-		fmt.Sprintf(`Which server answers lists without a resourceVersion: "upstream"; or "cache", which answers lists of at least %d objects from a cache that is proved current, and passes others to the upstream.`, consistentFrom))
+		fmt.Sprintf(`Which server serves lists without a resourceVersion: "upstream"; or "cache", which serves lists of at least %d objects from a cache that is proved current, and passes others to the upstream.`, consistentFrom))
 	fs.BoolVar(&config.CacheNewer, "cache-newer", false,
-		"Answer reads of built-in resources in protobuf from caches if the upstream has a newer minor version. "+
+		"Serve reads of built-in resources in protobuf from caches if the upstream has a newer minor version. "+
 			"Each connection must then lead to one of the upstream's servers: no proxy or balancer between them may read HTTP.")
 	fs.DurationVar(&config.Idle, "idle", config.Idle, "How long to follow a resource that no client reads.")
 	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
-		"How long to answer reads from caches while the upstream does not respond.")
+		"How long to serve reads from caches while the upstream does not respond.")
 	fs.Var(&budget, "memory-budget",
 		"Limit of the cached objects of all upstreams, in bytes, as in 2Gi. Requests for resources that do not fit are passed to the upstream. "+
 			"0 allows half of the process's memory limit, or sets no limit if the process has none.")
@@ -54,7 +54,7 @@ func newRelay() *cobra.Command {
 		Short: "Run a read replica of another API server",
 		Long: `Run a read replica of another API server, the upstream.
 
-The relay answers watches, and LISTs and GETs with a resourceVersion, from caches. It
+The relay serves watches, and LISTs and GETs with a resourceVersion, from caches. It
 follows each resource with one watch of the upstream, and passes all other requests to
 the upstream, which also authenticates and authorizes users. See docs/relay.md.`,
 		Args: cobra.NoArgs,

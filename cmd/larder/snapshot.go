@@ -64,7 +64,7 @@ verified.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd is saved. Only root and the server's user can do that.")
-	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. The first that answers is used.")
+	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. The first that responds is used.")
 	fs.StringVar(&from.CAFile, "etcd-cafile", "", "CA file that verifies etcd's certificate.")
 	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Client certificate file for etcd.")
 	fs.StringVar(&from.KeyFile, "etcd-keyfile", "", "Key file of --etcd-certfile.")

@@ -48,11 +48,11 @@ func TestRecordsWithoutResponses(t *testing.T) {
 	}
 }
 
-// TestSmallAnswersAreRecordedBeforeTheyAreSent checks that the record of a small response ends before the response is
+// TestSmallResponsesAreRecordedBeforeTheyAreSent checks that the record of a small response ends before the response is
 // sent, and has the latencies of a slow request.
-func TestSmallAnswersAreRecordedBeforeTheyAreSent(t *testing.T) {
+func TestSmallResponsesAreRecordedBeforeTheyAreSent(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer       Response
+		response     Response
 		before, fast bool // a slow request's record, or only a fast one's, ends before the response is sent
 	}{
 		"nothing":            {Response{}, true, true},
@@ -67,7 +67,7 @@ func TestSmallAnswersAreRecordedBeforeTheyAreSent(t *testing.T) {
 			record := NewAuditRecord(t.Context(), "id", &request.Request{})
 			record.Begin(audit.RequestAuditConfig{Level: auditapi.LevelMetadata}, &stored)
 			record.Describe(httptest.NewRequest(http.MethodGet, "/", nil), time.Now().Add(-took), authorizer.AttributesRecord{User: &user.DefaultInfo{}})
-			x := &Exchange{Response: c.answer, Audit: record, encoding: time.Now().Add(-1)}
+			x := &Exchange{Response: c.response, Audit: record, encoding: time.Now().Add(-1)}
 			x.EndAudit()
 			if before := stored.Event != nil; before != (c.before || c.fast && took == 0) {
 				t.Errorf("%s after %v: stored before it is sent: %v", name, took, before)

@@ -14,11 +14,11 @@ type unwritten struct{ io.WriterTo }
 // Close implements io.Closer.
 func (unwritten) Close() error { return nil }
 
-// TestLargeAnswersKeepTheirSeat checks that a response that takes long to send keeps its seat until it has been sent.
-func TestLargeAnswersKeepTheirSeat(t *testing.T) {
+// TestLargeResponsesHoldTheirSeat checks that a response that takes long to send holds its seat until it has been sent.
+func TestLargeResponsesHoldTheirSeat(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer Response
-		want   int64
+		response Response
+		want     int64
 	}{
 		"nothing":              {Response{}, 0},
 		"a record":             {Response{Bytes: make([]byte, RecordSize)}, 0},
@@ -30,7 +30,7 @@ func TestLargeAnswersKeepTheirSeat(t *testing.T) {
 	} {
 		var counts flow.Gauge
 		counts.Add(1)
-		x := &Exchange{Response: c.answer, Seat: Seat{Gauge: &counts}}
+		x := &Exchange{Response: c.response, Seat: Seat{Gauge: &counts}}
 		x.ReleaseSeat()
 		if now := counts.Add(0); now != c.want {
 			t.Errorf("%s: %d places are held, want %d", name, now, c.want)

@@ -157,7 +157,7 @@ func (c *Conn) unlock() {
 	}
 	c.mu.Unlock()
 	if largest != nil {
-		klog.ErrorS(nil, "HTTP/2 requests and answers exceed their memory limit; closed the connection that held the most", "from", largest.conn.RemoteAddr())
+		klog.ErrorS(nil, "HTTP/2 requests and responses exceed their memory limit; closed the connection that held the most", "from", largest.conn.RemoteAddr())
 		largest.broken()
 	}
 }

@@ -178,7 +178,7 @@ func (r *Relay) minor(ctx context.Context) (int64, net.Conn, error) {
 	var v version.Info
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // to its end, so that the connection can be used again
 	if answer.StatusCode != http.StatusOK || json.Unmarshal(body, &v) != nil {
-		return 0, nil, fmt.Errorf("relay: upstream answers %s to a request for its version", answer.Status)
+		return 0, nil, fmt.Errorf("relay: upstream responds with %s to a request for its version", answer.Status)
 	}
 	// Managed clusters say "33+".
 	minor, err := strconv.ParseInt(strings.TrimRight(v.Minor, "+"), 10, 32)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestClientsInServicesLearnTheServiceAddress checks that a client whose address is in the service range gets the
-// address of the kubernetes service in discovery, as from kube-apiserver. With -stock, kube-apiserver is asked as
+// address of the kubernetes service in discovery, as from kube-apiserver. With -stock, the requests go to kube-apiserver as
 // well.
 func TestClientsInServicesLearnTheServiceAddress(t *testing.T) {
 	p := newPlane(t)

@@ -44,10 +44,10 @@ type aggregated struct {
 	*httptest.Server
 	authority []byte // of its certificate
 
-	mu      sync.Mutex
-	down    bool            // it answers 503
-	callers map[string]bool // common names of clients' certificates
-	asked   chan *http.Request
+	mu       sync.Mutex
+	down     bool            // it responds with 503
+	callers  map[string]bool // common names of clients' certificates
+	received chan *http.Request
 }
 
 // newAggregated starts an aggregated server, whose certificate is for the Service name in namespace default.
@@ -61,7 +61,7 @@ func newAggregated(t *testing.T, name string) *aggregated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &aggregated{authority: certificate, callers: make(map[string]bool), asked: make(chan *http.Request, 1000)}
+	a := &aggregated{authority: certificate, callers: make(map[string]bool), received: make(chan *http.Request, 1000)}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.Config.ErrorLog = log.New(io.Discard, "", 0)
 	a.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert}
@@ -108,7 +108,7 @@ func (a *aggregated) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		n, err := io.Copy(io.Discard, req.Body)
 		fmt.Fprintf(w, `{"bytes":%d,"error":"%v"}`, n, err)
 	case strings.HasSuffix(path, "/who"):
-		a.asked <- req
+		a.received <- req
 		fmt.Fprint(w, `{}`)
 	case strings.HasSuffix(path, "/console"):
 		a.serveConsole(w, req)
@@ -126,7 +126,7 @@ func (a *aggregated) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (a *aggregated) serveWatch(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprint(w, `{"type":"ADDED","object":{"kind":"Thing","apiVersion":"things.example.com/v1","metadata":{"name":"a","namespace":"default","resourceVersion":"5"}}}`+"\n")
 	_ = http.NewResponseController(w).Flush()
-	a.asked <- req
+	a.received <- req
 	<-req.Context().Done()
 }
 
@@ -315,7 +315,7 @@ func testAggregatedReads(t *testing.T, p *process, a *aggregated) {
 	if event := <-w.ResultChan(); event.Type != watch.Added {
 		t.Errorf("watch: %v", event)
 	}
-	ended := (<-a.asked).Context()
+	ended := (<-a.received).Context()
 	w.Stop()
 	select { // the other server notices that the client has left
 	case <-ended.Done():
@@ -403,7 +403,7 @@ func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
-	got := (<-a.asked).Header
+	got := (<-a.received).Header
 	want := http.Header{
 		"X-Remote-User": {"jane"}, "X-Remote-Group": {"devs", "ops", "system:authenticated"}, "X-Remote-Uid": {"u-1"}, "X-Remote-Extra-Scopes": {"all"},
 		"Audit-Id": resp.Header["Audit-Id"], "X-Remote-Extra-Power": nil, "Authorization": nil, "Impersonate-User": nil, "Impersonate-Group": nil,

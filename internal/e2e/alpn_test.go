@@ -24,8 +24,8 @@ type wiretap struct {
 	net.Listener
 	server string
 
-	mu   sync.Mutex
-	said []string // guarded by mu: the protocol and the first line of each connection, and upgrades
+	mu      sync.Mutex
+	records []string // guarded by mu: the protocol and the first line of each connection, and upgrades
 }
 
 // newWiretap listens until the test ends.
@@ -117,24 +117,24 @@ func (w *wiretap) note(protocol string, sent []byte) {
 	case !strings.HasSuffix(line, " HTTP/1.1"):
 		return
 	}
-	said := strings.TrimSpace(protocol + " " + line)
+	records := strings.TrimSpace(protocol + " " + line)
 	for _, field := range strings.Split(rest, "\r\n") {
 		if name, value, _ := strings.Cut(field, ":"); strings.EqualFold(name, "Upgrade") {
-			said += " upgrade:" + value
+			records += " upgrade:" + value
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.said = append(w.said, said)
+	w.records = append(w.records, records)
 }
 
-// heard returns the records since the last call.
-func (w *wiretap) heard() []string {
+// take returns the records since the last call.
+func (w *wiretap) take() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	said := w.said
-	w.said = nil
-	return said
+	records := w.records
+	w.records = nil
+	return records
 }
 
 // TestKubectlSpeaksHTTP2 checks that the real kubectl uses HTTP/2 for requests and watches if the server offers it,
@@ -151,8 +151,8 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 		}
 		check := func(what string, least int, ok func(string) bool) {
 			t.Helper()
-			said, n := w.heard(), 0
-			for _, s := range said {
+			records, n := w.take(), 0
+			for _, s := range records {
 				if ok(s) {
 					n++
 				} else {
@@ -160,7 +160,7 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 				}
 			}
 			if n < least {
-				t.Errorf("%s: %s said %q", server.args, what, said)
+				t.Errorf("%s: %s sent %q", server.args, what, records)
 			}
 		}
 		whole := func(s string) bool { return strings.HasPrefix(s, server.speaks) }
@@ -174,7 +174,7 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 				check("kubectl "+args[0], 1, whole)
 			}
 		}
-		w.heard()
+		w.take()
 		watch := proctest.New(t, "kubectl", func() *exec.Cmd {
 			return command("get", "configmaps", "-w", "--output-watch-events", "--field-selector", "metadata.name!=kube-root-ca.crt")
 		})

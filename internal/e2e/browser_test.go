@@ -48,11 +48,11 @@ func newBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	b.Eventually(t, "takes orders", func() error {
-		said, err := os.ReadFile(filepath.Join(profile, "DevToolsActivePort"))
+		content, err := os.ReadFile(filepath.Join(profile, "DevToolsActivePort"))
 		if err != nil {
 			return err
 		}
-		port, path, whole := strings.Cut(string(said), "\n")
+		port, path, whole := strings.Cut(string(content), "\n")
 		if !whole || path == "" {
 			return errors.New("not yet")
 		}

@@ -20,7 +20,7 @@ import (
 func TestServerWorksWithAllFeatureGates(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--feature-gates=AllAlpha=true,AllBeta=true", "--runtime-config=api/all=true")
 	codec := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
-	ask := func(method, path, contentType string, object map[string]any, answers string) *unstructured.Unstructured {
+	send := func(method, path, contentType string, object map[string]any, want string) *unstructured.Unstructured {
 		t.Helper()
 		var body bytes.Buffer
 		if object != nil {
@@ -29,11 +29,11 @@ func TestServerWorksWithAllFeatureGates(t *testing.T) {
 			}
 		}
 		resp, text := p.fetch(method, path, &body, http.Header{"Accept": {"application/cbor"}, "Content-Type": {contentType}})
-		if resp.StatusCode >= 300 || resp.Header.Get("Content-Type") != answers {
+		if resp.StatusCode >= 300 || resp.Header.Get("Content-Type") != want {
 			t.Fatalf("%s %s: %d %v %q", method, path, resp.StatusCode, resp.Header, text)
 		}
 		decoded := &unstructured.Unstructured{}
-		if answers == runtime.ContentTypeCBOR {
+		if want == runtime.ContentTypeCBOR {
 			if _, _, err := codec.Decode([]byte(text), nil, decoded); err != nil {
 				t.Fatalf("%s %s: %v", method, path, err)
 			}
@@ -50,7 +50,7 @@ func TestServerWorksWithAllFeatureGates(t *testing.T) {
 		},
 	}
 	const binary = runtime.ContentTypeCBOR
-	ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", binary, definition, binary)
+	send("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", binary, definition, binary)
 	proctest.Eventually(t, "things are served", func() error {
 		_, err := p.client().Discovery().ServerResourcesForGroupVersion("example.com/v1")
 		return err
@@ -64,22 +64,22 @@ func TestServerWorksWithAllFeatureGates(t *testing.T) {
 				"apiVersion": kind.version, "kind": kind.kind, "metadata": map[string]any{"name": "mine"}, "data": map[string]any{"k": value},
 			}
 		}
-		ask("POST", kind.path, binary, object("v"), binary)
+		send("POST", kind.path, binary, object("v"), binary)
 		for path, want := range map[string]string{
 			kind.path + "/mine": kind.kind, kind.path: kind.kind + "List", kind.path + "?resourceVersion=0&labelSelector=a!=b": kind.kind + "List",
 		} {
-			if got := ask("GET", path, "", nil, binary); got.GetKind() != want {
+			if got := send("GET", path, "", nil, binary); got.GetKind() != want {
 				t.Errorf("%s: %v", path, got)
 			}
 		}
-		ask("GET", kind.path+"?watch=1&timeoutSeconds=1", "", nil, runtime.ContentTypeCBORSequence)
-		applied := ask("PATCH", kind.path+"/mine?fieldManager=me&force=true", "application/apply-patch+cbor", object("w"), binary)
+		send("GET", kind.path+"?watch=1&timeoutSeconds=1", "", nil, runtime.ContentTypeCBORSequence)
+		applied := send("PATCH", kind.path+"/mine?fieldManager=me&force=true", "application/apply-patch+cbor", object("w"), binary)
 		if value, _, _ := unstructured.NestedString(applied.Object, "data", "k"); value != "w" {
 			t.Errorf("applied: %v", applied)
 		}
-		ask("DELETE", kind.path+"/mine", "", nil, binary)
+		send("DELETE", kind.path+"/mine", "", nil, binary)
 	}
-	ask("GET", "/apis/apps/v1", "", nil, binary)
+	send("GET", "/apis/apps/v1", "", nil, binary)
 	for path, spoken := range map[string]bool{"apis/apps": false, "apis/apps/v1": true} {
 		if described := strings.Contains(p.want(200, "/openapi/v3/"+path), runtime.ContentTypeCBOR); described != spoken {
 			t.Errorf("%s is described in CBOR: %v, want %v", path, described, spoken)

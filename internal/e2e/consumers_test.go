@@ -32,7 +32,7 @@ func writeFile(t *testing.T, text string) string {
 }
 
 // TestEgressConsumers checks that connections to other servers use the proxies that --egress-selector-config-file
-// names. No server is there: the test checks only that the proxy was asked.
+// names. No server listens there: the test checks only that the proxy received a CONNECT request.
 func TestEgressConsumers(t *testing.T) {
 	t.Parallel()
 	nobody := map[string]string{anyName: "127.0.0.1:1"}
@@ -85,11 +85,11 @@ func TestEgressConsumers(t *testing.T) {
 		"audit.invalid:443": controlTunnel, "192.0.2.30:4317": controlTunnel,
 		"192.0.2.20:10250": clusterTunnel, "192.0.2.21:80": clusterTunnel, "192.0.2.21:81": clusterTunnel,
 	} {
-		proctest.Eventually(t, "a proxy is asked for "+name, func() error {
+		proctest.Eventually(t, "a proxy receives a CONNECT request for "+name, func() error {
 			tunnel.mu.Lock()
 			defer tunnel.mu.Unlock()
-			if tunnel.asked[name] == 0 {
-				return fmt.Errorf("it was asked for %v", tunnel.asked)
+			if tunnel.connects[name] == 0 {
+				return fmt.Errorf("got CONNECT requests for %v", tunnel.connects)
 			}
 			return nil
 		})

@@ -34,7 +34,7 @@ func TestDevDoesWhatTheReadmeSays(t *testing.T) {
 			t.Error(err)
 		}
 		if out := p.Output(); strings.Contains(out, "] ") || strings.Contains(out, "late:") || !strings.HasSuffix(out, "stopped\n") {
-			t.Errorf("the server said %s:\n%s", when, out)
+			t.Errorf("got %s in the output:\n%s", when, out)
 		}
 	}
 }

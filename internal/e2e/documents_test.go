@@ -247,7 +247,7 @@ func (s *shell) serve(text string) {
 	s.servers = append(s.servers, p)
 	p.Eventually(s.t, "is ready", func() error {
 		out := p.Output()
-		if !slices.ContainsFunc(readiness, func(said string) bool { return strings.Contains(out, said) }) {
+		if !slices.ContainsFunc(readiness, func(text string) bool { return strings.Contains(out, text) }) {
 			return errors.New(out)
 		}
 		return nil

@@ -211,7 +211,7 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 		}
 		if body != nil {
 			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set("Expect", "100-continue") // which is answered once the body is read
+			req.Header.Set("Expect", "100-continue") // the 100 is sent once the body is read
 		}
 		go func() {
 			resp, err := (&http.Client{Transport: transport}).Do(req)
@@ -241,9 +241,9 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 	return watched, created, finish
 }
 
-// TestEndingServerAnswersRetryAfter checks that a stopping server refuses new requests with 429, except probes, until
-// it has answered the requests in flight.
-func TestEndingServerAnswersRetryAfter(t *testing.T) {
+// TestEndingServersSendRetryAfter checks that a stopping server refuses new requests with 429, except probes, until
+// it has completed the requests in flight.
+func TestEndingServersSendRetryAfter(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1s")
 	watched, created, finish := p.occupy()

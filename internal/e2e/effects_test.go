@@ -208,7 +208,7 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 		}
 		return nil
 	})
-	// An answered request may keep its seat for a moment. A watch takes a seat only at its start, and ends after a
+	// A completed request may hold its seat for a moment. A watch takes a seat only at its start, and ends after a
 	// second or two.
 	none := func() io.Reader { return nil }
 	if got := p.seated("alice-token", "GET", "/api/v1/namespaces?watch=1", none); !strings.HasPrefix(got, "200 ") {
@@ -360,8 +360,8 @@ func kubeconfigOf(server string) string {
 // durations that flags set.
 func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 	var (
-		mu    sync.Mutex
-		asked = make(map[string]int) // guarded by mu: by kind and version
+		mu      sync.Mutex
+		reviews = make(map[string]int) // guarded by mu: by kind and version
 	)
 	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review struct {
@@ -372,7 +372,7 @@ func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 			t.Error(err)
 		}
 		mu.Lock()
-		asked[review.Kind+" "+review.APIVersion]++
+		reviews[review.Kind+" "+review.APIVersion]++
 		mu.Unlock()
 		status := fmt.Sprintf(`{"allowed":%v}`, review.Spec.User == "eve")
 		if review.Kind == "TokenReview" {
@@ -402,8 +402,8 @@ func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if n := asked["TokenReview authentication.k8s.io/v1"]; n < 2 || n > 4 || len(asked) != 2 || asked["SubjectAccessReview authorization.k8s.io/v1"] < 4 {
-		t.Errorf("asked: %v", asked)
+	if n := reviews["TokenReview authentication.k8s.io/v1"]; n < 2 || n > 4 || len(reviews) != 2 || reviews["SubjectAccessReview authorization.k8s.io/v1"] < 4 {
+		t.Errorf("got reviews %v", reviews)
 	}
 }
 
@@ -476,7 +476,7 @@ func TestEmulationAndMetricsFlagsTakeEffect(t *testing.T) {
 	p.want(200, older)
 	metrics := p.want(200, "/metrics")
 	if strings.Contains(metrics, "\napiserver_request_total{") || !strings.Contains(metrics, "\napiserver_request_duration_seconds_count{") {
-		t.Error("the metric that was switched off is told, or another is not")
+		t.Error("got the disabled metric, or not the other one")
 	}
 	if !strings.Contains(metrics, `verb="unexpected"`) {
 		t.Error("labels have values that are not allowed")

@@ -30,8 +30,8 @@ import (
 type tunnel struct {
 	names map[string]string // by the requested host:port, the address to dial
 
-	mu    sync.Mutex
-	asked map[string]int
+	mu       sync.Mutex
+	connects map[string]int
 }
 
 // anyName stands for every name without an entry of its own, such as a cluster's addresses.
@@ -39,7 +39,7 @@ const anyName = ""
 
 func newTunnel(t *testing.T, names map[string]string) (socket string, proxy *tunnel) {
 	t.Helper()
-	proxy = &tunnel{names: names, asked: make(map[string]int)}
+	proxy = &tunnel{names: names, connects: make(map[string]int)}
 	socket = filepath.Join(t.TempDir(), "konnectivity")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -55,7 +55,7 @@ func newTunnel(t *testing.T, names map[string]string) (socket string, proxy *tun
 // ServeHTTP implements http.Handler.
 func (t *tunnel) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	t.mu.Lock()
-	t.asked[req.Host]++
+	t.connects[req.Host]++
 	t.mu.Unlock()
 	name := t.names[req.RequestURI]
 	if name == "" {
@@ -164,8 +164,8 @@ func TestEgressSelector(t *testing.T) {
 	})
 	for name, proxy := range map[string]*tunnel{"etcd.invalid:2379": etcdTunnel, "hook.invalid:443": controlTunnel, "services": clusterTunnel} {
 		proxy.mu.Lock()
-		if len(proxy.asked) == 0 {
-			t.Errorf("nobody asked for %s", name)
+		if len(proxy.connects) == 0 {
+			t.Errorf("got no CONNECT request for %s", name)
 		}
 		proxy.mu.Unlock()
 	}

@@ -202,18 +202,18 @@ func (h *handover) write(ctx context.Context, who int) {
 		list, name := paths[i%len(paths)], fmt.Sprintf("w%d-%d", who, i/6)
 		path := list + "/" + name
 		var code int
-		var said string
+		var value string
 		switch i / 3 % 2 { // first all are made, then changed; each third goes
 		case 0:
-			said = fmt.Sprintf("v%d", i)
-			code = h.insist(ctx, http.MethodPost, list, body(list, name, said), nil)
+			value = fmt.Sprintf("v%d", i)
+			code = h.insist(ctx, http.MethodPost, list, body(list, name, value), nil)
 		default:
-			said = fmt.Sprintf("u%d", i)
+			value = fmt.Sprintf("u%d", i)
 			header := http.Header{"Content-Type": {"application/merge-patch+json"}}
-			code = h.insist(ctx, http.MethodPatch, path, body(list, name, said), header)
+			code = h.insist(ctx, http.MethodPatch, path, body(list, name, value), header)
 			if code == http.StatusOK && i/6%3 == 0 {
 				if code = h.insist(ctx, http.MethodDelete, path, "", nil); code != 0 {
-					said = ""
+					value = ""
 				}
 			}
 		}
@@ -223,20 +223,20 @@ func (h *handover) write(ctx context.Context, who int) {
 			h.mu.Unlock()
 			return
 		}
-		h.acked[path] = said
+		h.acked[path] = value
 		h.writes++
 		h.mu.Unlock()
 	}
 }
 
-func body(list, name, said string) string {
+func body(list, name, value string) string {
 	switch {
 	case strings.HasSuffix(list, "gadgets"):
-		return fmt.Sprintf(`{"kind":"Gadget","apiVersion":"larder.example.com/v1","metadata":{"name":%q},"spec":{"color":%q}}`, name, said)
+		return fmt.Sprintf(`{"kind":"Gadget","apiVersion":"larder.example.com/v1","metadata":{"name":%q},"spec":{"color":%q}}`, name, value)
 	case strings.HasSuffix(list, "secrets"):
-		return fmt.Sprintf(`{"kind":"Secret","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, base64.StdEncoding.EncodeToString([]byte(said)))
+		return fmt.Sprintf(`{"kind":"Secret","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, base64.StdEncoding.EncodeToString([]byte(value)))
 	}
-	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, said)
+	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, value)
 }
 
 // insist repeats a write until it has a final response. If a response was lost, the repeated write finds its work done.
@@ -244,14 +244,14 @@ func body(list, name, said string) string {
 func (h *handover) insist(ctx context.Context, method, path, body string, header http.Header) int {
 	tried := 0
 	for {
-		code, answer := h.first.ask(method, path, body, header)
+		code, text := h.first.ask(method, path, body, header)
 		switch {
 		case code == http.StatusOK || code == http.StatusCreated:
 			return code
 		case tried > 0 && (method == http.MethodPost && code == http.StatusConflict || method == http.MethodDelete && code == http.StatusNotFound):
 			return http.StatusOK
 		case code != 0 && code < 500 && code != http.StatusTooManyRequests:
-			h.fault("%s %s: %d %s", method, path, code, answer)
+			h.fault("%s %s: %d %s", method, path, code, text)
 			return code
 		}
 		tried++
@@ -313,10 +313,10 @@ func (h *handover) follow(ctx context.Context) {
 }
 
 // kubectl applies a manifest and reads it back, with retries, as a user would.
-func (h *handover) kubectl(said string) {
+func (h *handover) kubectl(value string) {
 	h.t.Helper()
 	manifest := filepath.Join(h.t.TempDir(), "manifest.yaml")
-	if err := os.WriteFile(manifest, []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: default}\ndata: {k: "+said+"}\n"), 0o600); err != nil {
+	if err := os.WriteFile(manifest, []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: default}\ndata: {k: "+value+"}\n"), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
 	run := func(args ...string) ([]byte, error) {
@@ -328,7 +328,7 @@ func (h *handover) kubectl(said string) {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		out, err := run("get", "configmap", "applied", "-o", "jsonpath={.data.k}")
-		if err != nil || string(out) != said {
+		if err != nil || string(out) != value {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
@@ -341,7 +341,7 @@ func (h *handover) finish() {
 	h.halt()
 	state := h.state()
 	lost := 0
-	for path, said := range h.acked {
+	for path, value := range h.acked {
 		list, name := filepath.Split(path)
 		key := strings.Replace(strings.TrimSuffix(list, "/"), "/namespaces/default", "", 1) + " default/" + name
 		item, found := state[key]
@@ -356,9 +356,9 @@ func (h *handover) finish() {
 			raw, _ := base64.StdEncoding.DecodeString(has)
 			has = string(raw)
 		}
-		if found != (said != "") || has != said {
+		if found != (value != "") || has != value {
 			if lost++; lost < 5 {
-				h.t.Errorf("%s was acknowledged to be %q and is %q", path, said, has)
+				h.t.Errorf("%s was acknowledged to be %q and is %q", path, value, has)
 			}
 		}
 	}
@@ -446,8 +446,8 @@ func TestHandover(t *testing.T) {
 			}
 			path := s[0] + "/" + n.Metadata.Name
 			patch := fmt.Sprintf(`{"metadata":{"annotations":{"handover":"%d"}}}`, i+1)
-			if code, answer := h.now.ask(http.MethodPatch, path, patch, http.Header{"Content-Type": {"application/merge-patch+json"}}); code != http.StatusOK {
-				t.Errorf("%s: %d %s", path, code, answer)
+			if code, text := h.now.ask(http.MethodPatch, path, patch, http.Header{"Content-Type": {"application/merge-patch+json"}}); code != http.StatusOK {
+				t.Errorf("%s: %d %s", path, code, text)
 			}
 		}
 		before = h.state()

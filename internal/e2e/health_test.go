@@ -168,7 +168,7 @@ func TestHealthWhileStarting(t *testing.T) {
 	}
 }
 
-// hanging starts a server, with args, whose Secrets cannot be read: the KMS plugin does not respond. It answers
+// hanging starts a server, with args, whose Secrets cannot be read: the KMS plugin does not respond. It responds to
 // requests when hanging returns.
 func hanging(t *testing.T, args ...string) *process {
 	t.Helper()
@@ -190,7 +190,7 @@ func hanging(t *testing.T, args ...string) *process {
 	keys.hangs.Store(true)
 	p.args = append(p.args, args...)
 	p.start()
-	p.Eventually(t, "answers", func() error { _, err := p.status("/livez/ping", ""); return err })
+	p.Eventually(t, "responds", func() error { _, err := p.status("/livez/ping", ""); return err })
 	return p
 }
 
@@ -198,9 +198,9 @@ func hanging(t *testing.T, args ...string) *process {
 func TestCountMetric(t *testing.T) {
 	const metric = `apiserver_storage_objects{resource="namespaces"}`
 	if text := serve(t, "--unsafe-no-fsync").want(200, "/metrics"); !strings.Contains(text, metric) {
-		t.Error("it is not told by default")
+		t.Error("the readiness message is missing by default")
 	}
 	if text := serve(t, "--unsafe-no-fsync", "--etcd-count-metric-poll-period=0").want(200, "/metrics"); strings.Contains(text, metric) {
-		t.Error("it is told although the period is 0")
+		t.Error("the message is there although the period is 0")
 	}
 }

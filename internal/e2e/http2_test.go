@@ -78,11 +78,11 @@ func TestServerPassesH2Spec(t *testing.T) {
 func TestClientsSpeakHTTP2(t *testing.T) {
 	for args, version := range map[string]string{"--http2-max-streams-per-connection=0": "HTTP/2.0", "--disable-http2-serving": "HTTP/1.1"} {
 		p := serve(t, "--unsafe-no-fsync", args)
-		said := &spoken{versions: make(map[string]int)}
+		transport := &spoken{versions: make(map[string]int)}
 		config := p.config()
 		config.WrapTransport = func(inner http.RoundTripper) http.RoundTripper {
-			said.RoundTripper = inner
-			return said
+			transport.RoundTripper = inner
+			return transport
 		}
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
@@ -110,15 +110,15 @@ func TestClientsSpeakHTTP2(t *testing.T) {
 		}
 		cancel()
 		factory.Shutdown()
-		said.mu.Lock()
-		defer said.mu.Unlock()
-		for what, n := range said.versions {
+		transport.mu.Lock()
+		defer transport.mu.Unlock()
+		for what, n := range transport.versions {
 			if !strings.HasSuffix(what, version) {
 				t.Errorf("%s: %s, %d times", args, what, n)
 			}
 		}
-		if said.versions["watch "+version] == 0 || said.versions["POST "+version] == 0 {
-			t.Errorf("%s: %v", args, said.versions)
+		if transport.versions["watch "+version] == 0 || transport.versions["POST "+version] == 0 {
+			t.Errorf("%s: %v", args, transport.versions)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestHTTP2FlagsTakeEffect(t *testing.T) {
 	if err := framer.WriteSettings(); err != nil {
 		t.Fatal(err)
 	}
-	if err := framer.WriteWindowUpdate(0, 1<<30); err != nil { // or 190 answers would be the last
+	if err := framer.WriteWindowUpdate(0, 1<<30); err != nil { // or the connection would stall after 190 responses
 		t.Fatal(err)
 	}
 	var block bytes.Buffer

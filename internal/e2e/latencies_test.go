@@ -28,7 +28,7 @@ var latenciesFile = filepath.Join("testdata", "latencies.json")
 // does not.
 var noLatency = []string{"transform-response-object"}
 
-// slowReads are requests to a server whose etcd does not answer for a while.
+// slowReads are requests to a server whose etcd does not respond for a while.
 func slowReads() []trafficRequest {
 	const maps = "/api/v1/namespaces/default/configmaps"
 	return []trafficRequest{

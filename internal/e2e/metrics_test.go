@@ -42,23 +42,23 @@ type measured struct {
 	Lines    map[string]line    // that the log had of it
 }
 
-// stocks returns the results of a kube-apiserver: from ask if -stock is set, otherwise from a recorded file. With
+// stocks returns the results of a kube-apiserver: from measure if -stock is set, otherwise from a recorded file. With
 // -rewrite-metrics it records them.
-func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
+func stocks[T any](t *testing.T, file string, measure func() T) (result T) {
 	t.Helper()
 	if *stockBinary != "" {
-		said = ask()
+		result = measure()
 	} else {
 		raw, err := os.ReadFile(file)
 		if err == nil {
-			err = json.Unmarshal(raw, &said)
+			err = json.Unmarshal(raw, &result)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	if *rewriteMetrics {
-		raw, err := json.MarshalIndent(said, "", " ")
+		raw, err := json.MarshalIndent(result, "", " ")
 		if err == nil {
 			err = os.WriteFile(file, append(raw, '\n'), 0o644)
 		}
@@ -66,7 +66,7 @@ func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
 			t.Fatal(err)
 		}
 	}
-	return said
+	return result
 }
 
 // TestMetricsMatchKubeAPIServer sends kube-apiserver and Larder the same traffic and compares their metrics and logs.
@@ -77,7 +77,7 @@ func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	stock := stocks(t, metricsFile, func() measured { return measure(t, hook, true) })
 	for what, code := range stock.Codes {
 		if larder.Codes[what] != code {
-			t.Errorf("invalid: %s: stock answers %d, larder %d", what, code, larder.Codes[what])
+			t.Errorf("invalid: %s: stock got status %d, larder %d", what, code, larder.Codes[what])
 		}
 	}
 	d := &metricDifferences{t: t, seen: make(map[int]bool)}

@@ -371,8 +371,8 @@ func (m *member) liveWatch(t *testing.T) {
 	defer resp.Body.Close()
 	for i := range 3 {
 		body := fmt.Sprintf(`{"metadata":{"name":"live-%d","labels":{"live":"1"}},"data":{"pad":%q}}`, i, strings.Repeat("x", 1<<(10*i)%(3<<10)))
-		if code, answer := m.send(trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: body}); code != http.StatusCreated {
-			t.Fatalf("creating live-%d: got %d %s, want 201", i, code, answer)
+		if code, text := m.send(trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: body}); code != http.StatusCreated {
+			t.Fatalf("creating live-%d: got %d %s, want 201", i, code, text)
 		}
 	}
 	if _, err := io.ReadAll(resp.Body); err != nil {

@@ -87,9 +87,9 @@ func TestAcceptedCAsArePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	proctest.Eventually(t, "the ConfigMap tells of the authority", func() error {
-		told, err := p.client().CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
-		if err == nil && told.Data["client-ca-file"] != string(want) {
-			err = fmt.Errorf("it says %q", told.Data)
+		published, err := p.client().CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
+		if err == nil && published.Data["client-ca-file"] != string(want) {
+			err = fmt.Errorf("got %q", published.Data)
 		}
 		return err
 	})

@@ -24,7 +24,7 @@ import (
 type peering struct {
 	*plane
 	first, second *member
-	said          []string // requests and responses, without values that vary between runs
+	lines         []string // requests and responses, without values that vary between runs
 }
 
 // serverIDOf is the name of a server on a host (apiserver pkg/server/config.go).
@@ -42,13 +42,13 @@ func (p *peering) logf(format string, args ...any) {
 		name, _, _ := strings.Cut(found, ":")
 		return name + ":…"
 	})
-	p.said = append(p.said, text)
+	p.lines = append(p.lines, text)
 }
 
 // ask sends a request to a server, and records the response.
 func (p *peering) ask(of *member, method, path, body string, header http.Header) int {
-	code, answer := of.ask(method, path, body, header)
-	p.logf("%s %s %v: %d %s", method, path, header, code, answer)
+	code, text := of.ask(method, path, body, header)
+	p.logf("%s %s %v: %d %s", method, path, header, code, text)
 	return code
 }
 
@@ -61,7 +61,7 @@ func (p *peering) run(firstStock, secondStock bool) {
 	p.first = p.member(firstStock, "first", ports[0]).start()
 	p.second = p.member(secondStock, "second", ports[1], "--runtime-config=batch/v1=false").start()
 	const jobs = "/apis/batch/v1/namespaces/default/jobs"
-	p.second.Eventually(p.t, "has heard of its peer", func() error {
+	p.second.Eventually(p.t, "has discovered its peer", func() error {
 		if code, body := p.second.ask(http.MethodGet, jobs, "", nil); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -162,9 +162,9 @@ func TestPeers(t *testing.T) {
 	talk := func(firstStock, secondStock bool) []string {
 		p := &peering{plane: newPlane(t)}
 		p.run(firstStock, secondStock)
-		return p.said
+		return p.lines
 	}
-	said := talk(false, false)
+	lines := talk(false, false)
 	for _, want := range []string{
 		`POST /apis/batch/v1/namespaces/default/jobs map[]: 201 `,
 		` has jobs: true`, `;profile=nopeer has jobs: false`,
@@ -172,8 +172,8 @@ func TestPeers(t *testing.T) {
 		`GET /apis/batch/v1/namespaces/default/jobs map[Authorization:[Bearer alice-token]]: 403 `,
 		`"kubernetes.io/peer-advertise-address":"127.0.0.1:…`, `2 leases`, `left: false`,
 	} {
-		if !strings.Contains(strings.Join(said, "\n"), want) {
-			t.Errorf("%s is not in\n%s", want, strings.Join(said, "\n"))
+		if !strings.Contains(strings.Join(lines, "\n"), want) {
+			t.Errorf("%s is not in\n%s", want, strings.Join(lines, "\n"))
 		}
 	}
 	if *stockBinary == "" {
@@ -181,7 +181,7 @@ func TestPeers(t *testing.T) {
 	}
 	stock := talk(true, true)
 	for name, other := range map[string][]string{
-		"Larders": said, "stock before Larder": talk(true, false), "Larder before stock": talk(false, true),
+		"Larders": lines, "stock before Larder": talk(true, false), "Larder before stock": talk(false, true),
 	} {
 		for i := range max(len(stock), len(other)) {
 			if i >= len(stock) || i >= len(other) || stock[i] != other[i] {

@@ -176,9 +176,9 @@ func (m *member) ask(method, path, body string, header http.Header) (int, string
 		return 0, err.Error()
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, err.Error()
 	}
-	return resp.StatusCode, string(bytes.TrimSpace(answer))
+	return resp.StatusCode, string(bytes.TrimSpace(text))
 }

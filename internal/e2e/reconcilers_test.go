@@ -13,7 +13,7 @@ import (
 
 // published returns the endpoints that a server with one kind of endpoint reconciler publishes, while it serves and
 // after it has stopped.
-func published(p *plane, stock bool, kind string, port int) (said []string) {
+func published(p *plane, stock bool, kind string, port int) (lines []string) {
 	p.t.Helper()
 	prefix := fmt.Sprintf("/%s-%v", kind, stock)
 	m := p.member(stock, "", port, "--etcd-prefix="+prefix, "--advertise-address=192.0.2.1", "--apiserver-count=2", "--endpoint-reconciler-type="+kind).start()
@@ -39,7 +39,7 @@ func published(p *plane, stock bool, kind string, port int) (said []string) {
 		stored := string(valueAt(p.t, p.url, prefix+"/"+key))
 		talk.logf("%s: left %v, with the address %v", key, stored != "", strings.Contains(stored, "192.0.2.1"))
 	}
-	return talk.said
+	return talk.lines
 }
 
 // TestEndpointReconcilers checks that a server adds itself to the endpoints of the kubernetes service, and removes
@@ -49,15 +49,15 @@ func TestEndpointReconcilers(t *testing.T) {
 	p := newPlane(t)
 	for kind, want := range map[string]string{"lease": "a lease: true", "master-count": "a lease: false", "none": "404"} {
 		port := proctest.Port(t)
-		said := published(p, false, kind, port)
-		if !strings.Contains(strings.Join(said, "\n"), want) {
-			t.Errorf("%s: %s is not in\n%s", kind, want, strings.Join(said, "\n"))
+		lines := published(p, false, kind, port)
+		if !strings.Contains(strings.Join(lines, "\n"), want) {
+			t.Errorf("%s: %s is not in\n%s", kind, want, strings.Join(lines, "\n"))
 		}
 		if *stockBinary == "" {
 			continue
 		}
-		if stock := published(p, true, kind, port); !slices.Equal(stock, said) {
-			t.Errorf("%s: stock\n%s\nLarder\n%s", kind, strings.Join(stock, "\n"), strings.Join(said, "\n"))
+		if stock := published(p, true, kind, port); !slices.Equal(stock, lines) {
+			t.Errorf("%s: stock\n%s\nLarder\n%s", kind, strings.Join(stock, "\n"), strings.Join(lines, "\n"))
 		}
 	}
 }

@@ -116,10 +116,10 @@ func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 	}
 	var made []string
 	m.Eventually(t, "has written everything down", func() error {
-		lines, told := normal(t, m.Output()[logged:], `"msg":"HTTP"`)
-		events, heard := normal(t, read()[before:], `"kind":"Event"`)
-		for id, stages := range heard {
-			if slices.Contains(stages, "RequestReceived") && (len(stages) < 2 || told[id] == nil) {
+		lines, logs := normal(t, m.Output()[logged:], `"msg":"HTTP"`)
+		events, audits := normal(t, read()[before:], `"kind":"Event"`)
+		for id, stages := range audits {
+			if slices.Contains(stages, "RequestReceived") && (len(stages) < 2 || logs[id] == nil) {
 				_, request, _ := strings.Cut(read(), id)
 				return fmt.Errorf("no end of %s: %.300s", id, request)
 			}

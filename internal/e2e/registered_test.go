@@ -127,20 +127,20 @@ func TestRegisteredMetricsMatchKubeAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, told := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(serverIDOf(host)))), 0
+	want, samples := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(serverIDOf(host)))), 0
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		for _, sample := range served[name].GetMetric() {
 			for _, l := range sample.GetLabel() {
 				if l.GetName() != "apiserver_id_hash" {
 					continue
 				}
-				if told++; l.GetValue() != want {
+				if samples++; l.GetValue() != want {
 					t.Errorf("%s{%s=%q}, want %q", name, l.GetName(), l.GetValue(), want)
 				}
 			}
 		}
 	}
-	if told < 4 {
-		t.Errorf("invalid: %d samples have the digest of an ID", told)
+	if samples < 4 {
+		t.Errorf("invalid: %d samples have the digest of an ID", samples)
 	}
 }

@@ -29,7 +29,7 @@ func watchOf(t *testing.T, client kubernetes.Interface) watch.Interface {
 	})
 	t.Cleanup(w.Stop)
 	if event := <-w.ResultChan(); event.Type != watch.Added {
-		t.Fatalf("told %+v", event)
+		t.Fatalf("got %+v", event)
 	}
 	return w
 }
@@ -41,7 +41,7 @@ func awaitEnd(t *testing.T, what string, w watch.Interface) {
 	select {
 	case event, ok := <-w.ResultChan():
 		if ok {
-			t.Errorf("%s: told %+v", what, event)
+			t.Errorf("%s: got %+v", what, event)
 		}
 		t.Logf("%s: the watch ended after %v", what, time.Since(began).Round(time.Millisecond))
 	case <-time.After(proctest.Patience):
@@ -56,7 +56,7 @@ func open(w watch.Interface) error {
 		if !ok {
 			return errors.New("it has ended")
 		}
-		return errors.New("told of " + string(event.Type))
+		return errors.New("got " + string(event.Type))
 	default:
 		return nil
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// answerAny is the server of webhooks and aggregation: it denies, converts by renaming the version, and serves an
+// serveAny is the server of webhooks and aggregation: it denies, converts by renaming the version, and serves an
 // empty API.
-func answerAny(w http.ResponseWriter, req *http.Request) {
+func serveAny(w http.ResponseWriter, req *http.Request) {
 	var review struct {
 		APIVersion string         `json:"apiVersion"`
 		Kind       string         `json:"kind"`
@@ -103,7 +103,7 @@ func TestServicesAreResolved(t *testing.T) {
 	cert := authority.Sign(t, "services", nil, func(c *x509.Certificate) {
 		c.DNSNames, c.ExtKeyUsage = []string{"hook.default.svc", "conversion.default.svc", "far.default.svc"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
-	far := httptest.NewUnstartedServer(http.HandlerFunc(answerAny))
+	far := httptest.NewUnstartedServer(http.HandlerFunc(serveAny))
 	far.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
 	far.StartTLS()
 	t.Cleanup(far.Close)
@@ -128,7 +128,7 @@ func TestServicesAreResolved(t *testing.T) {
 			}
 			return nil
 		})
-		proctest.Eventually(t, "the aggregated server answers", func() error {
+		proctest.Eventually(t, "the aggregated server responds", func() error {
 			if resp, text := p.ask(http.MethodGet, "/apis/far.example.com/v1", ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, "far.example.com/v1") {
 				return fmt.Errorf("%d %s", resp.StatusCode, text)
 			}
@@ -136,7 +136,7 @@ func TestServicesAreResolved(t *testing.T) {
 		})
 		proxy.mu.Lock()
 		for name, address := range pointed {
-			endpoint, service := proxy.asked[address+":8443"], proxy.asked[clusterIPs[name]+":443"]
+			endpoint, service := proxy.connects[address+":8443"], proxy.connects[clusterIPs[name]+":443"]
 			if (endpoint > 0) != routing || (service > 0) == routing {
 				t.Errorf("routing to endpoints %v: %s was connected to %d times at its endpoint, %d times at its cluster IP", routing, name, endpoint, service)
 			}

@@ -257,7 +257,7 @@ func testSampleAccess(t *testing.T, s *sample, k *kubectl) {
 	direct := func(token string, want int) func() error {
 		return func() error {
 			if code, err := s.ask(token); err != nil || code != want {
-				return fmt.Errorf("%s is told %d, %v, want %d", token, code, err, want)
+				return fmt.Errorf("%s: got status %d and error %v, want %d", token, code, err, want)
 			}
 			return nil
 		}

@@ -49,14 +49,14 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 			}
 		})
 	}
-	var quick string // the agent of a read that need not wait, and was answered within half a second
+	var quick string // the agent of a read that need not wait, and completed within half a second
 	proctest.Eventually(t, "a read from the cache is quick", func() error {
-		asked := time.Now()
-		quick = fmt.Sprintf("quick/%d", asked.UnixNano())
+		start := time.Now()
+		quick = fmt.Sprintf("quick/%d", start.UnixNano())
 		if resp, body := p.fetch("GET", object+"?resourceVersion=0", nil, as(quick)); resp.StatusCode != 200 {
 			t.Fatalf("%d %s", resp.StatusCode, body)
 		}
-		if took := time.Since(asked); took >= 500*time.Millisecond {
+		if took := time.Since(start); took >= 500*time.Millisecond {
 			return errors.New(took.String())
 		}
 		return nil

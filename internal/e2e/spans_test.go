@@ -185,9 +185,9 @@ func (w *webhooks) install(m *member) {
 	}
 	m.Eventually(m.t, "asks the webhooks", func() error {
 		const trace = "000000000000000000000000000000aa"
-		_, answer := m.ask(http.MethodPost, "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"x"}}`, http.Header{"Traceparent": {"00-" + trace + "-" + tracedBy + "-00"}, "Baggage": {"who=me"}})
+		_, text := m.ask(http.MethodPost, "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"x"}}`, http.Header{"Traceparent": {"00-" + trace + "-" + tracedBy + "-00"}, "Baggage": {"who=me"}})
 		if w.calls(trace) < 2 || w.calls("who=me") < 2 {
-			return fmt.Errorf("%d calls, %d with the baggage: %s", w.calls(trace), w.calls("who=me"), answer)
+			return fmt.Errorf("%d calls, %d with the baggage: %s", w.calls(trace), w.calls("who=me"), text)
 		}
 		return nil
 	})

@@ -150,7 +150,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 	objects := func(n int) string {
 		return fmt.Sprintf(`[...document.querySelectorAll("#resources tr")].some((r) => r.cells[0].textContent == "secrets" && r.cells[1].textContent == "%d")`, n)
 	}
-	for i := range 3 { // the page follows without being asked
+	for i := range 3 { // the page updates without another request
 		if _, err := client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("s", i)}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func TestStoresByResource(t *testing.T) {
 	proctest.Eventually(t, "the third store's revision is reported", func() error { // compaction raises it
 		found := regexp.MustCompile(`\nlarder_tail_revision{storage_cluster_id="etcd-1"} (\d+)\n`).FindStringSubmatch(p.want(http.StatusOK, "/metrics"))
 		if found == nil || revisionOf(t, found[1]) < revisionOf(t, kept.GetResourceVersion()) || revisionOf(t, found[1]) > revisionOf(t, names(t, boxes, "at revision")) {
-			return fmt.Errorf("%q is told, the box was made at %s", found, kept.GetResourceVersion())
+			return fmt.Errorf("got revision %q, the box was created at %s", found, kept.GetResourceVersion())
 		}
 		return nil
 	})

@@ -31,8 +31,8 @@ func TestTopShowsRequests(t *testing.T) {
 	config := rest.CopyConfig(p.config())
 	config.UserAgent = "evil\u009b31m\u202e/1" // would colour a terminal, and turn it around
 	client := kubernetes.NewForConfigOrDie(config)
-	const asked = 37
-	for range asked {
+	const sent = 37
+	for range sent {
 		if _, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestTopShowsRequests(t *testing.T) {
 		out = run("--once", "--sort", "requests", "--window", "start")
 		for line := range strings.Lines(out) {
 			cells := strings.Fields(line)
-			if len(cells) > 4 && cells[2] == fmt.Sprint(asked) && strings.HasSuffix(strings.Join(cells, " "), " evil?31m?/1 list configmaps") {
+			if len(cells) > 4 && cells[2] == fmt.Sprint(sent) && strings.HasSuffix(strings.Join(cells, " "), " evil?31m?/1 list configmaps") {
 				return nil
 			}
 		}

@@ -130,7 +130,7 @@ func TestTracing(t *testing.T) {
 	defer c.mu.Unlock()
 	for _, span := range c.spans {
 		if id := hex.EncodeToString(span.TraceId); !strings.HasPrefix(id, strings.Repeat("0", 31)) {
-			t.Errorf("nobody asked for %s %v", id, span)
+			t.Errorf("no request has the span %s %v", id, span)
 		}
 	}
 }

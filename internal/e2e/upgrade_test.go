@@ -25,7 +25,7 @@ import (
 )
 
 // TestUpgradeInPlace replaces a server under load, over both protocols: first by a program that does not
-// start, then twice by one that does. No request fails, /readyz answers 200 to each probe, and each
+// start, then twice by one that does. No request fails, /readyz responds to each probe with 200, and each
 // informer lists once.
 func TestUpgradeInPlace(t *testing.T) {
 	t.Parallel() // it waits most of the time

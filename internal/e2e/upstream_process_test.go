@@ -255,11 +255,11 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// deleteTogether deletes a collection of workers ConfigMaps with a webhook that responds once it has been asked about
+// deleteTogether deletes a collection of workers ConfigMaps with a webhook that responds once it has been called for
 // all of them.
 func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 	t.Helper()
-	var asked, deleted atomic.Int32
+	var calls, deleted atomic.Int32
 	all := make(chan struct{})
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
@@ -269,7 +269,7 @@ func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 			return
 		}
 		if *review.Request.DryRun {
-			asked.Add(1)
+			calls.Add(1)
 		} else {
 			if deleted.Add(1) == workers {
 				close(all)
@@ -299,9 +299,9 @@ func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 	for i := range workers {
 		put(t, client, namespace, fmt.Sprint("m", i))
 	}
-	proctest.Eventually(t, "the webhook is asked", func() error {
-		if err := maps.Delete(t.Context(), "m0", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil || asked.Load() == 0 {
-			return fmt.Errorf("not asked, %v", err)
+	proctest.Eventually(t, "the webhook is called", func() error {
+		if err := maps.Delete(t.Context(), "m0", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil || calls.Load() == 0 {
+			return fmt.Errorf("got no call, error %v", err)
 		}
 		return nil
 	})
@@ -385,7 +385,7 @@ func TestLogFlagsTakeEffect(t *testing.T) {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
 	proctest.Eventually(t, "it says more", func() error {
-		if said := quiet.Output()[before:]; !strings.Contains(said, "\nI") && !strings.HasPrefix(said, "I") {
+		if output := quiet.Output()[before:]; !strings.Contains(output, "\nI") && !strings.HasPrefix(output, "I") {
 			return errors.New("nothing")
 		}
 		return nil

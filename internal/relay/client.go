@@ -22,7 +22,7 @@ import (
 const (
 	// listTimeout bounds a list. kube-apiserver's own timeout is a minute.
 	listTimeout = 75 * time.Second
-	// openTimeout bounds the time until the upstream begins to answer a watch.
+	// openTimeout bounds the time until the upstream begins to respond to a watch.
 	openTimeout = 30 * time.Second
 
 	maxPage   = 1 << 30
@@ -72,21 +72,21 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 	if err != nil {
 		return list{}, cause(ctx, err)
 	}
-	answer, err := s.codec.list(data)
-	if err == nil && q.limit > 0 && int64(len(answer.objects)) > q.limit {
+	page, err := s.codec.list(data)
+	if err == nil && q.limit > 0 && int64(len(page.objects)) > q.limit {
 		err = fmt.Errorf("%w: a page has more than %d objects", errMalformed, q.limit)
 	}
 	if err != nil {
 		return list{}, err
 	}
-	if consistent && s.history.observe(mark, answer.revision) {
-		s.config.Logger.Warn("upstream's history was replaced", "revision", answer.revision, "before", mark.revision)
+	if consistent && s.history.observe(mark, page.revision) {
+		s.config.Logger.Warn("upstream's history was replaced", "revision", page.revision, "before", mark.revision)
 		s.endWatches(kv.ErrReplaced)
 	}
-	return answer, nil
+	return page, nil
 }
 
-// get sends one request for the resource and returns the body of the answer, which has the requested media type.
+// get sends one request for the resource and returns the body of the response, which has the requested media type.
 func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io.ReadCloser, error) {
 	elements := []string{"apis", s.config.Resource.Group, s.config.Resource.Version}
 	if s.config.Resource.Group == "" {
@@ -114,7 +114,7 @@ func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io
 	if response.StatusCode != http.StatusOK {
 		return nil, s.refusal(response)
 	}
-	text := fmt.Sprintf("upstream answers with %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
+	text := fmt.Sprintf("got a response of %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
 	if media != runtime.ContentTypeJSON && media != runtime.ContentTypeProtobuf {
 		return nil, errors.New(text) // the page of a proxy, which decides nothing
 	}
@@ -122,7 +122,7 @@ func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: text}}
 }
 
-// refusal returns the error of an answer that is no success.
+// refusal returns the error of a response without success.
 func (s *Store) refusal(response *http.Response) error {
 	body, _ := readAll(response.Body, maxStatus) // without it the code must do
 	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
@@ -136,7 +136,7 @@ func (s *Store) refusal(response *http.Response) error {
 	return statusError(err.Status())
 }
 
-// IsRefusal reports whether the upstream has answered that it does not serve the resource. It may also refuse it to
+// IsRefusal reports whether the upstream has responded that it does not serve the resource. It may also refuse it to
 // this relay, or in the encoding that the relay needs.
 func IsRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err)
@@ -160,7 +160,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-var errTooLarge = errors.New("upstream's answer is too large")
+var errTooLarge = errors.New("response of the upstream is too large")
 
 // readAll reads a body of at most limit bytes.
 func readAll(body io.Reader, limit int64) ([]byte, error) {

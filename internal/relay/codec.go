@@ -70,7 +70,7 @@ func (l *list) setMeta(meta metav1.ListMeta) (err error) {
 	return err
 }
 
-var errMalformed = errors.New("upstream's answer is malformed")
+var errMalformed = errors.New("response of the upstream is malformed")
 
 func malformed(err error) error { return fmt.Errorf("%w: %w", errMalformed, err) }
 

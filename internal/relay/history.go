@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// history checks that the upstream's revisions only grow. A consistent answer has at least the revision of every
-// answer and event seen before its request; one with a lower revision comes from a restored etcd.
+// history checks that the upstream's revisions only grow. A consistent response has at least the revision of every
+// response and event seen before its request; one with a lower revision comes from a restored etcd.
 type history struct {
 	replacements atomic.Uint64
 	replaced     atomic.Int64 // highest revision of the histories that were replaced
@@ -27,13 +27,13 @@ func (h *history) mark() historyMark {
 	return historyMark{h.replacements.Load(), h.revision}
 }
 
-// observe records the revision of a consistent answer. It reports whether that is the first answer of
+// observe records the revision of a consistent response. It reports whether that is the first response of
 // another history.
 func (h *history) observe(mark historyMark, revision int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.replacements.Load() != mark.replacements: // the answer may be of either history
+	case h.replacements.Load() != mark.replacements: // the response may be of either history
 		return false
 	case revision >= mark.revision:
 		h.revision = max(h.revision, revision)

@@ -121,13 +121,13 @@ func (f *fixture) do(ctx context.Context, s step) {
 	case "compact":
 		f.locked(func() { f.compacted = max(f.compacted, f.revision-int64(s.n%4)) })
 	case "restore": // and long enough that the mirror notices
-		f.locked(func() { f.answer, f.served = nil, 0 })
+		f.locked(func() { f.respond, f.served = nil, 0 })
 		f.restore(max(f.compacted, f.revision-int64(s.n%6), 1))
 		time.Sleep(15 * time.Second)
 	case "refuse":
 		refused := s.n % 20
 		f.locked(func() {
-			f.answer = func(*http.Request) *http.Response {
+			f.respond = func(*http.Request) *http.Response {
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				if refused--; refused < 0 {
@@ -272,7 +272,7 @@ func (f *fixture) beginWatcher(snapshot cache.Snapshot) (err error) {
 
 // awaitSync ends all faults. Then the mirror must show upstream's state.
 func (f *fixture) awaitSync(ctx context.Context) error {
-	f.locked(func() { f.answer, f.served = nil, 0 })
+	f.locked(func() { f.respond, f.served = nil, 0 })
 	time.Sleep(30 * time.Second) // longer than any pause between attempts
 	last := f.put("z/last", "1")
 	snapshot, err := f.mirror.ConsistentSnapshot(ctx)

@@ -56,22 +56,22 @@ func (s *Store) page(ctx context.Context, opts kv.RangeOptions) (kv.Page, error)
 		}
 		q.token = token.(string)
 	}
-	answer, err := s.list(ctx, q)
+	sent, err := s.list(ctx, q)
 	if err != nil {
 		return kv.Page{}, err
 	}
-	return s.pageOf(opts, answer)
+	return s.pageOf(opts, sent)
 }
 
-// pageOf makes the page that opts requests from the upstream's answer.
-func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
-	page := kv.Page{Revision: answer.revision, Count: int64(len(answer.objects)) + answer.remaining, More: answer.token != ""}
+// pageOf makes the page that opts requests from the list that the upstream sent.
+func (s *Store) pageOf(opts kv.RangeOptions, sent list) (kv.Page, error) {
+	page := kv.Page{Revision: sent.revision, Count: int64(len(sent.objects)) + sent.remaining, More: sent.token != ""}
 	if opts.Revision != 0 && page.Revision != opts.Revision {
 		return kv.Page{}, fmt.Errorf("%w: upstream lists revision %d instead of %d", kv.ErrCompacted, page.Revision, opts.Revision)
 	}
-	page.Items = make([]kv.Item, len(answer.objects))
+	page.Items = make([]kv.Item, len(sent.objects))
 	size := int64(0)
-	for i, o := range answer.objects {
+	for i, o := range sent.objects {
 		size += int64(len(o.value))
 		page.Items[i] = kv.Item{Key: s.config.Prefix + o.key, Value: o.value, Revision: o.revision}
 	}
@@ -89,12 +89,12 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 		return kv.Page{}, errors.New("upstream sent an empty page that is not the last")
 	case page.More:
 		next := page.Items[len(page.Items)-1].Key + "\x00"
-		s.tokens.Add(tokenKey{opts.Prefix, page.Revision, next}, answer.token)
+		s.tokens.Add(tokenKey{opts.Prefix, page.Revision, next}, sent.token)
 	}
 	return page, nil
 }
 
-// Get returns one object and the upstream's revision. It lists the object's name, because the answer to a GET does not
+// Get returns one object and the upstream's revision. It lists the object's name, because the response to a GET does not
 // contain that revision.
 func (s *Store) Get(ctx context.Context, key string) (item kv.Item, found bool, revision int64, err error) {
 	at, err := s.scopeOf(key)

@@ -173,7 +173,7 @@ func TestCallsEndWithRun(t *testing.T) {
 			watch := store.Watch(t.Context(), prefix, 1)
 			u.put("a/x", "1")
 			expect(t, watch, "2[create a/x] 2")
-			u.answer = func(request *http.Request) *http.Response {
+			u.respond = func(request *http.Request) *http.Response {
 				<-request.Context().Done()
 				time.Sleep(time.Second)
 				return nil
@@ -200,42 +200,42 @@ func TestCallsEndWithRun(t *testing.T) {
 	}
 }
 
-// TestRevisionIsShared holds back answers: callers that come meanwhile share one read that begins afterwards.
+// TestRevisionIsShared checks that calls during a read of the revision share one read that begins after it.
 func TestRevisionIsShared(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		hold := make(chan struct{})
-		u.answer = func(*http.Request) *http.Response { <-hold; return nil }
+		u.respond = func(*http.Request) *http.Response { <-hold; return nil }
 		results := make(chan int64)
-		ask := func() {
+		read := func() {
 			revision, err := store.Revision(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
 			results <- revision
 		}
-		go ask()
+		go read()
 		synctest.Wait()
 		for range 20 {
-			go ask()
+			go read()
 		}
 		synctest.Wait()
 		revision := u.elsewhere()
 		close(hold)
 		for range 21 {
 			if got := <-results; got != revision {
-				t.Errorf("revision %d, want %d", got, revision)
+				t.Errorf("got revision %d, want %d", got, revision)
 			}
 		}
 		if n := u.count(""); n != 2 {
-			t.Errorf("%d requests, want 2", n)
+			t.Errorf("got %d requests, want 2", n)
 		}
 	})
 }
 
-// TestRefusals tests answers that are not lists of ConfigMaps.
+// TestRefusals checks the errors for responses that are not lists of ConfigMaps.
 func TestRefusals(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		answer := func(code int, contentType, body string) *http.Response {
+		responseOf := func(code int, contentType, body string) *http.Response {
 			response := u.response(code, io.NopCloser(strings.NewReader(body)))
 			response.Header.Set("Content-Type", contentType)
 			return response
@@ -249,38 +249,38 @@ func TestRefusals(t *testing.T) {
 		}
 		good := items(change{key: "a/x", data: "1", revision: 3})
 		for _, c := range []struct {
-			want   string
-			answer *http.Response
+			want     string
+			response *http.Response
 		}{
 			{"no", u.status(http.StatusForbidden, metav1.StatusReasonForbidden)},
-			{"Bad Gateway", answer(http.StatusBadGateway, "text/html", "<html>")},
-			{`"text/html"`, answer(http.StatusOK, "text/html", "<html>")},
-			{"malformed", answer(http.StatusOK, u.mediaType(), "<html>")},
-			{"malformed", answer(http.StatusOK, u.mediaType(), "")},
-			{"malformed", answer(http.StatusOK, u.mediaType(), good+"x")},
-			{"is not a positive number", answer(http.StatusOK, u.mediaType(), strings.Replace(good, "9", "x", 1))},
-			{"is not a positive number", answer(http.StatusOK, u.mediaType(), strings.Replace(good, "3", "-", 1))},
-			{"twice", answer(http.StatusOK, u.mediaType(), items(change{key: "a/x", revision: 3}, change{key: "a/x", revision: 4}))},
-			{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "/x", revision: 3}))},
-			{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "a/", revision: 3}))},
-			{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "a/b/c", revision: 3}))},
+			{"Bad Gateway", responseOf(http.StatusBadGateway, "text/html", "<html>")},
+			{`"text/html"`, responseOf(http.StatusOK, "text/html", "<html>")},
+			{"malformed", responseOf(http.StatusOK, u.mediaType(), "<html>")},
+			{"malformed", responseOf(http.StatusOK, u.mediaType(), "")},
+			{"malformed", responseOf(http.StatusOK, u.mediaType(), good+"x")},
+			{"is not a positive number", responseOf(http.StatusOK, u.mediaType(), strings.Replace(good, "9", "x", 1))},
+			{"is not a positive number", responseOf(http.StatusOK, u.mediaType(), strings.Replace(good, "3", "-", 1))},
+			{"twice", responseOf(http.StatusOK, u.mediaType(), items(change{key: "a/x", revision: 3}, change{key: "a/x", revision: 4}))},
+			{"malformed", responseOf(http.StatusOK, u.mediaType(), items(change{key: "/x", revision: 3}))},
+			{"malformed", responseOf(http.StatusOK, u.mediaType(), items(change{key: "a/", revision: 3}))},
+			{"malformed", responseOf(http.StatusOK, u.mediaType(), items(change{key: "a/b/c", revision: 3}))},
 		} {
-			u.answer = func(*http.Request) *http.Response { return c.answer }
+			u.respond = func(*http.Request) *http.Response { return c.response }
 			if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
 		for limit, ok := range map[int64]bool{1: false, 2: true} {
 			body := items(change{key: "a/x", revision: 3}, change{key: "a/y", revision: 4})
-			u.answer = func(*http.Request) *http.Response { return answer(http.StatusOK, u.mediaType(), body) }
+			u.respond = func(*http.Request) *http.Response { return responseOf(http.StatusOK, u.mediaType(), body) }
 			if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix, Limit: limit}); (err == nil) != ok {
-				t.Errorf("two objects in a page of %d: %v", limit, err)
+				t.Errorf("two objects in a page of %d: got error %v, want success %v", limit, err, ok)
 			}
 		}
 	})
 }
 
-// TestRestore lists a lower revision than before: upstream was restored.
+// TestRestore checks that a list at a lower revision than before counts as a restore of the upstream.
 func TestRestore(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		old := u.put("a/x", "1")
@@ -290,10 +290,10 @@ func TestRestore(t *testing.T) {
 		synctest.Wait()
 		u.locked(func() { u.revision, u.log = old, u.log[:1] })
 		if n := store.Replacements(); n != 0 {
-			t.Errorf("%d replacements before", n)
+			t.Errorf("got %d replacements before, want 0", n)
 		}
 		if revision, err := store.Revision(t.Context()); revision != old || err != nil {
-			t.Errorf("revision %d, %v", revision, err)
+			t.Errorf("got revision %d and error %v, want %d", revision, err, old)
 		}
 		if n, revision := store.Replacements(), store.ReplacedRevision(); n != 1 || revision != last {
 			t.Errorf("%d replacements, up to %d", n, revision)
@@ -326,40 +326,40 @@ func TestRestoreBehindAWatch(t *testing.T) {
 	})
 }
 
-// TestRefused checks that an upstream that does not serve the resource differs from one that does not answer.
+// TestRefused checks that an upstream that does not serve the resource differs from one that does not respond.
 func TestRefused(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		check := func(want bool) {
 			t.Helper()
 			_, err := store.Revision(t.Context())
 			if store.Refused() != want {
-				t.Errorf("refused %v after %v", !want, err)
+				t.Errorf("got Refused %v after error %v, want %v", !want, err, want)
 			}
 		}
 		send := func(code int, mediaType string) {
 			u.locked(func() {
-				u.answer = func(*http.Request) *http.Response {
+				u.respond = func(*http.Request) *http.Response {
 					return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {mediaType}}, Body: io.NopCloser(strings.NewReader("404 page not found"))}
 				}
 			})
 		}
-		answer := func(code int) { send(code, "text/plain") }
+		fail := func(code int) { send(code, "text/plain") }
 		check(false)
-		answer(http.StatusServiceUnavailable)
+		fail(http.StatusServiceUnavailable)
 		check(false)
 		for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable} {
-			answer(code)
+			fail(code)
 			check(true)
-			answer(http.StatusTooManyRequests)
+			fail(http.StatusTooManyRequests)
 			check(true)
-			u.locked(func() { u.answer = nil })
+			u.locked(func() { u.respond = nil })
 			check(false)
 		}
 		for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf, "text/html"} {
 			if mediaType != u.mediaType() {
 				send(http.StatusOK, mediaType)
 				check(mediaType != "text/html")
-				u.locked(func() { u.answer = nil })
+				u.locked(func() { u.respond = nil })
 				check(false)
 			}
 		}
@@ -370,7 +370,7 @@ func TestRefused(t *testing.T) {
 // resource.
 func TestRefusedWatches(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		u.answer = func(request *http.Request) *http.Response {
+		u.respond = func(request *http.Request) *http.Response {
 			if request.URL.Query().Get("watch") == "" {
 				return nil
 			}
@@ -378,18 +378,18 @@ func TestRefusedWatches(t *testing.T) {
 		}
 		for range 2 {
 			if response := <-store.Watch(t.Context(), prefix, 1); response.Err == nil {
-				t.Fatal("the watch opens")
+				t.Fatal("the watch opened, want an error")
 			}
 			if err := store.Health(t.Context()); !store.Refused() || !relay.IsRefusal(err) {
 				t.Errorf("refused %v, %v", store.Refused(), err)
 			}
 		}
-		u.locked(func() { u.answer = nil })
+		u.locked(func() { u.respond = nil })
 		watch := store.Watch(t.Context(), prefix, 1)
 		u.put("a/x", "1")
 		expect(t, watch, "2[create a/x] 2")
 		if err := store.Health(t.Context()); store.Refused() || err != nil {
-			t.Errorf("a watch is open, but refused %v, %v", store.Refused(), err)
+			t.Errorf("with an open watch: got Refused %v and error %v", store.Refused(), err)
 		}
 	})
 }

@@ -61,8 +61,8 @@ type upstream struct {
 	opened    int
 	bookmarks int // that each watch was asked to send
 	cuts      int // of all watches
-	// answer replaces the answer to a request, if it returns one.
-	answer   func(*http.Request) *http.Response
+	// respond replaces the response to a request, if it returns one.
+	respond  func(*http.Request) *http.Response
 	requests []string // as PATH?QUERY
 }
 
@@ -192,10 +192,10 @@ func (u *upstream) mediaType() string {
 func (u *upstream) RoundTrip(request *http.Request) (*http.Response, error) {
 	u.mu.Lock()
 	u.requests = append(u.requests, request.URL.Path+"?"+request.URL.RawQuery)
-	answer := u.answer
+	respond := u.respond
 	u.mu.Unlock()
-	if answer != nil {
-		if response := answer(request); response != nil {
+	if respond != nil {
+		if response := respond(request); response != nil {
 			return response, nil
 		}
 	}
@@ -237,7 +237,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// response returns an answer with a body.
+// response returns a response with a body.
 func (u *upstream) response(code int, body io.ReadCloser) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {u.mediaType()}}, Body: body}
 }
@@ -271,7 +271,7 @@ func (u *upstream) statusWriter() wire.Writer {
 	return wire.JSON(kind)
 }
 
-// list answers with a page. A continue token is REVISION,KEY.
+// list responds with a page. A continue token is REVISION,KEY.
 func (u *upstream) list(namespace string, query url.Values) *http.Response {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -319,7 +319,7 @@ func (u *upstream) encodeList(meta wire.ListMeta, items [][]byte) (body []byte) 
 	return u.writer.AppendListFooter(body, meta, len(items))
 }
 
-// watch answers with a stream.
+// watch responds with a stream.
 func (u *upstream) watch(ctx context.Context, query url.Values) *http.Response {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -33,7 +33,7 @@ const (
 var (
 	errWatchEnded = errors.New("upstream ended the watch")
 	errSilent     = fmt.Errorf("upstream sent nothing in %v", maxSilence)
-	errNotOpened  = fmt.Errorf("upstream has not answered in %v", openTimeout)
+	errNotOpened  = fmt.Errorf("upstream has not responded in %v", openTimeout)
 )
 
 // Watch opens a watch of all objects, whatever the prefix. It ends after some minutes; the reader resumes it at the last

@@ -60,7 +60,7 @@ func TestWatchEnds(t *testing.T) {
 		compacted("compacted", store.Watch(t.Context(), prefix, last-1))
 		compacted("from the beginning", store.Watch(t.Context(), prefix, 0))
 		stream := func(frames ...[]byte) {
-			u.answer = func(r *http.Request) *http.Response {
+			u.respond = func(r *http.Request) *http.Response {
 				if !strings.Contains(r.URL.RawQuery, "watch=true") {
 					return nil
 				}
@@ -235,7 +235,7 @@ func TestWatchesThatAreCut(t *testing.T) {
 			last := u.put("a/x", "1")
 			u.elsewhere()
 			frame := u.writer.AppendFrame(nil, "ADDED", u.item(change{last, "a/x", "1", true}))
-			u.answer = func(r *http.Request) *http.Response {
+			u.respond = func(r *http.Request) *http.Response {
 				if !strings.Contains(r.URL.RawQuery, "watch=true") {
 					return nil
 				}
@@ -311,7 +311,7 @@ func TestLostPlaces(t *testing.T) {
 				revision := u.put("a/x", "1")
 				var lists atomic.Int64
 				var lasts atomic.Bool
-				u.answer = func(r *http.Request) *http.Response {
+				u.respond = func(r *http.Request) *http.Response {
 					time.Sleep(time.Millisecond)
 					switch watches := strings.Contains(r.URL.RawQuery, "watch=true"); {
 					case watches && lasts.Load():
@@ -407,7 +407,7 @@ func TestProgressOfALaggingWatch(t *testing.T) {
 			store := u.open(t)
 			watch := store.Watch(t.Context(), prefix, 1)
 			synctest.Wait()
-			u.answer = func(r *http.Request) *http.Response { // a replica that does not lag
+			u.respond = func(r *http.Request) *http.Response { // a replica that does not lag
 				if !strings.Contains(r.URL.RawQuery, "timeoutSeconds=3&") {
 					return nil
 				}
@@ -434,7 +434,7 @@ func TestProgressOfALaggingWatch(t *testing.T) {
 // TestBackoff checks that pauses grow while no watch can be opened, and that a pause is as long as upstream says.
 func TestBackoff(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		u.answer = func(*http.Request) *http.Response { return u.status(http.StatusServiceUnavailable, "") }
+		u.respond = func(*http.Request) *http.Response { return u.status(http.StatusServiceUnavailable, "") }
 		for i := range 20 {
 			began := time.Now()
 			if response := <-store.Watch(t.Context(), prefix, 1); response.Err == nil {
@@ -444,14 +444,14 @@ func TestBackoff(t *testing.T) {
 				t.Errorf("attempt %d took %v", i, took)
 			}
 		}
-		u.answer = func(*http.Request) *http.Response {
+		u.respond = func(*http.Request) *http.Response {
 			response := u.status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
 			response.Header.Set("Retry-After", "20")
 			return response
 		}
 		<-store.Watch(t.Context(), prefix, 1)
 		began := time.Now()
-		u.answer = nil
+		u.respond = nil
 		watch := store.Watch(t.Context(), prefix, 1)
 		u.put("a/x", "1")
 		expect(t, watch, "2[create a/x] 2")

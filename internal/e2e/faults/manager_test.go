@@ -54,7 +54,7 @@ type manager struct {
 	objects map[string]map[string]runtime.Object
 	synced  []cache.DoneChecker
 	stop    func() // ends the life
-	told    chan struct{}
+	changed chan struct{}
 
 	mu    sync.Mutex
 	queue map[string]bool              // guarded by mu
@@ -64,7 +64,7 @@ type manager struct {
 // newManager starts the informers of some resources. The caller stops the manager.
 func newManager(t *testing.T, c cluster, watched []string) *manager {
 	t.Helper()
-	m := &manager{cluster: c, stores: make(map[string]cache.Store), told: make(chan struct{}, 1), queue: make(map[string]bool), seen: make(map[string]map[string]string)}
+	m := &manager{cluster: c, stores: make(map[string]cache.Store), changed: make(chan struct{}, 1), queue: make(map[string]bool), seen: make(map[string]map[string]string)}
 	ctx, cancel := context.WithCancel(c.Context)
 	var all []cache.SharedIndexInformer
 	var informers sync.WaitGroup
@@ -115,7 +115,7 @@ func (m *manager) handle(resource string, o any, gone bool) {
 	}
 	m.queue[parent] = true
 	select {
-	case m.told <- struct{}{}:
+	case m.changed <- struct{}{}:
 	default:
 	}
 }
@@ -138,7 +138,7 @@ func (m *manager) await(t *testing.T, resource string, versions map[string]strin
 	timeout := time.After(proctest.Patience)
 	for !m.sees(resource, versions) {
 		select {
-		case <-m.told:
+		case <-m.changed:
 		case <-timeout:
 			t.Fatalf("the informer of %s does not come to %v", resource, versions)
 		}

@@ -33,7 +33,7 @@ func (a *asker) failed(group, resource string) map[string]int64 {
 
 // TestRefusalsAreCounted checks that upstream's metrics count each refusal like the failure that it resembles. The
 // handler of the resource counts conflicts and errors of etcd, flow control counts 429. The end of the delegation
-// chain, which answers 503, counts nothing. A timeout counts twice: for the filter, and for the handler with its own
+// chain, which responds with 503, counts nothing. A timeout counts twice: for the filter, and for the handler with its own
 // response.
 func TestRefusalsAreCounted(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true")

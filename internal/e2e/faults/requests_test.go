@@ -107,20 +107,20 @@ func (a *asker) ask(method, path, body string) (int, string) {
 		return 0, err.Error()
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, err.Error()
 	}
-	return resp.StatusCode, string(answer)
+	return resp.StatusCode, string(text)
 }
 
 func (a *asker) must(method, path, body string) string {
 	a.t.Helper()
-	code, answer := a.ask(method, path, body)
+	code, text := a.ask(method, path, body)
 	if code < 200 || code > 299 {
-		a.t.Fatalf("%s %s: %d %s", method, path, code, answer)
+		a.t.Fatalf("%s %s: %d %s", method, path, code, text)
 	}
-	return answer
+	return text
 }
 
 // revision returns the collection's current revision.
@@ -237,28 +237,28 @@ func TestRefusals(t *testing.T) {
 			if retry := resp.Header.Get("Retry-After"); (retry == "1") != (c.status == 429 || c.status == 503) {
 				t.Errorf("%d has Retry-After %q", c.status, retry)
 			}
-			if code, answer := a.ask("GET", name, ""); code != 200 || !strings.Contains(answer, "number 1") {
-				t.Errorf("after %s was refused: %d %s", c.method, code, answer)
+			if code, text := a.ask("GET", name, ""); code != 200 || !strings.Contains(text, "number 1") {
+				t.Errorf("after the refused %s: got status %d %s", c.method, code, text)
 			}
 		}
 	})
 }
 
-func TestLostAnswers(t *testing.T) {
+func TestLostResponses(t *testing.T) {
 	each(t, func(t *testing.T, s *server, a *asker) {
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource(), Verbs: []string{"create"}}, Lose: faults.LoseCut, Times: 1},
 			faults.Rule{Name: "s", Match: faults.Match{Resource: a.resource(), Verbs: []string{"patch"}}, Lose: faults.LoseTimeout, Times: 1})
-		if code, answer := a.ask("POST", a.path, a.object("a", 1)); code != 0 {
-			t.Errorf("lost: %d %s", code, answer)
+		if code, text := a.ask("POST", a.path, a.object("a", 1)); code != 0 {
+			t.Errorf("request whose response is lost: got status %d %s", code, text)
 		}
-		if code, answer := a.ask("POST", a.path, a.object("a", 1)); code != http.StatusConflict || !strings.Contains(answer, "already exists") {
-			t.Errorf("again: %d %s", code, answer)
+		if code, text := a.ask("POST", a.path, a.object("a", 1)); code != http.StatusConflict || !strings.Contains(text, "already exists") {
+			t.Errorf("repeated request: got status %d %s, want 409", code, text)
 		}
-		if code, answer := a.ask("PATCH", a.path+"/a", `{"data": {"n": "number 2"}}`); code != 504 || !strings.Contains(answer, "allotted timeout") {
-			t.Errorf("timed out: %d %s", code, answer)
+		if code, text := a.ask("PATCH", a.path+"/a", `{"data": {"n": "number 2"}}`); code != 504 || !strings.Contains(text, "allotted timeout") {
+			t.Errorf("patch beyond its deadline: got status %d %s, want 504", code, text)
 		}
-		if answer := a.must("GET", a.path+"/a", ""); !strings.Contains(answer, "number 2") {
-			t.Errorf("the patch was not committed: %s", answer)
+		if text := a.must("GET", a.path+"/a", ""); !strings.Contains(text, "number 2") {
+			t.Errorf("the patch was not committed: %s", text)
 		}
 		state, err := s.faults.State(t.Context())
 		if err != nil || len(state.Injected) != 2 || !strings.HasPrefix(state.Injected[0].Fault, "answer 201 lost by cut") || !strings.HasPrefix(state.Injected[1].Fault, "answer 200 lost by timeout") {
@@ -451,8 +451,8 @@ func TestStaleListsOutliveCompaction(t *testing.T) {
 	s.Eventually(t, "the revision is compacted", func() error {
 		others++
 		a.must("POST", "/api/v1/namespaces/default/secrets", fmt.Sprintf(`{"metadata": {"name": "s%d"}}`, others))
-		if code, answer := a.ask("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+past, ""); code != http.StatusGone {
-			return fmt.Errorf("%d %s", code, answer)
+		if code, text := a.ask("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+past, ""); code != http.StatusGone {
+			return fmt.Errorf("%d %s", code, text)
 		}
 		return nil
 	})

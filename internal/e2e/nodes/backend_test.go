@@ -150,12 +150,12 @@ type script struct {
 
 	serving sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]struct{} // guarded by mu: open
-	asked int                   // guarded by mu
+	mu       sync.Mutex
+	conns    map[net.Conn]struct{} // guarded by mu: open
+	accepted int                   // guarded by mu
 }
 
-// serve has s listen, over TLS unless config is nil.
+// serve starts the listener, with TLS unless config is nil.
 func (s *script) serve(t testing.TB, config *tls.Config) *script {
 	t.Helper()
 	s.conns = make(map[net.Conn]struct{})
@@ -171,10 +171,10 @@ func (s *script) serve(t testing.TB, config *tls.Config) *script {
 			}
 			s.mu.Lock()
 			s.conns[conn] = struct{}{}
-			s.asked++
+			s.accepted++
 			s.mu.Unlock()
 			s.serving.Go(func() {
-				s.answer(conn)
+				s.respond(conn)
 				conn.Close()
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *script) serve(t testing.TB, config *tls.Config) *script {
 func (s *script) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked
+	return s.accepted
 }
 
 // open is how many connections there are.
@@ -208,7 +208,7 @@ func (s *script) open() int {
 	return len(s.conns)
 }
 
-func (s *script) answer(conn net.Conn) {
+func (s *script) respond(conn net.Conn) {
 	in := bufio.NewReader(conn)
 	for !s.deaf {
 		text, err := in.ReadString('\n')

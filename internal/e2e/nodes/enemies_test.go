@@ -74,22 +74,22 @@ func TestStalledKubeletsCostLittle(t *testing.T) {
 		deaf   bool
 		config *tls.Config
 	}{
-		"before TLS":     {"", true, nil},
-		"before answers": {"", false, serving},
-		"within heads":   {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: SP", false, serving},
-		"after heads":    {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n", false, serving},
-		"within errors":  {"HTTP/1.1 403 Forbidden\r\nContent-Length: 1000\r\n\r\nno", false, serving},
-		"within bodies":  {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", false, serving},
+		"before TLS":       {"", true, nil},
+		"before responses": {"", false, serving},
+		"within heads":     {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: SP", false, serving},
+		"after heads":      {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n", false, serving},
+		"within errors":    {"HTTP/1.1 403 Forbidden\r\nContent-Length: 1000\r\n\r\nno", false, serving},
+		"within bodies":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", false, serving},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &script{deaf: stalled.deaf, hold: true, says: stalled.says}
 			c.enemy(t, s, stalled.config)
 			before := c.goroutines(t)
 			for _, q := range ways(s.port) {
-				asked := s.count()
+				before := s.count()
 				conn := c.open(t, q)
-				proctest.Eventually(t, q.String()+" is asked", func() error {
-					if s.count() == asked {
+				proctest.Eventually(t, q.String()+" arrives", func() error {
+					if s.count() == before {
 						return fmt.Errorf("no")
 					}
 					return nil

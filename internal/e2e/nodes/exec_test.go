@@ -135,12 +135,12 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 		g.Go(func() error {
 			return s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: sizes}, "sh")
 		})
-		typing, answers := "stty size\n", []string{"33 101", "24 80"}
+		typing, responses := "stty size\n", []string{"33 101", "24 80"}
 		if transport == "SPDY v2" { // which cannot tell the size of a terminal
-			typing, answers = "expr 40 + 2\n", []string{"42"}
+			typing, responses = "expr 40 + 2\n", []string{"42"}
 		}
-		for i, want := range answers {
-			proctest.Eventually(t, "the terminal answers "+want, func() error {
+		for i, want := range responses {
+			proctest.Eventually(t, "the terminal prints "+want, func() error {
 				if _, err := io.WriteString(keys, typing); err != nil {
 					return err
 				}
@@ -227,7 +227,7 @@ func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 			}()
 			err := c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdin: in, Stdout: &out}, "cat")
 			if err == nil && out.String() != text {
-				err = fmt.Errorf("exec %d heard %.40q", i, out.String())
+				err = fmt.Errorf("exec %d received %.40q", i, out.String())
 			}
 			return err
 		})
@@ -250,7 +250,7 @@ func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 		go func() {
 			done <- c.exec(t, ctx, transport, "p", remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
 		}()
-		proctest.Eventually(t, transport+" is heard", func() error { return out.has("y\n") })
+		proctest.Eventually(t, transport+" is echoed", func() error { return out.has("y\n") })
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", transport, err)
@@ -271,7 +271,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 			_ = c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdin: typed(t, "y\n"), Stdout: out}, "cat")
 			return nil
 		})
-		proctest.Eventually(t, transport+" is heard", func() error { return out.has("y\n") })
+		proctest.Eventually(t, transport+" is echoed", func() error { return out.has("y\n") })
 	}
 	if err := c.Terminate(t); err != nil {
 		t.Error(err)

@@ -39,7 +39,7 @@ type kubelet struct {
 	mu         sync.Mutex
 	conns      map[net.Conn]struct{} // guarded by mu: open
 	streams    int                   // guarded by mu: being served
-	asked      []string              // guarded by mu: method, path, protocol and client of each request
+	received   []string              // guarded by mu: method, path, protocol and client of each request
 	containers map[string]*container // guarded by mu: by namespace/pod/container
 }
 
@@ -166,7 +166,7 @@ func (k *kubelet) handler(records bool) http.Handler {
 		defer k.running.Done()
 		if records {
 			k.mu.Lock()
-			k.asked = append(k.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s", req.Method, req.URL.RequestURI(), strings.ToLower(req.Header.Get("Upgrade")))))
+			k.received = append(k.received, strings.TrimSpace(fmt.Sprintf("%s %s %s", req.Method, req.URL.RequestURI(), strings.ToLower(req.Header.Get("Upgrade")))))
 			k.streams++
 			k.mu.Unlock()
 			defer func() {
@@ -186,13 +186,13 @@ func (k *kubelet) serving() int {
 	return k.streams
 }
 
-// heard returns the requests so far, and clears the list.
-func (k *kubelet) heard() []string {
+// takeRequests returns the requests so far, and clears the list.
+func (k *kubelet) takeRequests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	asked := k.asked
-	k.asked = nil
-	return asked
+	received := k.received
+	k.received = nil
+	return received
 }
 
 const (
@@ -216,7 +216,7 @@ func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
 }
 
 // target returns the container that a request to execute or attach names, and the streams; no container if the
-// request was answered.
+// response was sent.
 func (k *kubelet) target(w http.ResponseWriter, req *http.Request) (*container, *remotecommand.Options) {
 	options, err := remotecommand.NewOptions(req)
 	if err != nil {
@@ -308,7 +308,7 @@ func (f forwarder) PortForward(ctx context.Context, _, _ string, port int32, str
 	return err
 }
 
-// responder answers requests that cannot be proxied.
+// responder responds to requests that cannot be proxied.
 type responder struct{}
 
 // Error implements proxy.ErrorResponder.

@@ -17,8 +17,8 @@ import (
 
 var (
 	larder      = flag.String("larder", "", "program to test; built if not given")
-	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded answers")
-	rewrite     = flag.Bool("rewrite", false, "record the answers of -stock")
+	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded responses")
+	rewrite     = flag.Bool("rewrite", false, "record the responses of -stock")
 )
 
 // kubectlVariable makes the test binary be kubectl.

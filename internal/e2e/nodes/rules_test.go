@@ -51,9 +51,9 @@ func TestGates(t *testing.T) {
 				if translated && (err != nil || out.String() != "heard\n") || !translated && err == nil {
 					t.Errorf("%s: %q, %v", name, &out, err)
 				}
-				heard := k.heard()
-				if !slices.ContainsFunc(heard, func(s string) bool { return strings.HasSuffix(s, " "+want[name]) }) {
-					t.Errorf("%s: the kubelet was asked %q", name, heard)
+				requests := k.takeRequests()
+				if !slices.ContainsFunc(requests, func(s string) bool { return strings.HasSuffix(s, " "+want[name]) }) {
+					t.Errorf("%s: the kubelet received %q", name, requests)
 				}
 			}
 		})
@@ -65,7 +65,7 @@ func TestConnectIsAdmitted(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	var mu sync.Mutex
-	var asked []string
+	var calls []string
 	hook := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
@@ -76,7 +76,7 @@ func TestConnectIsAdmitted(t *testing.T) {
 		var options corev1.PodExecOptions
 		_ = json.Unmarshal(r.Object.Raw, &options)
 		mu.Lock()
-		asked = append(asked, fmt.Sprintf("%s %s/%s %s %s %s %q", r.Operation, r.Resource.Resource, r.SubResource, r.Name, r.Kind.Kind, r.UserInfo.Username, options.Command))
+		calls = append(calls, fmt.Sprintf("%s %s/%s %s %s %s %q", r.Operation, r.Resource.Resource, r.SubResource, r.Name, r.Kind.Kind, r.UserInfo.Username, options.Command))
 		mu.Unlock()
 		review.Response = &admissionv1.AdmissionResponse{UID: r.UID, Allowed: !slices.Contains(options.Command, "rm"), Result: &metav1.Status{Message: "not that"}}
 		_ = json.NewEncoder(w).Encode(review)
@@ -101,15 +101,15 @@ func TestConnectIsAdmitted(t *testing.T) {
 	}
 	for _, transport := range []string{"SPDY v4", "WebSocket v5"} {
 		proctest.Eventually(t, transport+" is refused", func() error {
-			k.heard()
+			k.takeRequests()
 			err := c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdout: io.Discard}, "rm", "-f", "nothing")
 			if err == nil || !strings.Contains(err.Error(), `admission webhook "connect.example.com" denied the request: not that`) {
 				return fmt.Errorf("%v", err)
 			}
 			return nil
 		})
-		if heard := k.heard(); len(heard) > 0 {
-			t.Errorf("%s: the kubelet was asked %q", transport, heard)
+		if requests := k.takeRequests(); len(requests) > 0 {
+			t.Errorf("%s: the kubelet received %q", transport, requests)
 		}
 		if err := c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdout: io.Discard}, "true"); err != nil {
 			t.Error(err)
@@ -117,8 +117,8 @@ func TestConnectIsAdmitted(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if want := `CONNECT pods/exec p PodExecOptions admin ["rm" "-f" "nothing"]`; !slices.Contains(asked, want) {
-		t.Errorf("asked %q, not %s", asked, want)
+	if want := `CONNECT pods/exec p PodExecOptions admin ["rm" "-f" "nothing"]`; !slices.Contains(calls, want) {
+		t.Errorf("got %q, want %s", calls, want)
 	}
 }
 
@@ -280,10 +280,10 @@ func TestKubeletsBeyondAProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	asked := 0
+	calls := 0
 	tunnel := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		mu.Lock()
-		asked++
+		calls++
 		mu.Unlock()
 		there, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", k.port))
 		if err != nil {
@@ -314,12 +314,12 @@ func TestKubeletsBeyondAProxy(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	for _, transport := range transports {
-		before := func() int { mu.Lock(); defer mu.Unlock(); return asked }()
+		before := func() int { mu.Lock(); defer mu.Unlock(); return calls }()
 		var out bytes.Buffer
 		if err := c.exec(t, context.WithoutCancel(t.Context()), transport, "p", remotecommand.StreamOptions{Stdout: &out}, "echo", transport); err != nil || out.String() != transport+"\n" {
 			t.Errorf("%s: %q, %v", transport, &out, err)
 		}
-		if now := func() int { mu.Lock(); defer mu.Unlock(); return asked }(); now == before {
+		if now := func() int { mu.Lock(); defer mu.Unlock(); return calls }(); now == before {
 			t.Errorf("%s went past the proxy", transport)
 		}
 	}

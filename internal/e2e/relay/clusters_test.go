@@ -30,7 +30,7 @@ func (r *relay) below(name, token string) *rest.Config {
 	return config
 }
 
-// eavesdropper is an upstream that records everything it receives, and sends no useful answer.
+// eavesdropper is an upstream that records everything it receives, and sends no useful response.
 type eavesdropper struct {
 	*httptest.Server
 
@@ -183,7 +183,7 @@ func TestTokensStayWithTheirUpstream(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", target, got.code, got.body, code)
 		}
 		if code == http.StatusNotFound && !bytes.Contains(got.body, []byte(`"kind":"Status"`)) {
-			t.Errorf("%s is answered without a Status: %s", target, got.body)
+			t.Errorf("%s: got a response without a Status: %s", target, got.body)
 		}
 	}
 	for name, said := range map[string]string{"first": first.said(), "second": second.said()} {

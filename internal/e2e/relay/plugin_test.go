@@ -103,7 +103,7 @@ func TestCredentialPluginHangs(t *testing.T) {
 	hang := func() {
 		t.Helper()
 		p.hang(t, r)
-		r.Eventually(t, "answers from the cache tell its age", func() error {
+		r.Eventually(t, "responses from the cache have its age", func() error {
 			for _, config := range []*rest.Config{bob, r.as(reader)} { // only access is reviewed for bob
 				if got := get(t, config, cached); got.code != http.StatusOK || got.header.Get("Larder-Upstream-Age") == "" {
 					return fmt.Errorf("%d %v %s", got.code, got.header, got.body)

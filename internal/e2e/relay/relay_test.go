@@ -35,15 +35,15 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// answer is a server's response to a request.
-type answer struct {
+// response is a server's response to a request.
+type response struct {
 	code   int
 	header http.Header
 	body   []byte
 }
 
 // get requests a path. headers are names and values.
-func get(t *testing.T, config *rest.Config, path string, headers ...string) answer {
+func get(t *testing.T, config *rest.Config, path string, headers ...string) response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
@@ -57,8 +57,8 @@ func get(t *testing.T, config *rest.Config, path string, headers ...string) answ
 	return send(t, e2etest.HTTPClient(t, config), req)
 }
 
-// send sends a request and reads the answer.
-func send(t *testing.T, client *http.Client, req *http.Request) answer {
+// send sends a request and reads the response.
+func send(t *testing.T, client *http.Client, req *http.Request) response {
 	t.Helper()
 	resp, err := client.Do(req)
 	if err != nil {
@@ -69,7 +69,7 @@ func send(t *testing.T, client *http.Client, req *http.Request) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, body}
+	return response{resp.StatusCode, resp.Header, body}
 }
 
 // anyRevision removes the resourceVersion of a list, which two servers may know at different times.
@@ -106,7 +106,7 @@ func TestCachedReadsAreTheUpstreams(t *testing.T) {
 			"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json",
 			"application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
 		} {
-			r.Eventually(t, "the relay answers as the upstream", func() error {
+			r.Eventually(t, "the relay responds like the upstream", func() error {
 				want, got := get(t, &direct, path, "Accept", accept), get(t, r.as(reader), path, "Accept", accept)
 				if want.code != got.code || want.header.Get("Content-Type") != got.header.Get("Content-Type") {
 					return fmt.Errorf("%s as %s: %d %q, want %d %q: %s", path, accept, got.code, got.header.Get("Content-Type"), want.code, want.header.Get("Content-Type"), got.body)
@@ -124,7 +124,7 @@ func TestCachedReadsAreTheUpstreams(t *testing.T) {
 			})
 		}
 	}
-	// The upstream is paused, so these answers are from caches.
+	// The upstream is paused, so these responses are from caches.
 	const newer = "&resourceVersion=1&resourceVersionMatch=NotOlderThan"
 	page(t, r.as(reader), newer) // the relay has to know the right to it
 	if err := u.Pause(); err != nil {
@@ -315,7 +315,7 @@ func TestCustomResources(t *testing.T) {
 	same := func() {
 		t.Helper()
 		for _, accept := range []string{"application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
-			r.Eventually(t, "the relay answers as the upstream", func() error {
+			r.Eventually(t, "the relay responds like the upstream", func() error {
 				want, got := get(t, direct, path, "Accept", accept), get(t, r.as(reader), path, "Accept", accept)
 				if want.code != http.StatusOK || got.code != want.code || anyRevision(got.body) != anyRevision(want.body) {
 					return fmt.Errorf("%s: %d %s, want %d %s", accept, got.code, got.body, want.code, want.body)
@@ -402,7 +402,7 @@ func TestRelayMayNotReview(t *testing.T) {
 		if got := get(t, r.as(some), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
 			return fmt.Errorf("%d %s", got.code, got.body)
 		}
-		if text := r.Output(); !strings.Contains(text, "nothing is answered from a cache") {
+		if text := r.Output(); !strings.Contains(text, "nothing is served from a cache") {
 			return fmt.Errorf("the log says nothing of the missing right: %s", text)
 		}
 		return nil
@@ -460,14 +460,14 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	if got := get(t, r.as(reader), "/api/v1/configmaps"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
 		t.Errorf("a consistent list without the upstream: %d %v %s", got.code, got.header, got.body)
 	}
-	r.Eventually(t, "answers from the cache tell its age", func() error {
+	r.Eventually(t, "responses from the cache have its age", func() error {
 		if got := get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK || got.header.Get("Larder-Upstream-Age") == "" {
 			return fmt.Errorf("%d %v", got.code, got.header)
 		}
 		return nil
 	})
 	got := get(t, r.as(reader), "/api/v1/configmaps?watch=1&resourceVersion=0", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
-	if got.code != http.StatusServiceUnavailable || got.header.Get("Larder-Upstream-Age") != "" { // no cache answers it
+	if got.code != http.StatusServiceUnavailable || got.header.Get("Larder-Upstream-Age") != "" { // not from a caches it
 		t.Errorf("a websocket without the upstream: %d %v %s", got.code, got.header, got.body)
 	}
 	u.start(t)

@@ -33,9 +33,9 @@ func TestUpstreamStopsServing(t *testing.T) {
 	defer w.Stop()
 	direct := &rest.Config{Host: u.config.Host, BearerToken: reader, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	const path = "/apis/policy/v1/poddisruptionbudgets?resourceVersion=0"
-	answers := func(code int) {
+	expectStatus := func(code int) {
 		t.Helper()
-		r.Eventually(t, "the relay answers as the upstream", func() error {
+		r.Eventually(t, "the relay responds like the upstream", func() error {
 			want, got := get(t, direct, path), get(t, r.as(reader), path)
 			if want.code != code || got.code != code || anyRevision(got.body) != anyRevision(want.body) {
 				return fmt.Errorf("%d %s, want %d %s", got.code, got.body, want.code, want.body)
@@ -43,14 +43,14 @@ func TestUpstreamStopsServing(t *testing.T) {
 			return nil
 		})
 	}
-	answers(http.StatusOK)
+	expectStatus(http.StatusOK)
 	u.Kill()
 	u.args = []string{"--runtime-config=policy/v1=false"}
 	u.start(t)
-	answers(http.StatusNotFound)
+	expectStatus(http.StatusNotFound)
 	awaitEnd(t, w)
 	u.Kill()
 	u.args = nil
 	u.start(t)
-	answers(http.StatusOK)
+	expectStatus(http.StatusOK)
 }

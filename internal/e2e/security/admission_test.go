@@ -35,7 +35,7 @@ func (h *hook) reviews(t *testing.T, path string) (all []review) {
 }
 
 // follow waits until the webhook at path reviews a write.
-func (h *hook) follow(t *testing.T, path string, write func() answer) {
+func (h *hook) follow(t *testing.T, path string, write func() response) {
 	t.Helper()
 	wait(t, "the webhook is asked", func() error {
 		a := write()
@@ -52,7 +52,7 @@ func patchedObject(t *testing.T, f *hardenedServer) {
 	const maps = "/api/v1/namespaces/default/configmaps"
 	f.create(t, maps, `{"metadata":{"name":"patched"},"data":{"a":"before"}}`)
 	h.register(t, f.server, "patched", "/patched", "UPDATE", "configmaps")
-	h.follow(t, "/patched", func() answer { return f.patch(t, maps+"/patched", `{"data":{"first":"1"}}`) })
+	h.follow(t, "/patched", func() response { return f.patch(t, maps+"/patched", `{"data":{"first":"1"}}`) })
 	for kind, body := range map[string]string{
 		mergeBody: `{"data":{"a":"merged"}}`,
 		patchBody: `[{"op":"replace","path":"/data/a","value":"operated"}]`,
@@ -77,7 +77,7 @@ func oldObject(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	f.create(t, "/api/v1/nodes", `{"metadata":{"name":"old","labels":{"l":"before"}}}`)
 	h.register(t, f.server, "old", "/old", "UPDATE", "nodes")
-	h.follow(t, "/old", func() answer { return f.patch(t, "/api/v1/nodes/old", `{"metadata":{"annotations":{"a":"1"}}}`) })
+	h.follow(t, "/old", func() response { return f.patch(t, "/api/v1/nodes/old", `{"metadata":{"annotations":{"a":"1"}}}`) })
 	f.ask(t, admin, "GET", "/api/v1/nodes/old?resourceVersion=0", "").expect(t, "read from the cache", http.StatusOK)
 	f.patch(t, "/api/v1/nodes/old", `{"metadata":{"labels":{"l":"after"}},"spec":{"unschedulable":true}}`).expect(t, "patch", http.StatusOK)
 	all := h.reviews(t, "/old")
@@ -92,7 +92,7 @@ func redirectedWebhook(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	h.register(t, f.server, "redirecting", "/redirect", "CREATE", "limitranges")
 	n := 0
-	h.follow(t, "/redirect", func() answer {
+	h.follow(t, "/redirect", func() response {
 		n++
 		return f.ask(t, admin, "POST", "/api/v1/namespaces/default/limitranges", fmt.Sprintf(`{"metadata":{"name":"l-%d"}}`, n), jsonBody)
 	})
@@ -106,7 +106,7 @@ func redirectedWebhook(t *testing.T, f *hardenedServer) {
 // switchingWebhook: a webhook that switches protocols and then says nothing delays no write.
 func switchingWebhook(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
-	h.answer = func(w http.ResponseWriter, _ []byte) {
+	h.respond = func(w http.ResponseWriter, _ []byte) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			return // the request ends without a response
@@ -116,7 +116,7 @@ func switchingWebhook(t *testing.T, f *hardenedServer) {
 	}
 	h.register(t, f.server, "switching", "/switch", "CREATE", "podtemplates")
 	const template = `{"metadata":{"generateName":"t-"},"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`
-	create := func() answer {
+	create := func() response {
 		return f.ask(t, admin, "POST", "/api/v1/namespaces/default/podtemplates", template, jsonBody)
 	}
 	h.follow(t, "/switch", create)
@@ -126,7 +126,7 @@ func switchingWebhook(t *testing.T, f *hardenedServer) {
 const pods = "/api/v1/namespaces/default/pods"
 
 // ephemeral adds an ephemeral container to a pod.
-func (h *hardenedServer) ephemeral(t *testing.T, name, container string) answer {
+func (h *hardenedServer) ephemeral(t *testing.T, name, container string) response {
 	t.Helper()
 	return h.patch(t, pods+"/"+name+"/ephemeralcontainers", `{"spec":{"ephemeralContainers":[`+container+`]}}`)
 }
@@ -190,7 +190,7 @@ func mirrorPodClaims(t *testing.T, f *hardenedServer) {
 }
 
 // uid returns the UID of the object in the response.
-func (a answer) uid() string {
+func (a response) uid() string {
 	var o struct{ Metadata struct{ UID string } }
 	_ = json.Unmarshal([]byte(a.body), &o) // nothing has the UID ""
 	return o.Metadata.UID

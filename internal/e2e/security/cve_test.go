@@ -20,7 +20,7 @@ type attack struct {
 func attacks() []attack {
 	return []attack{
 		{[]string{"CVE-2018-1002105"}, "a refused upgrade leaves a tunnel open", refusedUpgrade},
-		{[]string{"CVE-2018-1002102", "CVE-2020-8559"}, "an upgrade that is answered with a redirect is followed", redirectedUpgrade},
+		{[]string{"CVE-2018-1002102", "CVE-2020-8559"}, "an upgrade whose response is a redirect is followed", redirectedUpgrade},
 		{[]string{"CVE-2022-3172"}, "an aggregated server redirects clients", redirectedClient},
 		{[]string{"CVE-2022-3294", "CVE-2020-8562"}, "a node's address leads the proxy to the server's own network", nodeAddress},
 		{[]string{"CVE-2020-8561"}, "a webhook redirects the server", redirectedWebhook},

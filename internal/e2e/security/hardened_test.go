@@ -37,7 +37,7 @@ func newHardenedServer(t *testing.T) *hardenedServer {
 	f := &hardenedServer{clients: testcert.New(t, "clients"), proxies: testcert.New(t, "proxies"), policy: newHook(t)}
 	dir := t.TempDir()
 	f.audit = filepath.Join(dir, "audit.log")
-	f.policy.answer = func(w http.ResponseWriter, body []byte) {
+	f.policy.respond = func(w http.ResponseWriter, body []byte) {
 		fmt.Fprintf(w, `{"apiVersion":"imagepolicy.k8s.io/v1alpha1","kind":"ImageReview","status":{"allowed":%t,"reason":"so it is"}}`, !strings.Contains(string(body), "forbidden-image"))
 	}
 	kubeconfig := file(t, dir, "policy.kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],`+
@@ -57,7 +57,7 @@ func newHardenedServer(t *testing.T) *hardenedServer {
 }
 
 // patch patches an object as the admin.
-func (s *server) patch(t *testing.T, path, body string) answer {
+func (s *server) patch(t *testing.T, path, body string) response {
 	t.Helper()
 	return s.ask(t, admin, "PATCH", path, body, mergeBody)
 }
@@ -70,7 +70,7 @@ func pod(name, image, more string) string {
 // hook is a webhook that records its reviews, by path.
 type hook struct {
 	*httptest.Server
-	answer func(w http.ResponseWriter, body []byte) // "" lets everything pass
+	respond func(w http.ResponseWriter, body []byte) // nil allows every request
 
 	mu    sync.Mutex
 	asked map[string][]string
@@ -115,8 +115,8 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Redirect(w, req, h.URL+"/secret", http.StatusFound)
 		return
 	}
-	if h.answer != nil {
-		h.answer(w, body)
+	if h.respond != nil {
+		h.respond(w, body)
 		return
 	}
 	var review struct{ Request struct{ UID string } }

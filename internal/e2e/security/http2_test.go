@@ -71,7 +71,7 @@ func floodHTTP2(t *testing.T, f *hardenedServer) {
 			t.Errorf("%s: %d frames are taken and the connection goes on, %v", name, sent, err)
 		}
 		if a := f.ask(t, admin, "GET", "/version", ""); a.code != http.StatusOK {
-			t.Errorf("%s: others are answered %d", name, a.code)
+			t.Errorf("%s: other requests get status %d", name, a.code)
 		}
 	}
 }

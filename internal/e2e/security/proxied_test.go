@@ -104,7 +104,7 @@ func (h *hardenedServer) aggregate(t *testing.T) *backend {
 	return b
 }
 
-// kubelet places pods on a new node whose kubelet is the backend. The backend answers exec in a pod according to the
+// kubelet places pods on a new node whose kubelet is the backend. The backend responds to exec in a pod according to the
 // pod's name.
 func (h *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *backend {
 	t.Helper()
@@ -120,13 +120,13 @@ func (h *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *bac
 
 const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 
-// tunnels returns an upgrade request through each proxy, with its backend. answered is part of the path, and selects
+// tunnels returns an upgrade request through each proxy, with its backend. kind is part of the path, and selects
 // the backend's response.
-func (h *hardenedServer) tunnels(t *testing.T, answered string) map[string]*backend {
+func (h *hardenedServer) tunnels(t *testing.T, kind string) map[string]*backend {
 	t.Helper()
 	return map[string]*backend{
-		"GET /apis/evil.example.com/v1/" + answered + " HTTP/1.1\r\nAuthorization: Bearer " + alice + "\r\n":                                                         h.aggregate(t),
-		"POST /api/v1/namespaces/default/pods/" + answered + "/exec?command=ls&stdout=true HTTP/1.1\r\nContent-Length: 0\r\nAuthorization: Bearer " + admin + "\r\n": h.kubelet(t, "node-"+answered, answered),
+		"GET /apis/evil.example.com/v1/" + kind + " HTTP/1.1\r\nAuthorization: Bearer " + alice + "\r\n":                                                         h.aggregate(t),
+		"POST /api/v1/namespaces/default/pods/" + kind + "/exec?command=ls&stdout=true HTTP/1.1\r\nContent-Length: 0\r\nAuthorization: Bearer " + admin + "\r\n": h.kubelet(t, "node-"+kind, kind),
 	}
 }
 
@@ -135,7 +135,7 @@ func refusedUpgrade(t *testing.T, f *hardenedServer) {
 		conn := f.dial(t)
 		in := bufio.NewReader(conn)
 		fmt.Fprintf(conn, "%sHost: h\r\n%s\r\n", request, upgrade)
-		readAnswer(t, in).expect(t, request, http.StatusForbidden)
+		readResponse(t, in).expect(t, request, http.StatusForbidden)
 		// The next bytes must be handled as an unauthenticated request to this server.
 		fmt.Fprintf(conn, "GET /apis/evil.example.com/v1/secret HTTP/1.1\r\nHost: h\r\nX-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n\r\n")
 		if rest, _ := io.ReadAll(in); strings.Contains(string(rest), "200 OK") || strings.Contains(string(rest), "\r\n\r\nsecret") {
@@ -148,14 +148,14 @@ func refusedUpgrade(t *testing.T, f *hardenedServer) {
 }
 
 func redirectedUpgrade(t *testing.T, f *hardenedServer) {
-	for _, answered := range []string{"redirect", "plain"} {
-		t.Run(answered, func(t *testing.T) {
-			for request, b := range f.tunnels(t, answered) {
+	for _, kind := range []string{"redirect", "plain"} {
+		t.Run(kind, func(t *testing.T) {
+			for request, b := range f.tunnels(t, kind) {
 				a := f.raw(t, request+"Host: h\r\n"+upgrade+"\r\n")
 				if a.code < 500 || a.header.Get("Location") != "" || strings.Contains(a.body, "not switched") {
 					t.Errorf("%.60s: %d %v %s", request, a.code, a.header, a.body)
 				}
-				if b.requests(answered) != 1 || b.requests("secret") != 0 {
+				if b.requests(kind) != 1 || b.requests("secret") != 0 {
 					t.Errorf("%.60s: the backend was asked for %q", request, b.asked)
 				}
 			}

@@ -36,7 +36,7 @@ func (s *storm) startRelay() {
 // leaves reports whether the tenant loses all rights during the storm.
 func (t tenant) leaves() bool { return t.number%4 == 0 }
 
-// cached reads answers from the relay's caches. A tenant that is being deleted may be refused.
+// cached sends requests that the relay serves from its caches. A tenant that is being deleted may be refused.
 func (s *storm) cached(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	path, accept := who.collection(r)
 	query := oneOf(r, "?resourceVersion=0", "?resourceVersion=1", "?resourceVersion=1&resourceVersionMatch=NotOlderThan&limit=2")

@@ -176,7 +176,7 @@ func spacedHeaders(t *testing.T, f *hardenedServer) {
 	proxy := f.proxies.Sign(t, "front-proxy", nil, nil)
 	const who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	const body = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
-	ask := func(lines string, certificates ...tls.Certificate) answer {
+	ask := func(lines string, certificates ...tls.Certificate) response {
 		return f.raw(t, "POST "+who+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"+jsonBody+"\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n"+lines+"\r\n"+body, certificates...)
 	}
 	// The proxy is believed, so that the test can fail.

@@ -78,25 +78,25 @@ func (s *server) dial(t *testing.T, certificates ...tls.Certificate) net.Conn {
 	return proctest.DialTLS(t, s.address, &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
 }
 
-// answer is a response.
-type answer struct {
+// response is a response that a test compares.
+type response struct {
 	code   int
 	header http.Header
 	body   string
 }
 
 // raw sends bytes over a new connection and reads one response.
-func (s *server) raw(t *testing.T, text string, certificates ...tls.Certificate) answer {
+func (s *server) raw(t *testing.T, text string, certificates ...tls.Certificate) response {
 	t.Helper()
 	conn := s.dial(t, certificates...)
 	defer conn.Close()
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
-	return readAnswer(t, bufio.NewReader(conn))
+	return readResponse(t, bufio.NewReader(conn))
 }
 
-func readAnswer(t *testing.T, in *bufio.Reader) answer {
+func readResponse(t *testing.T, in *bufio.Reader) response {
 	t.Helper()
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
@@ -107,12 +107,12 @@ func readAnswer(t *testing.T, in *bufio.Reader) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, string(body)}
+	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
 // ask sends a request by its bytes, with a token and further header lines, so that the
 // target arrives as it is written.
-func (s *server) ask(t *testing.T, token, method, target, body string, lines ...string) answer {
+func (s *server) ask(t *testing.T, token, method, target, body string, lines ...string) response {
 	t.Helper()
 	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n", method, target)
 	if token != "" {
@@ -143,7 +143,7 @@ func (s *server) create(t *testing.T, path, object string) {
 }
 
 // expect fails unless a response has one of the codes.
-func (a answer) expect(t *testing.T, what string, codes ...int) {
+func (a response) expect(t *testing.T, what string, codes ...int) {
 	t.Helper()
 	for _, code := range codes {
 		if a.code == code {

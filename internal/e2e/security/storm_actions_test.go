@@ -271,7 +271,7 @@ func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, e
 			return nil, err
 		}
 		if own, err := who.foreign(got); err != nil || own < 2 && code == http.StatusOK {
-			return nil, fmt.Errorf("answer %d, of %s: %d own marks, %w\n%.2000q", i, who.mark, own, err, got)
+			return nil, fmt.Errorf("response %d, of %s: got %d own marks, %w\n%.2000q", i, who.mark, own, err, got)
 		}
 	}
 	return nil, nil

@@ -52,11 +52,11 @@ func markOf(number int, random uint64) string { return fmt.Sprintf("mark%03dx%01
 
 // foreign returns an error that names data of another tenant in a response, nil if there is none. own counts the
 // tenant's own marks.
-func (t tenant) foreign(answer []byte) (own int, err error) {
-	if bytes.Contains(answer, []byte(invariants.Pattern[:8])) {
+func (t tenant) foreign(response []byte) (own int, err error) {
+	if bytes.Contains(response, []byte(invariants.Pattern[:8])) {
 		return 0, errors.New("holds a buffer that was given back")
 	}
-	for _, mark := range marks.FindAll(answer, -1) {
+	for _, mark := range marks.FindAll(response, -1) {
 		if string(mark) != t.mark {
 			return own, fmt.Errorf("holds %s", mark)
 		}
@@ -69,9 +69,9 @@ func (t tenant) foreign(answer []byte) (own int, err error) {
 func TestOracleFindsForeignData(t *testing.T) {
 	alice, bob := tenant{mark: markOf(1, 7)}, tenant{mark: markOf(2, 7)}
 	for _, c := range []struct {
-		answer string
-		own    int
-		bad    bool
+		response string
+		own      int
+		bad      bool
 	}{
 		{"", 0, false},
 		{"a " + alice.mark + " and " + alice.mark, 2, false},
@@ -79,8 +79,8 @@ func TestOracleFindsForeignData(t *testing.T) {
 		{alice.mark[:8] + invariants.Pattern, 0, true},
 		{"mark001x", 0, false},
 	} {
-		if own, err := alice.foreign([]byte(c.answer)); own != c.own && err == nil || (err != nil) != c.bad {
-			t.Errorf("%q: %d, %v", c.answer, own, err)
+		if own, err := alice.foreign([]byte(c.response)); own != c.own && err == nil || (err != nil) != c.bad {
+			t.Errorf("%q: %d, %v", c.response, own, err)
 		}
 	}
 }

@@ -51,10 +51,10 @@ func TestConnectionsEndWithTheirRequest(t *testing.T) {
 	}
 }
 
-// TestUnheardBytesAreBounded checks that a backend may send a bounded number of bytes, unless bytes of it reach
-// the client.
-func TestUnheardBytesAreBounded(t *testing.T) {
-	for _, heard := range []bool{false, true} {
+// TestUnforwardedBytesAreBounded checks that a backend may send only a bounded number of bytes of which none are
+// forwarded to the client.
+func TestUnforwardedBytesAreBounded(t *testing.T) {
+	for _, forwarded := range []bool{false, true} {
 		var r Request
 		near, far := dialed(t, NewContext(t.Context(), &r))
 		const size = 2 * MaxUnforwarded
@@ -67,12 +67,12 @@ func TestUnheardBytesAreBounded(t *testing.T) {
 		for err == nil {
 			var n int
 			n, err = near.Read(part)
-			if sum += n; heard {
+			if sum += n; forwarded {
 				r.Forwarded()
 			}
 		}
-		if heard && (sum != size || !errors.Is(err, io.EOF)) || !heard && (sum > MaxUnforwarded || !errors.Is(err, ErrUnforwarded)) {
-			t.Errorf("heard %v: %d bytes, %v", heard, sum, err)
+		if forwarded && (sum != size || !errors.Is(err, io.EOF)) || !forwarded && (sum > MaxUnforwarded || !errors.Is(err, ErrUnforwarded)) {
+			t.Errorf("forwarded %v: got %d bytes and error %v", forwarded, sum, err)
 		}
 		near.Close()
 	}
@@ -101,7 +101,7 @@ func TestClosedBackendsAreReadToTheirEnd(t *testing.T) {
 	req.Header.Set("Upgrade", "SPDY/3.1")
 	proxy.NewUpgradeAwareHandler(&url.URL{Scheme: "http", Host: "nowhere:1"}, Transport(plain), false, true, nil).ServeHTTP(taken{httptest.NewRecorder(), near, &r}, req)
 	if err := g.Wait(); err != nil || string(got) != head+last {
-		t.Errorf("the client got %q, %v", got, err)
+		t.Errorf("the client got %q and error %v", got, err)
 	}
 }
 
@@ -128,7 +128,7 @@ func endTranslated(t *testing.T) {
 	}
 	translator.NewStreamTranslatorHandler(&url.URL{Scheme: "http", Host: "nowhere:1"}, Transport(plain), 0, translator.Options{Stdout: true}).ServeHTTP(taken{httptest.NewRecorder(), near, &r}, req)
 	if err := g.Wait(); err != nil || !bytes.Contains(got, []byte(syscall.EPIPE.Error())) {
-		t.Errorf("the client got %q, %v", got, err)
+		t.Errorf("the client got %q and error %v", got, err)
 	}
 }
 
@@ -136,7 +136,7 @@ func endTranslated(t *testing.T) {
 type closedBackend struct {
 	net.Conn
 
-	asked  bool          // the request was written
+	begun  bool          // the request was written
 	failed chan struct{} // has one element for each write that failed, up to its capacity
 	closed chan struct{}
 	close  sync.Once
@@ -144,8 +144,8 @@ type closedBackend struct {
 }
 
 func (b *closedBackend) Write(p []byte) (int, error) {
-	if !b.asked {
-		b.asked = true
+	if !b.begun {
+		b.begun = true
 		return len(p), nil
 	}
 	select {
@@ -207,7 +207,7 @@ func (c client) Write(p []byte) (int, error) {
 // TestFailedWritesOfRequestsAreReported checks that a backend that closes the connection before it has read the
 // request causes an error.
 func TestFailedWritesOfRequestsAreReported(t *testing.T) {
-	there := &closedBackend{asked: true, failed: make(chan struct{}, 1), closed: make(chan struct{})}
+	there := &closedBackend{begun: true, failed: make(chan struct{}, 1), closed: make(chan struct{})}
 	plain := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return there, nil }}
 	var r Request
 	dial, err := utilnet.DialerFor(Transport(plain))
@@ -220,18 +220,19 @@ func TestFailedWritesOfRequestsAreReported(t *testing.T) {
 	}
 	defer near.Close()
 	if _, err := near.Write([]byte("GET")); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("the write ended with %v", err)
+		t.Errorf("write of the request: got error %v, want EPIPE", err)
 	}
 }
 
-// TestTransportsAreFound checks that a caller that connects by itself can find the connecting transport.
-func TestTransportsAreFound(t *testing.T) {
+// TestTransport checks that Transport accepts nil, and that a caller that dials by itself gets an error if the dialer
+// of a transport cannot be found.
+func TestTransport(t *testing.T) {
 	if Transport(nil) != nil {
-		t.Error("a transport came of none")
+		t.Error("Transport(nil): got a transport, want nil")
 	}
 	unknown := utilnet.RoundTripperWrapper(struct{ opaque }{})
 	if _, err := utilnet.DialerFor(Transport(unknown)); err == nil {
-		t.Error("a transport that does not tell how it connects is bound")
+		t.Error("got a dialer of a transport that does not expose one, want an error")
 	}
 }
 
@@ -242,8 +243,8 @@ func (o opaque) WrappedRoundTripper() http.RoundTripper { return hidden{} }
 
 type hidden struct{ http.RoundTripper }
 
-// TestUnrequestedUpgradesEndWithTheirRequest checks that a backend that changes protocols without being asked is
-// read no longer than the request lasts.
+// TestUnrequestedUpgradesEndWithTheirRequest checks that the connection to a backend that switches protocols without a
+// request for it ends with the request.
 func TestUnrequestedUpgradesEndWithTheirRequest(t *testing.T) {
 	there, far := net.Pipe()
 	defer far.Close()

@@ -21,11 +21,10 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// endpointTTL lets no server seem dead that had a turn during a test.
+// endpointTTL is longer than any test, so that no lease expires.
 const endpointTTL = time.Hour
 
-// run bootstraps a server and waits until it is done. Bootstrap ends with the test,
-// or when stop is called.
+// run starts a server's bootstrap and waits until it is ready. Run ends with the test, or when stop is called.
 func run(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config)) (b *bootstrap.Bootstrap, stop func()) {
 	t.Helper()
 	b, stop = start(t, s, change)
@@ -76,7 +75,7 @@ func start(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config))
 	return b, stop
 }
 
-// TestObjectsExistWhenReady lists the objects of a new cluster once all hooks are ready.
+// TestObjectsExistWhenReady checks that the objects of a new cluster exist once all hooks are ready.
 func TestObjectsExistWhenReady(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, _ := run(t, s, nil)
@@ -94,7 +93,7 @@ func TestObjectsExistWhenReady(t *testing.T) {
 		got := names(t, list)
 		for _, name := range want {
 			if !slices.Contains(got, name) {
-				t.Errorf("%s %s is missing among %v", what, name, got)
+				t.Errorf("got %s %v, want %s among them", what, got, name)
 			}
 		}
 	}
@@ -124,15 +123,14 @@ func TestObjectsExistWhenReady(t *testing.T) {
 	systemRoles, err := s.Client.RbacV1().Roles("kube-system").List(ctx, all)
 	check("role", systemRoles, err, "extension-apiserver-authentication-reader")
 	if svc := services.Items[0]; svc.Spec.ClusterIP != "10.0.0.1" || svc.Spec.Ports[0].Port != 443 || svc.Spec.Ports[0].TargetPort.IntVal != 6443 {
-		t.Errorf("kubernetes service: %+v", svc.Spec)
+		t.Errorf("got kubernetes service %+v, want 10.0.0.1:443 with target port 6443", svc.Spec)
 	}
 	if _, found, _, err := s.Store.Get(ctx, "/registry/ranges/servicenodeports"); !found || err != nil {
-		t.Errorf("record of node ports: found %v, %v", found, err)
+		t.Errorf("record of node ports: got found %v and error %v", found, err)
 	}
 }
 
-// TestSecondBootstrapChangesNothing bootstraps a second server on the same store: no key is
-// written but the record of the server that is alive.
+// TestSecondBootstrapChangesNothing checks that a second server on the same store writes no key.
 func TestSecondBootstrapChangesNothing(t *testing.T) {
 	store := kvtest.NewMemory()
 	quiet := func(c *bootstrap.Config) { c.PublicAddress = nil }
@@ -143,11 +141,11 @@ func TestSecondBootstrapChangesNothing(t *testing.T) {
 	before := dump(t, store)
 	run(t, registrytest.New(t, store), quiet)
 	if diff := cmp.Diff(before, dump(t, store)); diff != "" {
-		t.Errorf("a second bootstrap changes revisions:\n%s", diff)
+		t.Errorf("the second bootstrap changed revisions:\n%s", diff)
 	}
 }
 
-// TestTwoServersBootstrapOneStore bootstraps two servers on one empty store at the same time.
+// TestTwoServersBootstrapOneStore checks that two servers that start on one empty store at the same time become ready.
 func TestTwoServersBootstrapOneStore(t *testing.T) {
 	store := kvtest.NewMemory()
 	first, _ := start(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.PublicAddress = net.IPv4(192, 0, 2, 1) })
@@ -156,9 +154,9 @@ func TestTwoServersBootstrapOneStore(t *testing.T) {
 	wait(t, second)
 }
 
-// TestChangesAreUndone deletes and damages objects that bootstrap maintains. A later server must restore them, and
-// keep what administrators may change.
-func TestChangesAreUndone(t *testing.T) {
+// TestMissingRulesAreRestored deletes a default binding and the rules of default roles. A later server must restore
+// them, except in a role that is annotated not to be updated.
+func TestMissingRulesAreRestored(t *testing.T) {
 	store := kvtest.NewMemory()
 	first := registrytest.New(t, store)
 	_, stop := run(t, first, nil)
@@ -168,26 +166,26 @@ func TestChangesAreUndone(t *testing.T) {
 	if err := rbac.ClusterRoleBindings().Delete(ctx, "system:node", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	damage(t, first.Client, "system:discovery", false)
-	damage(t, first.Client, "system:basic-user", true)
+	removeRules(t, first.Client, "system:discovery", false)
+	removeRules(t, first.Client, "system:basic-user", true)
 
 	run(t, registrytest.New(t, store), nil)
 	if _, err := rbac.ClusterRoleBindings().Get(ctx, "system:node", metav1.GetOptions{}); err != nil {
 		t.Errorf("deleted binding: %v", err)
 	}
-	for name, mended := range map[string]bool{"system:discovery": true, "system:basic-user": false} {
+	for name, restored := range map[string]bool{"system:discovery": true, "system:basic-user": false} {
 		role, err := rbac.ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := len(role.Rules) > 0; got != mended {
-			t.Errorf("%s has rules again: %v, want %v", name, got, mended)
+		if got := len(role.Rules) > 0; got != restored {
+			t.Errorf("%s: got rules restored %v, want %v", name, got, restored)
 		}
 	}
 }
 
-// damage takes all rules from a role and, if protected, forbids to mend it.
-func damage(t *testing.T, client kubernetes.Interface, name string, protected bool) {
+// removeRules removes all rules of a role and, if protected, annotates it not to be updated.
+func removeRules(t *testing.T, client kubernetes.Interface, name string, protected bool) {
 	t.Helper()
 	roles := client.RbacV1().ClusterRoles()
 	role, err := roles.Get(t.Context(), name, metav1.GetOptions{})
@@ -203,8 +201,8 @@ func damage(t *testing.T, client kubernetes.Interface, name string, protected bo
 	}
 }
 
-// TestEndpointsFollowReadiness publishes this server's address when it is ready
-// and withdraws it when it stops.
+// TestEndpointsFollowReadiness checks that a server publishes its address when it is ready and removes it when it
+// stops.
 func TestEndpointsFollowReadiness(t *testing.T) {
 	s := registrytest.New(t, nil)
 	watcher, ctx := s.Client.CoreV1().Endpoints("default"), t.Context()
@@ -225,12 +223,12 @@ func TestEndpointsFollowReadiness(t *testing.T) {
 	}
 	await("192.0.2.7")
 	if _, found, _, err := s.Store.Get(ctx, "/registry/masterleases/192.0.2.7"); !found || err != nil {
-		t.Errorf("record of this server: found %v, %v", found, err)
+		t.Errorf("lease of the running server: got found %v and error %v, want it", found, err)
 	}
 	b.Stop()
 	await()
 	if _, found, _, err := s.Store.Get(ctx, "/registry/masterleases/192.0.2.7"); found || err != nil {
-		t.Errorf("record of the server that stopped: found %v, %v", found, err)
+		t.Errorf("lease of the stopped server: got found %v and error %v, want none", found, err)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 
 const testAddress = "10.0.0.50"
 
-// TestRepairOfAddresses starts the repair of service addresses after a change that the informer of IP addresses shows
-// and the informer of Services does not. It checks which Service has the address before and after the repair.
+// TestRepairOfAddresses starts the repair of service addresses after a change that the informer of IP addresses has
+// received and the informer of Services has not. It checks which Service has the address before and after the repair.
 func TestRepairOfAddresses(t *testing.T) {
 	tests := map[string]struct {
 		change       func(t *testing.T, c kubernetes.Interface)
@@ -55,7 +55,7 @@ func TestRepairOfAddresses(t *testing.T) {
 			b, _ := start(t, second, nil)
 			t.Cleanup(func() { close(end) })
 			await(t, addresses, "old")
-			proctest.Eventually(t, "the informer shows the Service", func() error {
+			proctest.Eventually(t, "the informer has the Service", func() error {
 				_, found, err := services.GetStore().GetByKey("default/old")
 				if err == nil && !found {
 					err = fmt.Errorf("no Service among %v", services.GetStore().ListKeys())
@@ -76,7 +76,7 @@ func TestRepairOfAddresses(t *testing.T) {
 				t.Fatal(err)
 			}
 			if user := userOf(got); user != test.want {
-				t.Errorf("the address is of Service %q, not %q", user, test.want)
+				t.Errorf("got the address of Service %q, want %q", user, test.want)
 			}
 			if test.want == "" {
 				createService(t, first.Client, "new")
@@ -85,7 +85,7 @@ func TestRepairOfAddresses(t *testing.T) {
 	}
 }
 
-// hold makes an informer wait for released when it should show a change while held is true.
+// hold makes an informer wait for released before it stores a change while held is true.
 func hold(t *testing.T, informer cache.SharedIndexInformer, released <-chan struct{}, held *atomic.Bool) {
 	t.Helper()
 	err := informer.SetTransform(func(o any) (any, error) {
@@ -99,14 +99,14 @@ func hold(t *testing.T, informer cache.SharedIndexInformer, released <-chan stru
 	}
 }
 
-// await waits until the informer of IP addresses shows that Service user has the address, or none if user is empty.
+// await waits until, in the informer of IP addresses, Service user has the address, or none if user is empty.
 func await(t *testing.T, addresses cache.SharedIndexInformer, user string) {
 	t.Helper()
-	proctest.Eventually(t, "the informer shows the address", func() error {
+	proctest.Eventually(t, "the informer has the address", func() error {
 		o, _, err := addresses.GetStore().GetByKey(testAddress)
 		address, _ := o.(*networkingv1.IPAddress)
 		if got := userOf(address); err == nil && got != user {
-			err = fmt.Errorf("the address is of Service %q, not %q", got, user)
+			err = fmt.Errorf("got the address of Service %q, want %q", got, user)
 		}
 		return err
 	})

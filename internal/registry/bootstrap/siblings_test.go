@@ -35,7 +35,7 @@ import (
 )
 
 // stock maintains the endpoints of the kubernetes service like a kube-apiserver, with upstream's reconciler, whenever
-// the test calls turn.
+// the test calls reconcile.
 type stock struct {
 	t     *testing.T
 	ip    net.IP
@@ -56,16 +56,15 @@ func newStock(t *testing.T, s *registrytest.Server, ip net.IP, port int32) *stoc
 	}
 }
 
-// turn does what a kube-apiserver does every ten seconds, and once more if it failed because another server was
-// faster.
-func (s *stock) turn() {
+// reconcile does what a kube-apiserver does every ten seconds. It retries if another server has written concurrently.
+func (s *stock) reconcile() {
 	s.t.Helper()
-	proctest.Eventually(s.t, "stock has its turn", func() error {
+	proctest.Eventually(s.t, "kube-apiserver has reconciled", func() error {
 		return s.ReconcileEndpoints("kubernetes", s.ip, s.ports, false)
 	})
 }
 
-// stop may find that another server was faster.
+// stop removes the server from the endpoints, unless another server has written them concurrently.
 func (s *stock) stop() {
 	s.t.Helper()
 	s.StopReconciling()
@@ -74,8 +73,8 @@ func (s *stock) stop() {
 	}
 }
 
-// where are the kubernetes service's endpoints, as Endpoints and as EndpointSlices tell.
-func where(t *testing.T, s *registrytest.Server) []string {
+// publishedEndpoints returns the kubernetes service's endpoints, which Endpoints and EndpointSlices must agree on.
+func publishedEndpoints(t *testing.T, s *registrytest.Server) []string {
 	t.Helper()
 	endpoints, err := s.Client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
@@ -95,16 +94,16 @@ func where(t *testing.T, s *registrytest.Server) []string {
 		sliced = append(sliced, fmt.Sprintf("%s:%d", e.Addresses[0], *slice.Ports[0].Port))
 	}
 	if !slices.Equal(out, sliced) {
-		return []string{fmt.Sprintf("%v, sliced %v", out, sliced)}
+		return []string{fmt.Sprintf("%v in Endpoints, %v in EndpointSlices", out, sliced)}
 	}
 	return out
 }
 
-func eventuallyWhere(t *testing.T, s *registrytest.Server, want ...string) {
+func awaitEndpoints(t *testing.T, s *registrytest.Server, want ...string) {
 	t.Helper()
 	proctest.Eventually(t, fmt.Sprintf("endpoints are %v", want), func() error {
-		if got := where(t, s); !slices.Equal(got, want) {
-			return fmt.Errorf("they are %v", got)
+		if got := publishedEndpoints(t, s); !slices.Equal(got, want) {
+			return fmt.Errorf("got %v", got)
 		}
 		return nil
 	})
@@ -125,9 +124,9 @@ func awaitControllers(t *testing.T, s *registrytest.Server) {
 	})
 }
 
-// turns returns a function that waits until the servers on store have read the leases some more times, and so have
-// reconciled.
-func turns(t *testing.T, store *kvtest.Memory) func() {
+// countReconciles returns a function that waits until the servers on store have read the leases some more times, and so
+// have reconciled.
+func countReconciles(t *testing.T, store *kvtest.Memory) func() {
 	var seen atomic.Int64
 	store.SetHook(func(op, key string) error {
 		if op == "list" && strings.HasPrefix(key, "/registry/masterleases") {
@@ -138,9 +137,9 @@ func turns(t *testing.T, store *kvtest.Memory) func() {
 	return func() {
 		t.Helper()
 		until := seen.Load() + 5
-		proctest.Eventually(t, "the server has had its turns", func() error {
+		proctest.Eventually(t, "the servers have reconciled", func() error {
 			if now := seen.Load(); now < until {
-				return fmt.Errorf("%d of %d", now, until)
+				return fmt.Errorf("got %d reads of the leases, want %d", now, until)
 			}
 			return nil
 		})
@@ -163,49 +162,49 @@ func TestSiblingAtAnotherPort(t *testing.T) {
 			awaitControllers(t, first)
 			stop()
 			sibling := newStock(t, first, ip, 35443)
-			sibling.turn()
+			sibling.reconcile()
 			before := dump(t, store)
 
-			await := turns(t, store)
+			await := countReconciles(t, store)
 			b, end := run(t, registrytest.New(t, store), nil)
 			await()
-			if got, want := where(t, first), []string{ip.String() + ":35443"}; !slices.Equal(got, want) {
-				t.Errorf("beside it the endpoints are %v, want %v", got, want)
+			if got, want := publishedEndpoints(t, first), []string{ip.String() + ":35443"}; !slices.Equal(got, want) {
+				t.Errorf("got endpoints %v while the server runs, want %v", got, want)
 			}
 			b.Stop()
 			end()
 			if diff := cmp.Diff(before, dump(t, store)); diff != "" {
-				t.Errorf("a server came and went and left changes:\n%s", diff)
+				t.Errorf("the server left changes:\n%s", diff)
 			}
-			sibling.turn()
-			if got, want := where(t, first), []string{ip.String() + ":35443"}; !slices.Equal(got, want) {
-				t.Errorf("after it the endpoints are %v, want %v", got, want)
+			sibling.reconcile()
+			if got, want := publishedEndpoints(t, first), []string{ip.String() + ":35443"}; !slices.Equal(got, want) {
+				t.Errorf("got endpoints %v after the server, want %v", got, want)
 			}
 		})
 	}
 }
 
-// comeLater lets a kube-apiserver reconcile once a server has published its endpoints.
-func comeLater(t *testing.T, ip net.IP, port int32) (s *registrytest.Server, b *bootstrap.Bootstrap, end func(), sibling *stock) {
+// startSiblingLater makes a kube-apiserver reconcile once a server has published its endpoints.
+func startSiblingLater(t *testing.T, ip net.IP, port int32) (s *registrytest.Server, b *bootstrap.Bootstrap, end func(), sibling *stock) {
 	t.Helper()
 	s = registrytest.New(t, nil)
 	b, end = run(t, s, nil)
-	eventuallyWhere(t, s, "192.0.2.7:6443")
+	awaitEndpoints(t, s, "192.0.2.7:6443")
 	sibling = newStock(t, s, ip, port)
-	sibling.turn()
+	sibling.reconcile()
 	return s, b, end, sibling
 }
 
 // TestSiblingAtTheSamePort checks that servers at the same port share the endpoints.
 func TestSiblingAtTheSamePort(t *testing.T) {
-	s, b, _, _ := comeLater(t, there, 6443)
-	eventuallyWhere(t, s, "192.0.2.7:6443", "192.0.2.8:6443")
+	s, b, _, _ := startSiblingLater(t, there, 6443)
+	awaitEndpoints(t, s, "192.0.2.7:6443", "192.0.2.8:6443")
 	b.Stop()
-	eventuallyWhere(t, s, "192.0.2.8:6443")
+	awaitEndpoints(t, s, "192.0.2.8:6443")
 }
 
-// TestContendedEndpoints checks that a server that reconciles once is published although another server reconciles
-// just before its first write, and has not seen its lease.
+// TestContendedEndpoints checks that a server that reconciles once is published although another server, which has not
+// read its lease, reconciles just before its first write.
 func TestContendedEndpoints(t *testing.T) {
 	const endpoints, slice = "/registry/services/endpoints/default/kubernetes", "/registry/endpointslices/default/kubernetes"
 	const byCount = reconcilers.MasterCountReconcilerType
@@ -263,8 +262,8 @@ func TestContendedEndpoints(t *testing.T) {
 				return nil
 			})
 			reconcile(here, mine)
-			if got := where(t, s); !slices.Equal(got, want) {
-				t.Errorf("the endpoints are %v, want %v", got, want)
+			if got := publishedEndpoints(t, s); !slices.Equal(got, want) {
+				t.Errorf("got endpoints %v, want %v", got, want)
 			}
 		})
 	}
@@ -277,77 +276,77 @@ func TestAnyPort(t *testing.T) {
 	_, stop := run(t, s, func(c *bootstrap.Config) { c.PublicAddress = nil })
 	awaitControllers(t, s)
 	stop()
-	newStock(t, s, there, 35443).turn()
+	newStock(t, s, there, 35443).reconcile()
 	run(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.AnyPort = true })
 	proctest.Eventually(t, "both are published", func() error {
-		if got := where(t, s); len(got) != 2 {
-			return fmt.Errorf("the endpoints are %v", got)
+		if got := publishedEndpoints(t, s); len(got) != 2 {
+			return fmt.Errorf("got endpoints %v", got)
 		}
 		return nil
 	})
 }
 
-// TestServersEnterOnceOthersLeave checks that a server that stayed out of the endpoints adds itself, with its own
-// port, once the others are gone.
-func TestServersEnterOnceOthersLeave(t *testing.T) {
+// TestServersAddThemselvesOnceOthersStop checks that a server that did not add itself to endpoints with another port
+// adds itself once the other servers have stopped.
+func TestServersAddThemselvesOnceOthersStop(t *testing.T) {
 	store := kvtest.NewMemory()
-	await := turns(t, store)
+	await := countReconciles(t, store)
 	s := registrytest.New(t, store)
 	sibling := newStock(t, s, there, 35443)
 	start(t, s, nil)
-	proctest.Eventually(t, "stock enters first", func() error {
+	proctest.Eventually(t, "kube-apiserver is published first", func() error {
 		return sibling.ReconcileEndpoints("kubernetes", there, sibling.ports, true)
 	})
 	await()
-	eventuallyWhere(t, s, "192.0.2.8:35443")
+	awaitEndpoints(t, s, "192.0.2.8:35443")
 	sibling.stop()
-	eventuallyWhere(t, s, "192.0.2.7:6443")
+	awaitEndpoints(t, s, "192.0.2.7:6443")
 }
 
-// TestStockServersKeepThePort checks that a kube-apiserver that starts later at the same address keeps the published
-// port. When the first server stops, kube-apiserver publishes its own port at the next reconciliation.
-func TestStockServersKeepThePort(t *testing.T) {
-	s, b, end, sibling := comeLater(t, here, 35443)
-	eventuallyWhere(t, s, "192.0.2.7:6443")
+// TestLaterServersDoNotChangeThePort checks that a kube-apiserver that starts later at the same address does not change
+// the published port. When the first server stops, kube-apiserver publishes its own port at the next reconciliation.
+func TestLaterServersDoNotChangeThePort(t *testing.T) {
+	s, b, end, sibling := startSiblingLater(t, here, 35443)
+	awaitEndpoints(t, s, "192.0.2.7:6443")
 	b.Stop()
-	eventuallyWhere(t, s) // Stop waits only for two intervals
+	awaitEndpoints(t, s) // Stop waits only for two intervals
 	end()
-	proctest.Eventually(t, "stock publishes its port", func() error {
-		sibling.turn()
-		if got := where(t, s); !slices.Equal(got, []string{"192.0.2.7:35443"}) {
-			return fmt.Errorf("the endpoints are %v", got)
+	proctest.Eventually(t, "kube-apiserver publishes its port", func() error {
+		sibling.reconcile()
+		if got := publishedEndpoints(t, s); !slices.Equal(got, []string{"192.0.2.7:35443"}) {
+			return fmt.Errorf("got endpoints %v", got)
 		}
 		return nil
 	})
 }
 
-// TestSiblingsAtOnce checks that two servers at one address and two ports that start together agree on one port.
-func TestSiblingsAtOnce(t *testing.T) {
+// TestSiblingsThatStartTogether checks that two servers at one address and two ports that start together agree on one port.
+func TestSiblingsThatStartTogether(t *testing.T) {
 	store := kvtest.NewMemory()
-	await := turns(t, store)
+	await := countReconciles(t, store)
 	first, second := registrytest.New(t, store), registrytest.New(t, store)
 	a, _ := start(t, first, nil)
 	b, _ := start(t, second, func(c *bootstrap.Config) { c.PublicPort = 6444 })
 	wait(t, a)
 	wait(t, b)
 	proctest.Eventually(t, "there are endpoints", func() error {
-		if got := where(t, first); len(got) != 1 || !strings.HasPrefix(got[0], "192.0.2.7:644") {
-			return fmt.Errorf("they are %v", got)
+		if got := publishedEndpoints(t, first); len(got) != 1 || !strings.HasPrefix(got[0], "192.0.2.7:644") {
+			return fmt.Errorf("got %v", got)
 		}
 		return nil
 	})
 	await()
-	settled := where(t, first)
+	settled := publishedEndpoints(t, first)
 	for range 5 {
 		await()
-		if got := where(t, first); !slices.Equal(got, settled) {
-			t.Fatalf("the endpoints were %v, and are %v", settled, got)
+		if got := publishedEndpoints(t, first); !slices.Equal(got, settled) {
+			t.Fatalf("got endpoints %v, before %v", got, settled)
 		}
 	}
 }
 
-// TestAddressesOfSiblings checks that a server becomes ready although another, started at the same time, has first
-// allocated the service's address. The server's informer has not shown that yet.
+// TestAddressesOfSiblings checks that a server becomes ready although another, started at the same time, has allocated
+// the service's address, which the server's informer has not received.
 func TestAddressesOfSiblings(t *testing.T) {
 	first := registrytest.New(t, nil)
 	_, stop := run(t, first, nil)
@@ -356,26 +355,26 @@ func TestAddressesOfSiblings(t *testing.T) {
 	if err := first.Client.NetworkingV1().IPAddresses().Delete(t.Context(), "10.0.0.1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	behind := new(atomic.Int64)
+	tries := new(atomic.Int64)
 	run(t, registrytest.New(t, first.Store), func(c *bootstrap.Config) {
-		c.Client = outrun{Interface: c.Client, times: behind}
+		c.Client = outrun{Interface: c.Client, times: tries}
 	})
-	if n := behind.Load(); n < 3 {
-		t.Errorf("the address was allocated with try %d", n)
+	if n := tries.Load(); n < 3 {
+		t.Errorf("got %d tries to allocate the address, want at least 3", n)
 	}
 	if _, err := first.Client.NetworkingV1().IPAddresses().Get(t.Context(), "10.0.0.1", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestAllocatedAddressesAreNotWarnedOf checks that while the informer of IP addresses is empty, the server warns only
-// of the Service whose address was deleted.
-func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
+// TestWarningsOfAddresses checks that while the informer of IP addresses is empty, the server warns only of the Service
+// whose address was deleted.
+func TestWarningsOfAddresses(t *testing.T) {
 	s := registrytest.New(t, nil)
-	shown := make(chan struct{})
-	defer close(shown)
+	release := make(chan struct{})
+	defer close(release)
 	err := s.Informers.Networking().V1().IPAddresses().Informer().SetTransform(func(o any) (any, error) {
-		<-shown
+		<-release
 		return o, nil
 	})
 	if err != nil {
@@ -385,7 +384,7 @@ func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
 	awaitControllers(t, s)
 	services, ctx := s.Client.CoreV1().Services("default"), t.Context()
 	svc, err := services.Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "robbed"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "unallocated"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -397,21 +396,21 @@ func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
 	if _, err := services.Update(ctx, svc, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the Service is warned of", func() error {
+	proctest.Eventually(t, "there is an event for the Service", func() error {
 		events, err := s.Client.EventsV1().Events("").List(ctx, metav1.ListOptions{})
 		if err != nil || len(events.Items) == 0 {
 			return fmt.Errorf("no event: %w", err)
 		}
 		for _, e := range events.Items {
-			if e.Reason != "ClusterIPNotAllocated" || e.Regarding.Name != "robbed" {
-				t.Errorf("%s %s: %s", e.Regarding.Name, e.Reason, e.Note)
+			if e.Reason != "ClusterIPNotAllocated" || e.Regarding.Name != "unallocated" {
+				t.Errorf("got event %s of %s: %s; want only ClusterIPNotAllocated of the Service", e.Reason, e.Regarding.Name, e.Note)
 			}
 		}
 		return nil
 	})
 }
 
-// outrun is a client for which addresses exist already when it first tries to allocate them.
+// outrun is a client whose first tries to allocate an address fail with AlreadyExists.
 type outrun struct {
 	kubernetes.Interface
 	times *atomic.Int64
@@ -459,9 +458,9 @@ func TestNoReconcilerWritesNothing(t *testing.T) {
 func TestMasterCountWritesNoLeases(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.MasterCountReconcilerType })
-	eventuallyWhere(t, s, "192.0.2.7:6443")
+	awaitEndpoints(t, s, "192.0.2.7:6443")
 	b.Stop()
-	eventuallyWhere(t, s) // Stop waits only for two intervals
+	awaitEndpoints(t, s) // Stop waits only for two intervals
 	end()
 	for key := range dump(t, s.Store) {
 		if strings.Contains(key, "masterleases") {
@@ -476,12 +475,12 @@ func TestRBACObjectsNeedTheRBACAuthorizer(t *testing.T) {
 	b, _ := run(t, s, func(c *bootstrap.Config) { c.RBAC = false })
 	for _, h := range b.Hooks() {
 		if strings.Contains(h.Name, "rbac") {
-			t.Errorf("there is a hook %s", h.Name)
+			t.Errorf("got hook %s, want none of RBAC", h.Name)
 		}
 	}
 	for key := range dump(t, s.Store) {
 		if strings.Contains(key, "role") {
-			t.Errorf("%s was made", key)
+			t.Errorf("%s was created", key)
 		}
 	}
 }
@@ -496,22 +495,22 @@ func TestGroupsThatAreNotServedHaveNoHooks(t *testing.T) {
 	b, _ := run(t, s, nil)
 	for _, h := range b.Hooks() {
 		if slices.Contains([]string{rbacrest.PostStartHookName, schedulingrest.PostStartHookName, flowcontrolrest.PostStartHookName}, strings.TrimPrefix(h.Name, "poststarthook/")) {
-			t.Errorf("there is a hook %s", h.Name)
+			t.Errorf("got hook %s of a group that is not served", h.Name)
 		}
 	}
 }
 
-// TestFailedCreationsAreRetried checks that an object that cannot be created is tried again until it can, and that
-// the server is ready without it: the obstacle may itself wait for this server.
+// TestFailedCreationsAreRetried checks that the creation of an object is retried until it succeeds, and that the server
+// becomes ready without it: the cause of the failure may itself wait for this server.
 func TestFailedCreationsAreRetried(t *testing.T) {
 	for _, key := range []string{"/registry/namespaces/kube-node-lease", "/registry/services/specs/default/kubernetes"} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.New(t, nil)
 			var refused atomic.Int64
-			var let atomic.Bool
+			var allowed atomic.Bool
 			s.Store.SetHook(func(op, k string) error {
-				if op == "put" && k == key && !let.Load() {
+				if op == "put" && k == key && !allowed.Load() {
 					refused.Add(1)
 					return errors.New("refused for a test")
 				}
@@ -520,15 +519,15 @@ func TestFailedCreationsAreRetried(t *testing.T) {
 			b, stop := start(t, s, nil)
 			wait(t, b)
 			if refused.Load() == 0 {
-				t.Fatal("nobody tried to make it")
+				t.Fatal("got no attempt to create the object")
 			}
 			if _, found := dump(t, s.Store)[key]; found {
-				t.Fatal("it was made")
+				t.Fatal("the object exists although its creation failed")
 			}
-			let.Store(true)
-			proctest.Eventually(t, "it is made", func() error {
+			allowed.Store(true)
+			proctest.Eventually(t, "the object exists", func() error {
 				if _, found := dump(t, s.Store)[key]; !found {
-					return fmt.Errorf("not after %d refusals", refused.Load())
+					return fmt.Errorf("got %d refusals", refused.Load())
 				}
 				return nil
 			})

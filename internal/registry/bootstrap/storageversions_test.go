@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// versioned is a server that can publish storage versions.
+// versioned returns a server that serves the API of storage versions.
 func versioned(t *testing.T, store *kvtest.Memory) *registrytest.Server {
 	t.Helper()
 	return registrytest.New(t, store, func(c *registry.Config) {
@@ -32,7 +32,7 @@ func versioned(t *testing.T, store *kvtest.Memory) *registrytest.Server {
 	})
 }
 
-// publishing has a server of some name publish the versions of s by client, of some resources.
+// publishing configures a server with an ID to publish the storage versions of some resources of s through client.
 func publishing(s *registrytest.Server, client *rest.Config, id string, resources ...string) (storageversion.Manager, func(*bootstrap.Config)) {
 	manager := storageversion.NewDefaultManager()
 	for _, info := range s.Registry.StorageVersions() {
@@ -57,7 +57,7 @@ func TestServersPublishStorageVersions(t *testing.T) {
 		manager, publish := publishing(s, s.ClientConfig, id, "configmaps", "events", "events.events.k8s.io", "customresourcedefinitions.apiextensions.k8s.io")
 		run(t, s, publish)
 		if !manager.Completed() {
-			t.Error("ready before all was published")
+			t.Error("the server is ready before all storage versions were published")
 		}
 		list, err := s.Client.InternalV1alpha1().StorageVersions().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -79,64 +79,64 @@ func TestServersPublishStorageVersions(t *testing.T) {
 	}
 }
 
-// balking fails every write while balks is set.
-type balking struct {
+// failing is a transport that fails every request while fails is set.
+type failing struct {
 	http.RoundTripper
-	balks atomic.Bool
-	asked atomic.Int64
+	fails    atomic.Bool
+	requests atomic.Int64
 }
 
-func (b *balking) RoundTrip(req *http.Request) (*http.Response, error) {
-	b.asked.Add(1)
-	if b.balks.Load() {
-		return nil, errors.New("balked")
+func (f *failing) RoundTrip(req *http.Request) (*http.Response, error) {
+	f.requests.Add(1)
+	if f.fails.Load() {
+		return nil, errors.New("failed")
 	}
-	return b.RoundTripper.RoundTrip(req)
+	return f.RoundTripper.RoundTrip(req)
 }
 
-// TestPublishingIsTriedAgain checks that a server whose storage versions could not be published is not ready and
-// retries. Until it succeeds, it can be ended at once.
-func TestPublishingIsTriedAgain(t *testing.T) {
-	for name, healed := range map[string]bool{"and succeeds": true, "and is given up": false} {
+// TestPublishingIsRetried checks that a server whose storage versions could not be published is not ready and retries.
+// Until it succeeds, the server can be stopped at once.
+func TestPublishingIsRetried(t *testing.T) {
+	for name, recovers := range map[string]bool{"until it succeeds": true, "until the server stops": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := versioned(t, nil)
-			client, b := rest.CopyConfig(s.ClientConfig), new(balking)
-			b.balks.Store(true)
+			client, b := rest.CopyConfig(s.ClientConfig), new(failing)
+			b.fails.Store(true)
 			client.Wrap(func(rt http.RoundTripper) http.RoundTripper { b.RoundTripper = rt; return b })
 			manager, publish := publishing(s, client, "apiserver-x", "configmaps")
 			booted, stop := start(t, s, publish)
-			proctest.Eventually(t, "the resource is tried again", func() error {
-				if b.asked.Load() == 0 || manager.LastUpdateError(schema.GroupResource{Resource: "configmaps"}) == nil {
+			proctest.Eventually(t, "publishing has failed once", func() error {
+				if b.requests.Load() == 0 || manager.LastUpdateError(schema.GroupResource{Resource: "configmaps"}) == nil {
 					return errors.New("not yet")
 				}
 				return nil
 			})
 			for _, h := range booted.Hooks() {
 				if h.Name == versionsHook && h.Check() == nil {
-					t.Error("ready though nothing is published")
+					t.Error("the hook is ready, want an error before the storage versions are published")
 				}
 			}
 			for _, unready := range booted.AllowUnready() {
 				if unready == versionsHook {
-					t.Error("may be unready")
+					t.Error("AllowUnready returned the hook")
 				}
 			}
-			if healed {
-				b.balks.Store(false)
+			if recovers {
+				b.fails.Store(false)
 				wait(t, booted)
 				return
 			}
 			stop()
-			if asked := b.asked.Load(); asked > 7 {
-				t.Errorf("asked %d times", asked)
+			if n := b.requests.Load(); n > 7 {
+				t.Errorf("got %d requests, want at most 7", n)
 			}
 		})
 	}
 }
 
-// TestEndsWhilePublishing checks that a server can end while it waits for a response.
-func TestEndsWhilePublishing(t *testing.T) {
+// TestStopWhilePublishing checks that a server stops while a request that publishes hangs.
+func TestStopWhilePublishing(t *testing.T) {
 	s := versioned(t, nil)
 	client, hung := rest.CopyConfig(s.ClientConfig), make(chan struct{}, 100)
 	client.Wrap(func(http.RoundTripper) http.RoundTripper { return hanging(hung) })
@@ -145,7 +145,7 @@ func TestEndsWhilePublishing(t *testing.T) {
 	<-hung
 	stop()
 	if len(hung) > 0 {
-		t.Errorf("%d more requests after the end", len(hung))
+		t.Errorf("got %d more requests after the server stopped, want 0", len(hung))
 	}
 }
 

@@ -30,10 +30,10 @@ func TestUnreadableServiceCIDRsDelayReadiness(t *testing.T) {
 	soon, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.WaitReady(soon); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), waiting[0]) {
-		t.Errorf("before AllowUnready: %v", err)
+		t.Errorf("WaitReady before AllowUnready: got error %v, want one that names the first hook", err)
 	}
 	if got := b.AllowUnready(); !slices.Equal(got, waiting) {
-		t.Errorf("may be unready: %v", got)
+		t.Errorf("AllowUnready: got %v, want %v", got, waiting)
 	}
 	for _, h := range b.Hooks() {
 		if err := h.Check(); err != nil {
@@ -46,16 +46,16 @@ func TestUnreadableServiceCIDRsDelayReadiness(t *testing.T) {
 		awaitHook(t, h)
 	}
 	if got := b.AllowUnready(); len(got) > 0 {
-		t.Errorf("%v may be unready, but are ready", got)
+		t.Errorf("AllowUnready: got %v once all hooks are ready, want none", got)
 	}
 }
 
-// awaitHook waits until a hook has done its work, even if it may be unready.
+// awaitHook waits until a hook has finished, even if it may be unready.
 func awaitHook(t *testing.T, h *bootstrap.Hook) {
 	t.Helper()
 	select {
 	case <-h.Ready():
 	case <-time.After(proctest.Patience):
-		t.Fatalf("%s has not done its work", h.Name)
+		t.Fatalf("timed out waiting for hook %s", h.Name)
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// newBuiltin builds the parts of a Builtin that need no cache over a store.
+// newBuiltin returns a Builtin over store without caches.
 func newBuiltin(t *testing.T, store kv.Store) *Builtin {
 	t.Helper()
 	client := &restclient.Config{}
@@ -59,7 +59,7 @@ func newBuiltin(t *testing.T, store kv.Store) *Builtin {
 	return b
 }
 
-// newRange returns an allocator of 4 numbers whose record lies in store.
+// newRange returns an allocator of 4 numbers whose record is in store.
 func newRange(t *testing.T, store *kvtest.Memory) *rangeAllocator {
 	t.Helper()
 	a := newBuiltin(t, store).core.nodeRange
@@ -67,8 +67,8 @@ func newRange(t *testing.T, store *kvtest.Memory) *rangeAllocator {
 	return a
 }
 
-// initialise writes the empty record, as the repair loop does.
-func initialise(t *testing.T, a *rangeAllocator) {
+// createRecord stores the empty record, as the repair loop does.
+func createRecord(t *testing.T, a *rangeAllocator) {
 	t.Helper()
 	record, err := a.Get()
 	if err != nil {
@@ -80,45 +80,46 @@ func initialise(t *testing.T, a *rangeAllocator) {
 	}
 }
 
-func TestRangeNeedsItsRecord(t *testing.T) {
+// TestAllocationNeedsTheRecord checks that nothing is allocated before the repair loop has created the record.
+func TestAllocationNeedsTheRecord(t *testing.T) {
 	a := newRange(t, kvtest.NewMemory())
 	if ok, err := a.Allocate(1); ok || err == nil {
-		t.Errorf("Allocate without a record: %v, %v", ok, err)
+		t.Errorf("Allocate without a record: got %v and error %v, want an error", ok, err)
 	}
-	initialise(t, a)
+	createRecord(t, a)
 	if ok, err := a.Allocate(1); !ok || err != nil {
-		t.Errorf("Allocate: %v, %v", ok, err)
+		t.Errorf("Allocate: got %v and error %v, want true", ok, err)
 	}
 }
 
-// TestRangeIsShared gives each number once, whichever of two servers asks.
+// TestRangeIsShared checks that two servers over one record allocate each number once.
 func TestRangeIsShared(t *testing.T) {
 	store := kvtest.NewMemory()
 	a, b := newRange(t, store), newRange(t, store)
-	initialise(t, a)
+	createRecord(t, a)
 	taken := make(map[int]bool)
 	for i := range 4 {
 		from := []*rangeAllocator{a, b}[i%2]
 		n, ok, err := from.AllocateNext()
 		if !ok || err != nil || taken[n] {
-			t.Fatalf("AllocateNext = %d, %v, %v; taken %v", n, ok, err, taken)
+			t.Fatalf("AllocateNext: got %d, %v and error %v; %v are taken", n, ok, err, taken)
 		}
 		taken[n] = true
 	}
 	if _, ok, err := b.AllocateNext(); ok || err != nil {
-		t.Errorf("AllocateNext of a full range: %v, %v", ok, err)
+		t.Errorf("AllocateNext of a full range: got %v and error %v, want false", ok, err)
 	}
 	if err := a.Release(2); err != nil {
 		t.Fatal(err)
 	}
 	if ok, err := b.Allocate(2); !ok || err != nil {
-		t.Errorf("Allocate of a number that another server gave back: %v, %v", ok, err)
+		t.Errorf("Allocate of a number that the other server released: got %v and error %v, want true", ok, err)
 	}
 	if ok, err := a.Allocate(2); ok || err != nil {
-		t.Errorf("Allocate of a number that another server has: %v, %v", ok, err)
+		t.Errorf("Allocate of a number that the other server has: got %v and error %v, want false", ok, err)
 	}
 	if !b.Has(2) || b.Free() != 0 {
-		t.Errorf("Has(2) = %v, Free() = %d", b.Has(2), b.Free())
+		t.Errorf("got Has(2) %v and Free() %d, want true and 0", b.Has(2), b.Free())
 	}
 }
 
@@ -126,7 +127,7 @@ func TestRangeIsShared(t *testing.T) {
 func TestRangeAfterFailedWrite(t *testing.T) {
 	store := kvtest.NewMemory()
 	a := newRange(t, store)
-	initialise(t, a)
+	createRecord(t, a)
 	var failing atomic.Bool
 	broken := errors.New("broken")
 	store.SetHook(func(op, key string) error {
@@ -140,19 +141,19 @@ func TestRangeAfterFailedWrite(t *testing.T) {
 	}
 	failing.Store(true)
 	if ok, err := a.Allocate(1); ok || err == nil {
-		t.Fatalf("Allocate while writes fail: %v, %v", ok, err)
+		t.Fatalf("Allocate while writes fail: got %v and error %v, want an error", ok, err)
 	}
 	failing.Store(false)
 	if ok, err := a.Allocate(1); !ok || err != nil {
-		t.Errorf("Allocate after a failed write: %v, %v", ok, err)
+		t.Errorf("Allocate after a failed write: got %v and error %v, want true", ok, err)
 	}
 }
 
-// TestRangeRepairConflict refuses to replace a record that has changed since.
+// TestRangeRepairConflict checks that the repair loop cannot replace a record that has changed since it was read.
 func TestRangeRepairConflict(t *testing.T) {
 	store := kvtest.NewMemory()
 	a, b := newRange(t, store), newRange(t, store)
-	initialise(t, a)
+	createRecord(t, a)
 	old, err := b.Get()
 	if err != nil {
 		t.Fatal(err)
@@ -161,23 +162,22 @@ func TestRangeRepairConflict(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	if err := b.CreateOrUpdate(old); !apierrors.IsConflict(err) {
-		t.Errorf("CreateOrUpdate of an old record: %v", err)
+		t.Errorf("CreateOrUpdate of an old record: got error %v, want a conflict", err)
 	}
 	if err := b.CreateOrUpdate(&api.RangeAllocation{Range: "30000-30003"}); !apierrors.IsConflict(err) {
-		t.Errorf("CreateOrUpdate as if there were none: %v", err)
+		t.Errorf("CreateOrUpdate without a revision: got error %v, want a conflict", err)
 	}
 	if ok, err := b.Allocate(3); ok || err != nil {
-		t.Errorf("Allocate of a number that is taken: %v, %v", ok, err)
+		t.Errorf("Allocate of a taken number: got %v and error %v, want false", ok, err)
 	}
 }
 
-// TestRangeModel runs random operations of three servers, some of whose writes
-// fail, against a set of numbers.
+// TestRangeModel compares random operations of three servers, some of whose writes fail, with a set of numbers.
 func TestRangeModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		store := kvtest.NewMemory()
 		servers := []*rangeAllocator{newRange(t, store), newRange(t, store), newRange(t, store)}
-		initialise(t, servers[0])
+		createRecord(t, servers[0])
 		failing := false
 		store.SetHook(func(op, key string) error {
 			if failing && op == "put" {
@@ -192,7 +192,7 @@ func TestRangeModel(t *testing.T) {
 				failing = rapid.Bool().Draw(rt, "failing")
 				ok, err := server.Allocate(n)
 				if written := !failing && !taken[n]; ok != written {
-					rt.Fatalf("Allocate(%d) = %v, %v; taken %v, failing %v", n, ok, err, taken, failing)
+					rt.Fatalf("Allocate(%d): got %v and error %v; %v are taken, writes fail %v", n, ok, err, taken, failing)
 				} else if written {
 					taken[n] = true
 				}
@@ -201,7 +201,7 @@ func TestRangeModel(t *testing.T) {
 				failing = false
 				n, ok, err := rapid.SampledFrom(servers).Draw(rt, "server").AllocateNext()
 				if full := len(taken) == 4; err != nil || ok == full || ok && taken[n] {
-					rt.Fatalf("AllocateNext() = %d, %v, %v; taken %v", n, ok, err, taken)
+					rt.Fatalf("AllocateNext: got %d, %v and error %v; %v are taken", n, ok, err, taken)
 				}
 				if ok {
 					taken[n] = true

@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLeasesKeepTheServersRecord keeps the record of a server as long as it is refreshed,
-// under the key that kube-apiserver uses.
-func TestLeasesKeepTheServersRecord(t *testing.T) {
+// TestLeases checks that the lease of a server is listed as long as it is refreshed, under the key that kube-apiserver
+// uses, and whether another server has refreshed it.
+func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		go func() { _ = store.Run(t.Context()) }()
@@ -32,7 +32,7 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.Equal(got, ips) {
-				t.Errorf("servers alive: %v, want %v", got, ips)
+				t.Errorf("ListLeases: got %v, want %v", got, ips)
 			}
 		}
 		update := func(ip string) {
@@ -46,7 +46,7 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 		update("2001:db8::1")
 		want("192.0.2.1", "2001:db8::1")
 		if _, found, _, err := store.Get(t.Context(), "/registry/masterleases/192.0.2.1"); !found || err != nil {
-			t.Errorf("record: found %v, %v", found, err)
+			t.Errorf("record: got found %v and error %v", found, err)
 		}
 		time.Sleep(10 * time.Second)
 		update("192.0.2.1")
@@ -55,7 +55,7 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 		foreign := func(ip string, want bool) {
 			t.Helper()
 			if got, err := l.RefreshedByOther(ip); got != want || err != nil {
-				t.Errorf("%s is another's: %v, %v, want %v", ip, got, err, want)
+				t.Errorf("RefreshedByOther(%s): got %v and error %v, want %v", ip, got, err, want)
 			}
 		}
 		foreign("192.0.2.1", false)
@@ -75,12 +75,12 @@ func TestLeasesKeepTheServersRecord(t *testing.T) {
 		foreign("192.0.2.1", false)
 		want()
 		if err := l.RemoveLease("192.0.2.1"); !storage.IsNotFound(err) {
-			t.Errorf("RemoveLease again: %v", err)
+			t.Errorf("RemoveLease again: got error %v, want not found", err)
 		}
 	})
 }
 
-// silent is a store that does not answer deletions.
+// silent is a store that does not respond to deletions.
 type silent struct{ *kvtest.Memory }
 
 func (silent) Delete(ctx context.Context, _ string, _ int64) (kv.WriteResult, error) {
@@ -88,7 +88,7 @@ func (silent) Delete(ctx context.Context, _ string, _ int64) (kv.WriteResult, er
 	return kv.WriteResult{}, ctx.Err()
 }
 
-// TestRemoveLeaseEnds removes the record of a server from a store that does not respond.
+// TestRemoveLeaseEnds checks that RemoveLease returns although the store does not respond.
 func TestRemoveLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := newBuiltin(t, silent{kvtest.NewMemory()}).Leases(15 * time.Second)
@@ -99,7 +99,7 @@ func TestRemoveLeaseEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := l.RemoveLease("192.0.2.1"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("RemoveLease: %v", err)
+			t.Errorf("RemoveLease: got error %v, want DeadlineExceeded", err)
 		}
 	})
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// visits are informers that count the addresses that their lister visits.
+// visits are informers that count the addresses that their lister returns.
 type visits struct {
 	networkinginformers.Interface
 	n int
@@ -49,7 +49,7 @@ func (v visitedAddresses) List(selector labels.Selector) ([]*networkingv1.IPAddr
 	return all, err
 }
 
-// accept is a transport to a server that accepts every write, and answers a creation with the object.
+// accept is a transport to a server that accepts every write, and responds to a creation with the object.
 type accept struct{}
 
 func (accept) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -61,9 +61,9 @@ func (accept) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp.Result(), nil
 }
 
-// TestAllocationVisitsNoOtherAddress checks that allocations and releases cost the same with 10 and with 2,000
-// allocated addresses. The gauges show the number of addresses nonetheless.
-func TestAllocationVisitsNoOtherAddress(t *testing.T) {
+// TestAllocationListsNoAddresses checks that an allocation and a release list no addresses, with 10 and with 2,000
+// allocated ones. The gauges show the number of addresses nonetheless.
+func TestAllocationListsNoAddresses(t *testing.T) {
 	for i, size := range []int{10, 2000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			cidr := fmt.Sprintf("10.%d.0.0/16", i)
@@ -102,7 +102,7 @@ func TestAllocationVisitsNoOtherAddress(t *testing.T) {
 				return err
 			})
 			if seen.n != 0 {
-				t.Errorf("visited %d addresses", seen.n)
+				t.Errorf("got %d listed addresses, want 0", seen.n)
 			}
 			families, err := legacyregistry.DefaultGatherer.Gather()
 			if err != nil {
@@ -116,14 +116,14 @@ func TestAllocationVisitsNoOtherAddress(t *testing.T) {
 						if f.GetName() == "kube_apiserver_clusterip_allocator_"+name && m.GetLabel()[0].GetValue() == cidr {
 							delete(want, name)
 							if got := m.GetGauge().GetValue(); got != value {
-								t.Errorf("%s = %v, want %v", name, got, value)
+								t.Errorf("%s: got %v, want %v", name, got, value)
 							}
 						}
 					}
 				}
 			}
 			if len(want) > 0 {
-				t.Errorf("missing: %v", want)
+				t.Errorf("got no sample of %v", want)
 			}
 		})
 	}

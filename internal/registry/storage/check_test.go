@@ -16,16 +16,16 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestCheckFindsWhatDiffersFromTheStore checks that a cache that differs from the store in any way is detected and
-// reloaded, and that an equal one is not.
-func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
+// TestCheckReloadsCachesThatDiffer checks that a cache that differs from the store in any way is detected and reloaded,
+// and that an equal one is not.
+func TestCheckReloadsCachesThatDiffer(t *testing.T) {
 	for name, corrupt := range map[string]func(f *fixture) cache.Change{
-		"missing":       func(*fixture) cache.Change { return cache.Change{Key: "a/0500"} },
-		"first missing": func(*fixture) cache.Change { return cache.Change{Key: "a/0000"} },
-		"last missing":  func(*fixture) cache.Change { return cache.Change{Key: "a/1999"} },
-		"made up":       func(f *fixture) cache.Change { return f.change("a/0500x", 1) },
-		"made up last":  func(f *fixture) cache.Change { return f.change("z/z", 1) },
-		"old":           func(f *fixture) cache.Change { return f.change("a/1500", 1) },
+		"missing":         func(*fixture) cache.Change { return cache.Change{Key: "a/0500"} },
+		"first missing":   func(*fixture) cache.Change { return cache.Change{Key: "a/0000"} },
+		"last missing":    func(*fixture) cache.Change { return cache.Change{Key: "a/1999"} },
+		"additional":      func(f *fixture) cache.Change { return f.change("a/0500x", 1) },
+		"additional last": func(f *fixture) cache.Change { return f.change("z/z", 1) },
+		"old":             func(f *fixture) cache.Change { return f.change("a/1500", 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 				f.checked(t, time.Minute)
 				time.Sleep(90 * time.Second)
 				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 1}); got != want {
-					t.Fatalf("sound: %+v", got)
+					t.Fatalf("equal cache: got %+v, want %+v", got, want)
 				}
 				loads := f.resource.Reflector.Stats.Loads.Load()
 
@@ -47,19 +47,19 @@ func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 				f.resource.Cache.Apply(cache.Batch{Revision: revision, Changes: []cache.Change{corrupt(f)}})
 				time.Sleep(time.Minute)
 				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 1, Different: 1}); got != want {
-					t.Fatalf("corrupted: %+v", got)
+					t.Fatalf("changed cache: got %+v, want %+v", got, want)
 				}
 				synctest.Wait()
 				if got := f.resource.Reflector.Stats.Loads.Load(); got != loads+1 {
-					t.Errorf("loaded %d times", got-loads)
+					t.Errorf("got %d loads, want 1", got-loads)
 				}
 				listing, err := f.list(ListRequest{})
 				if err != nil || len(listing.Objects) != 2000 {
-					t.Errorf("%d objects after the reload, %v", len(listing.Objects), err)
+					t.Errorf("got %d objects and error %v after the reload, want 2000", len(listing.Objects), err)
 				}
 				time.Sleep(time.Minute)
 				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 2, Different: 1}); got != want {
-					t.Errorf("healed: %+v", got)
+					t.Errorf("reloaded cache: got %+v, want %+v", got, want)
 				}
 			})
 		})
@@ -88,18 +88,18 @@ func TestCheckReadsInPagesWithoutValues(t *testing.T) {
 			return nil
 		})
 		if err := f.resource.check(t.Context()); err != nil || pages.Load() != (n+checkPage-1)/checkPage {
-			t.Errorf("%d pages, %v", pages.Load(), err)
+			t.Errorf("got %d pages and error %v, want %d", pages.Load(), err, (n+checkPage-1)/checkPage)
 		}
 		revision := f.increase(t.Context(), t)
 		f.resource.Cache.Apply(cache.Batch{Revision: revision, Changes: []cache.Change{f.change(fmt.Sprintf("a/%05d", n-1), 1)}})
 		if err := f.resource.check(t.Context()); !errors.Is(err, ErrInconsistent) {
-			t.Errorf("a difference in the last page: %v", err)
+			t.Errorf("a difference in the last page: got error %v, want ErrInconsistent", err)
 		}
 	})
 }
 
-// TestCheckThatFailsLeavesTheCacheAlone checks that a comparison that fails does not change the cache.
-func TestCheckThatFailsLeavesTheCacheAlone(t *testing.T) {
+// TestFailedChecksDoNotReload checks that a comparison that fails does not change the cache.
+func TestFailedChecksDoNotReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		f.create(examplePod("a", "one"))
@@ -112,16 +112,16 @@ func TestCheckThatFailsLeavesTheCacheAlone(t *testing.T) {
 		f.checked(t, time.Minute)
 		time.Sleep(90 * time.Second)
 		if got, want := f.resource.CheckStats(), (CheckStats{Failed: 1}); got != want {
-			t.Errorf("%+v", got)
+			t.Errorf("got %+v, want %+v", got, want)
 		}
 		if loads := f.resource.Reflector.Stats.Loads.Load(); loads != 1 {
-			t.Errorf("loaded %d times", loads)
+			t.Errorf("got %d loads, want 1", loads)
 		}
 	})
 }
 
-// TestCheckBearsConstantWrites checks that a resource under constant change compares equal at each revision.
-func TestCheckBearsConstantWrites(t *testing.T) {
+// TestCheckDuringWrites checks that a resource under constant change compares equal at each revision.
+func TestCheckDuringWrites(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -90,7 +90,7 @@ func checkContinue(t interface {
 	listing, err := c.list(ListRequest{Scope: Scope{Namespace: namespace}, Continue: token})
 	if refused != nil {
 		if !apierrors.IsBadRequest(err) {
-			t.Fatalf("token %q: %v, upstream's %v", token, err, refused)
+			t.Fatalf("token %q: got error %v, upstream %v", token, err, refused)
 		}
 		return
 	}

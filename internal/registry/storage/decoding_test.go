@@ -47,12 +47,12 @@ func (f *fixture) stored(key string) kv.Item {
 	f.t.Helper()
 	item, found, _, err := f.memory.Get(context.Background(), key)
 	if err != nil || !found {
-		f.t.Fatalf("%s: found %v, %v", key, found, err)
+		f.t.Fatalf("%s: got found %v and error %v", key, found, err)
 	}
 	return item
 }
 
-// touch writes an object as it is.
+// touch updates an object without a change.
 func (f *fixture) touch(key string) *example.Pod {
 	f.t.Helper()
 	out := &example.Pod{}
@@ -63,34 +63,34 @@ func (f *fixture) touch(key string) *example.Pod {
 	return out
 }
 
-// TestOldKeysAreReadAndWritesUseTheNewOne checks that values encrypted with an older key can be read. A write without
-// changes encrypts them with the new key, although the cache sees no difference.
-func TestOldKeysAreReadAndWritesUseTheNewOne(t *testing.T) {
+// TestKeyRotation checks that values encrypted with an older key can be read. A write without changes encrypts them
+// with the new key, although the object is equal.
+func TestKeyRotation(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	before, after := key(t, "before"), key(t, "after")
 	f.transformer.set(keys(before))
 	created := f.create(examplePod("a", "one"))
 	if out := f.touch("/pods/a/one"); out.ResourceVersion != created.ResourceVersion {
-		t.Errorf("written at %s although nothing changed", out.ResourceVersion)
+		t.Errorf("got revision %s of an update without a change, want %s", out.ResourceVersion, created.ResourceVersion)
 	}
 	f.transformer.set(keys(after, before))
 	out := f.touch("/pods/a/one")
 	if out.ResourceVersion == created.ResourceVersion || !bytes.HasPrefix(f.stored("/pods/a/one").Value, after.Prefix) {
-		t.Errorf("not encrypted anew: %q", f.stored("/pods/a/one").Value)
+		t.Errorf("got stored value %q, want one encrypted with the new key", f.stored("/pods/a/one").Value)
 	}
 	if again := f.touch("/pods/a/one"); again.ResourceVersion != out.ResourceVersion {
-		t.Errorf("written again at %s", again.ResourceVersion)
+		t.Errorf("got revision %s of the next update without a change, want %s", again.ResourceVersion, out.ResourceVersion)
 	}
-	// A value is bound to its key: it cannot be decoded under another.
+	// A value is bound to its key: it cannot be decrypted under another.
 	f.plant("/pods/a/two", string(f.stored("/pods/a/one").Value))
 	if _, err := f.resource.Get(t.Context(), Scope{Namespace: "a", Name: "two"}, ""); !storage.IsInternalError(err) {
-		t.Errorf("a value under the key of another: %v", err)
+		t.Errorf("a value under the key of another: got error %v, want InternalError", err)
 	}
 }
 
-// TestSelectorsSeeBothSidesOfAChangeNotItsBytes checks that selectors match the object's labels and fields, not its
-// bytes, before and after a change.
-func TestSelectorsSeeBothSidesOfAChangeNotItsBytes(t *testing.T) {
+// TestSelectorsUseAttrs checks that selectors of lists and watches match the labels and fields that the configured
+// function returns, before and after a change.
+func TestSelectorsUseAttrs(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
 		c.codec.Attrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
 			side, _, _ := strings.Cut(obj.(*example.Pod).Annotations["side"], ".")
@@ -105,7 +105,7 @@ func TestSelectorsSeeBothSidesOfAChangeNotItsBytes(t *testing.T) {
 	for label, want := range map[string]int{"left": 1, "right": 0, "wrong": 0} {
 		for _, q := range []ListRequest{{Label: labels.SelectorFromSet(labels.Set{"side": label})}, {Field: fields.OneTermEqualSelector("spec.nodeName", "node-"+label)}} {
 			if listing, err := f.list(q); err != nil || len(listing.Objects) != want {
-				t.Errorf("%s: %d objects, %v", label, len(listing.Objects), err)
+				t.Errorf("%s: got %d objects and error %v, want %d", label, len(listing.Objects), err, want)
 			}
 		}
 	}
@@ -131,12 +131,12 @@ func TestSelectorsSeeBothSidesOfAChangeNotItsBytes(t *testing.T) {
 	}{{apiwatch.Added, "left.x"}, {apiwatch.Deleted, "left.x"}, {apiwatch.Added, "left.z"}} {
 		event := <-w.ResultChan()
 		if pod, ok := event.Object.(*example.Pod); !ok || event.Type != want.event || pod.Annotations["side"] != want.side {
-			t.Errorf("%s %v, want %s of %s", event.Type, event.Object, want.event, want.side)
+			t.Errorf("got %s %v, want %s of %s", event.Type, event.Object, want.event, want.side)
 		}
 	}
 }
 
-// slowTransformer takes its time for some values.
+// slowTransformer needs two milliseconds for some values.
 type slowTransformer struct {
 	value.Transformer
 	calls atomic.Int64
@@ -197,7 +197,7 @@ func ingestKeepsOrder(t *testing.T) {
 				torn <- text
 				return
 			}
-			if i%100 == 0 { // lets the time of the bubble pass
+			if i%100 == 0 { // lets the bubble's clock advance
 				time.Sleep(100 * time.Microsecond)
 			}
 		}
@@ -207,7 +207,7 @@ func ingestKeepsOrder(t *testing.T) {
 		event := <-w.ResultChan()
 		pod, ok := event.Object.(*example.Pod)
 		if !ok || pod.ResourceVersion != revision {
-			t.Fatalf("event %d: %s %v, want revision %s", i, event.Type, event.Object, revision)
+			t.Fatalf("event %d: got %s %v, want revision %s", i, event.Type, event.Object, revision)
 		}
 	}
 	close(stop)
@@ -215,25 +215,26 @@ func ingestKeepsOrder(t *testing.T) {
 		t.Error(text)
 	}
 	if slow.most.Load() < 2 && goruntime.GOMAXPROCS(0) > 1 {
-		t.Error("values were decoded one after the other")
+		t.Error("values were decoded one after the other, want concurrently")
 	}
 }
 
-// tornPair returns a pair of keys, always written together, that a snapshot has only one of.
+// tornPair describes two keys, always written together, of which a snapshot has only one or different revisions; ""
+// if there are none.
 func tornPair(f *fixture, pods int) string {
 	snapshot := f.resource.Cache.Snapshot()
 	for i := range pods {
 		l, r := snapshot.Get(fmt.Sprintf("a/%dl", i)), snapshot.Get(fmt.Sprintf("a/%dr", i))
 		if (l == nil) != (r == nil) || l != nil && l.Revision() != r.Revision() {
-			return fmt.Sprintf("at %d, pair %d is torn", snapshot.Revision(), i)
+			return fmt.Sprintf("at revision %d, the objects of pair %d differ", snapshot.Revision(), i)
 		}
 	}
 	return ""
 }
 
-// TestKMSPluginThatFailsCorruptsOnlyForAWhile checks that objects stored while a KMS plugin fails are corrupt only
+// TestObjectsAreReadableOnceTheKMSPluginWorks checks that objects stored while a KMS plugin fails are corrupt only
 // until it works again: none is skipped, and none must be written again.
-func TestKMSPluginThatFailsCorruptsOnlyForAWhile(t *testing.T) {
+func TestObjectsAreReadableOnceTheKMSPluginWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		f.create(examplePod("a", "before"))
@@ -242,26 +243,26 @@ func TestKMSPluginThatFailsCorruptsOnlyForAWhile(t *testing.T) {
 		f.transformer.set(corrupt{sound})
 		f.plant("/pods/b/during", string(bytes.ReplaceAll(item.Value, []byte("before"), []byte("during"))))
 		if _, err := f.list(ListRequest{}); !storage.IsInternalError(err) {
-			t.Errorf("list while keys are missing: %v", err)
+			t.Errorf("list while the plugin fails: got error %v, want InternalError", err)
 		}
 		if listing, err := f.list(ListRequest{Scope: Scope{Namespace: "a"}}); err != nil || len(listing.Objects) != 1 {
-			t.Errorf("list of what was read before: %+v, %v", listing, err)
+			t.Errorf("list of objects that were decrypted before: got %+v and error %v, want one object", listing, err)
 		}
 		time.Sleep(time.Minute)
 		if _, err := f.list(ListRequest{}); !storage.IsInternalError(err) {
-			t.Errorf("list after a minute: %v", err)
+			t.Errorf("list after a minute: got error %v, want InternalError", err)
 		}
 		f.transformer.set(sound)
 		if _, err := f.resource.Get(t.Context(), Scope{Namespace: "b", Name: "during"}, ""); err != nil {
-			t.Errorf("get once keys are there: %v", err)
+			t.Errorf("get once the plugin works: got error %v", err)
 		}
 		time.Sleep(time.Minute)
 		listing, err := f.list(ListRequest{})
 		if err != nil || len(listing.Objects) != 2 || listing.Objects[1].Name() != "during" {
-			t.Errorf("list once keys are there: %+v, %v", listing, err)
+			t.Errorf("list once the plugin works: got %+v and error %v, want both objects", listing, err)
 		}
 		if out := f.touch("/pods/b/during"); out.ResourceVersion != fmt.Sprint(listing.Objects[1].Revision()) {
-			t.Errorf("written at %s", out.ResourceVersion)
+			t.Errorf("got revision %s of an update without a change, want %d", out.ResourceVersion, listing.Objects[1].Revision())
 		}
 	})
 }

@@ -44,8 +44,8 @@ func expired(err error) bool {
 	return errors.As(err, &inStream) && apierrors.IsResourceExpired(inStream.Err) || apierrors.IsResourceExpired(err)
 }
 
-// setBack replaces the store by its state at a revision. Loads wait until the returned function is called.
-func (f *fixture) setBack(revision int64) (load func()) {
+// restore replaces the store by its state at a revision. Loads wait until the returned function is called.
+func (f *fixture) restore(revision int64) (load func()) {
 	loading := make(chan struct{})
 	f.memory.SetHook(func(op, _ string) error {
 		if op == "list" {
@@ -80,8 +80,8 @@ func TestReadsOfAReplacedStore(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		read  func(*fixture) (int, error) // that begins once the store is replaced
-		later bool                        // but not before that is known
+		read     func(*fixture) (int, error)
+		afterGet bool // only once a response has shown that the store was replaced
 	}{
 		"get":              {get(""), false},
 		"get RV=0":         {get("0"), true},
@@ -111,20 +111,20 @@ func TestReadsOfAReplacedStore(t *testing.T) {
 				if names, err := f.names(ListRequest{}); err != nil || len(names) != 2 {
 					t.Fatal(names, err)
 				}
-				load := f.setBack(kept)
-				if c.later {
+				load := f.restore(kept)
+				if c.afterGet {
 					if _, err := f.memory.Revision(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if n, err := c.read(f); n > 0 || !apierrors.IsTooManyRequests(errorOf(err)) && !expired(err) {
-					t.Errorf("while it loads again: %d objects, %v", n, err)
+					t.Errorf("during the reload: got %d objects and error %v, want none and a refusal", n, err)
 				}
 				load()
 				synctest.Wait()
 				time.Sleep(10 * time.Second)
 				if n, err := c.read(f); n > 1 || err != nil && !expired(err) {
-					t.Errorf("after it has loaded again: %d objects, %v", n, err)
+					t.Errorf("after the reload: got %d objects and error %v, want at most the kept one", n, err)
 				}
 			})
 		})
@@ -165,10 +165,10 @@ func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		f.memory.Hold() // the cache does not see the write
+		f.memory.Hold() // the cache does not receive the write
 		write := sync.OnceFunc(func() { f.plant("/pods/a/two", string(value.Value)) })
 		f.memory.SetHook(func(op, _ string) error {
-			if op == "revision" { // the read asks whether the new history has reached its revision
+			if op == "revision" { // the read checks whether the new history has reached its revision
 				write()
 			}
 			return nil
@@ -177,7 +177,7 @@ func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
 		synctest.Wait()
 		f.memory.Release()
 		if err := <-done; err != nil || waits() != before+1 {
-			t.Errorf("%v after %d waits", err, waits()-before)
+			t.Errorf("got error %v and %d waits, want 1", err, waits()-before)
 		}
 	})
 }
@@ -199,13 +199,13 @@ func TestRevisionsOfAReplacedStore(t *testing.T) {
 		if err != nil || listing.Meta.Continue == "" {
 			t.Fatal(err)
 		}
-		load := f.setBack(kept)
+		load := f.restore(kept)
 		load()
 		f.create(examplePod("a", "new")) // has the revision that the first lost one had
 		synctest.Wait()
 		time.Sleep(10 * time.Second)
 		if _, err := open.Poll(nil); !errors.Is(err, watch.ErrReplaced) || WatchStatus(err).Code != 410 {
-			t.Errorf("a watch of the lost history ends with %v", err)
+			t.Errorf("watch of the lost history: got error %v, want ErrReplaced with code 410", err)
 		}
 		exact := func(revision int64) error {
 			_, err := f.list(ListRequest{ResourceVersion: strconv.FormatInt(revision, 10), Match: metav1.ResourceVersionMatchExact})
@@ -213,24 +213,24 @@ func TestRevisionsOfAReplacedStore(t *testing.T) {
 		}
 		for _, revision := range []int64{kept + 1, kept + 5, kept + 10, kept + 1000} {
 			if _, err := f.follow(revision); !expired(err) {
-				t.Errorf("watch after %d: %v", revision, err)
+				t.Errorf("watch after %d: got error %v, want expired", revision, err)
 			}
 			if err := exact(revision); !expired(err) {
-				t.Errorf("list at %d: %v", revision, err)
+				t.Errorf("list at %d: got error %v, want expired", revision, err)
 			}
 		}
 		began := time.Now()
 		if _, err := f.list(ListRequest{ResourceVersion: strconv.FormatInt(kept+10, 10)}); !expired(err) || time.Since(began) > 0 {
-			t.Errorf("list of what is not reached: %v after %v", err, time.Since(began))
+			t.Errorf("list at a revision not reached: got error %v after %v, want expired at once", err, time.Since(began))
 		}
 		if _, err := f.list(ListRequest{Limit: 3, Continue: listing.Meta.Continue}); !expired(err) {
-			t.Errorf("next page of a list of the lost history: %v", err)
+			t.Errorf("next page of a list of the lost history: got error %v, want expired", err)
 		}
 
 		f.create(examplePod("a", "new2"))
 		now, err := f.list(ListRequest{})
 		if err != nil || now.Meta.Revision != kept+2 || len(now.Objects) != 3 {
-			t.Fatalf("%d objects at %d, %v", len(now.Objects), now.Meta.Revision, err)
+			t.Fatalf("got %d objects at %d and error %v, want 3 at %d", len(now.Objects), now.Meta.Revision, err, kept+2)
 		}
 		if _, err := f.follow(kept + 2); err != nil {
 			t.Errorf("watch after the revision of a list: %v", err)
@@ -246,7 +246,7 @@ func TestRevisionsOfAReplacedStore(t *testing.T) {
 		}
 		for revision, want := range map[int64]bool{kept + 1: true, kept + 10: true, kept + 11: false, kept + 20: false} {
 			if _, err := f.follow(revision); expired(err) != want || !want && err != nil {
-				t.Errorf("watch after %d, which the lost history had reached: %v; %v", revision, want, err)
+				t.Errorf("watch after %d: got error %v, want expired: %v", revision, err, want)
 			}
 		}
 	})
@@ -266,7 +266,7 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 		for i := range 20 {
 			f.create(examplePod("a", "lost"+strconv.Itoa(i)))
 		}
-		told := func(w *watch.Watcher) int64 {
+		lastRevision := func(w *watch.Watcher) int64 {
 			t.Helper()
 			synctest.Wait()
 			deliveries, err := w.Poll(nil)
@@ -275,10 +275,10 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 			}
 			return deliveries[len(deliveries)-1].Revision
 		}
-		if got := told(lost); got != kept+20 {
-			t.Fatalf("the last event is of %d", got)
+		if got := lastRevision(lost); got != kept+20 {
+			t.Fatalf("got last event at %d, want %d", got, kept+20)
 		}
-		f.setBack(kept)()
+		f.restore(kept)()
 		synctest.Wait()
 		time.Sleep(10 * time.Second)
 		lost.Close()
@@ -291,11 +291,11 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 			}
 			return w
 		}
-		goesOn := func(what string, revision int64, want bool) {
+		checkResume := func(what string, revision int64, want bool) {
 			t.Helper()
 			w, err := f.follow(revision)
 			if expired(err) == want || want && err != nil {
-				t.Errorf("after %s, at %d: %v", what, revision, err)
+				t.Errorf("watch after %s, at %d: got error %v, want resumed: %v", what, revision, err, want)
 			}
 			if w != nil {
 				w.Close()
@@ -306,20 +306,20 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 		f.create(examplePod("b", "new2"))
 		synctest.Wait()
 		w := open(WatchRequest{SendInitialEvents: &yes, ResourceVersion: "0"})
-		if got := told(w); got != kept+2 {
-			t.Fatalf("the initial events end at %d", got)
+		if got := lastRevision(w); got != kept+2 {
+			t.Fatalf("got the end of the initial events at %d, want %d", got, kept+2)
 		}
-		goesOn("the initial events of an open watch", kept+2, false)
+		checkResume("the initial events of an open watch", kept+2, false)
 		w.Close()
-		goesOn("initial events", kept+2, true)
+		checkResume("initial events", kept+2, true)
 		w = open(WatchRequest{ResourceVersion: strconv.FormatInt(kept+2, 10)})
 		f.create(examplePod("b", "new3"))
-		told(w)
+		lastRevision(w)
 		f.create(examplePod("b", "new4"))
-		told(w)
+		lastRevision(w)
 		w.Close()
-		goesOn("an event", kept+4, true)
-		goesOn("an event that was not the last", kept+3, false)
+		checkResume("an event", kept+4, true)
+		checkResume("an event that was not the last", kept+3, false)
 		w = open(WatchRequest{ResourceVersion: strconv.FormatInt(kept+4, 10), Scope: Scope{Namespace: "z"}})
 		f.create(examplePod("b", "new5"))
 		f.create(examplePod("b", "new6"))
@@ -331,46 +331,46 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 			t.Fatal(b, ok)
 		}
 		w.Close()
-		goesOn("a bookmark", kept+6, true)
-		goesOn("nothing", kept+5, false)
+		checkResume("a bookmark", kept+6, true)
+		checkResume("nothing", kept+5, false)
 		for i := 7; i <= 20; i++ {
 			f.create(examplePod("b", "new"+strconv.Itoa(i)))
 		}
 		synctest.Wait()
-		goesOn("an event of the lost history", kept+20, false)
+		checkResume("an event of the lost history", kept+20, false)
 	})
 }
 
-// TestWatchOfTheFuture checks that a watch of a revision that the store has not reached fails, because no replica can
+// TestWatchesOfRevisionsNotReached checks that a watch of a revision that the store has not reached fails, because no replica can
 // have issued it. If only the cache has not reached the revision, the watch waits.
-func TestWatchOfTheFuture(t *testing.T) {
+func TestWatchesOfRevisionsNotReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		now := revisionOf(t, f.create(examplePod("a", "one")).ResourceVersion)
 		if _, err := f.follow(now + 1); !expired(err) {
-			t.Errorf("watch after a revision of the future: %v", err)
+			t.Errorf("watch after a revision that the store has not reached: got error %v, want expired", err)
 		}
 		f.memory.Hold() // a sibling is ahead
 		value, _, _, err := f.memory.Get(t.Context(), "/pods/a/one")
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := f.plant("/pods/a/two", string(value.Value))
-		w, err := f.follow(told)
+		revision := f.plant("/pods/a/two", string(value.Value))
+		w, err := f.follow(revision)
 		if err != nil {
-			t.Fatalf("watch after a revision that a sibling told of: %v", err)
+			t.Fatalf("watch after a revision that only the cache has not reached: %v", err)
 		}
 		f.memory.Release()
 		next := f.plant("/pods/a/three", string(value.Value))
 		synctest.Wait()
 		if deliveries, err := w.Poll(nil); err != nil || len(deliveries) != 1 || deliveries[0].Revision != next {
-			t.Errorf("it tells %v, %v; want that of %d", deliveries, err, next)
+			t.Errorf("got %v and error %v, want the event at %d", deliveries, err, next)
 		}
 	})
 }
 
-// TestResumes checks that a watch resumes cheaply only from a revision of the store's own history that the cache
-// shows. At most 256 changes may follow it.
+// TestResumes checks that Resumes accepts only a revision of the store's current history that the cache has, which at
+// most 256 changes follow.
 func TestResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -382,7 +382,7 @@ func TestResumes(t *testing.T) {
 		check := func(revision string, want bool) {
 			t.Helper()
 			if got := f.resource.Resumes(revision); got != want {
-				t.Errorf("a watch of changes after %q resumes: %v, want %v", revision, got, want)
+				t.Errorf("Resumes(%q): got %v, want %v", revision, got, want)
 			}
 		}
 		synctest.Wait()
@@ -392,7 +392,7 @@ func TestResumes(t *testing.T) {
 		for _, revision := range []string{"", "0", "-1", "x", "18446744073709551615"} {
 			check(revision, false)
 		}
-		load := f.setBack(last - 1)
+		load := f.restore(last - 1)
 		load()
 		f.create(examplePod("a", "new"))
 		now := f.create(examplePod("a", "newer")).ResourceVersion

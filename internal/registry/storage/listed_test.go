@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestListsAreNoOlderThanOnesOfTheStore checks that lists and watches are never older than an earlier list that the
-// store responded before the cache was ready.
+// TestListsAreNoOlderThanOnesOfTheStore checks that lists and watches are never older than an earlier list that was
+// read from the store before the cache was ready.
 func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -27,15 +27,15 @@ func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 		f.create(examplePod("a", "two"))
 		stored, err := f.resource.listStored(t.Context(), wholeList(), nil)
 		if err != nil || len(stored.Objects) != 2 {
-			t.Fatalf("%d objects, %v", len(stored.Objects), err)
+			t.Fatalf("got %d objects and error %v", len(stored.Objects), err)
 		}
 		if _, err := f.list(ListRequest{ResourceVersion: "0"}); err == nil {
-			t.Error("a list of the past while the cache lags")
+			t.Error("a list at revision 0 succeeded while the cache is older than a returned list")
 		}
 		time.AfterFunc(time.Second, f.memory.Release)
 		listing, err := f.list(ListRequest{ResourceVersion: "0"})
 		if err != nil || listing.Meta.Revision < stored.Meta.Revision {
-			t.Errorf("list at %d after one at %d, %v", listing.Meta.Revision, stored.Meta.Revision, err)
+			t.Errorf("got a list at %d and error %v after one at %d", listing.Meta.Revision, err, stored.Meta.Revision)
 		}
 
 		f.memory.Hold()
@@ -78,7 +78,7 @@ func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
 			create(name)
 			time.AfterFunc(time.Second, f.memory.Release)
 			if _, err := f.resource.Get(t.Context(), Scope{Namespace: "a", Name: name}, version); err != nil {
-				t.Errorf("GET at %s: %v", version, err)
+				t.Errorf("get at resourceVersion %q: %v", version, err)
 			}
 			f.memory.Hold()
 			create(name + "-listed")
@@ -98,7 +98,7 @@ func TestReadsOfUncachedResourcesAreLinearizable(t *testing.T) {
 		f.memory.IgnoreProgressRequests(true)
 		create("lagging")
 		if listing, err := f.list(ListRequest{ResourceVersion: "0"}); err != nil || len(listing.Objects) != 7 {
-			t.Errorf("list while the cache lags: %d objects, %v", len(listing.Objects), err)
+			t.Errorf("list while the cache lags: got %d objects and error %v", len(listing.Objects), err)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestPagesOfALaggingCacheCanBeRead(t *testing.T) {
 		for pages := 1; ; pages++ {
 			listing, err := f.resource.List(context.Background(), request, nil)
 			if err != nil {
-				t.Fatalf("page %d: %v", pages, err)
+				t.Fatalf("page %d: got error %v", pages, err)
 			}
 			if request = (ListRequest{Limit: 1, Continue: listing.Meta.Continue}); listing.Meta.Continue == "" {
 				return

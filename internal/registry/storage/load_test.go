@@ -27,15 +27,15 @@ func TestLoadWithoutKeys(t *testing.T) {
 		revision := f.memory.PutAll(values)
 		begun := time.Now()
 		if err := f.resource.Cache.Wait(t.Context(), revision); err != nil || time.Since(begun) > time.Minute {
-			t.Fatalf("applied after %v, %v", time.Since(begun), err)
+			t.Fatalf("the cache applied the values after %v, error %v, want at most a minute", time.Since(begun), err)
 		}
 		f.resource.Reflector.Reload()
 		begun = time.Now()
 		if err := f.resource.Cache.Wait(t.Context(), revision); err != nil || time.Since(begun) > 30*time.Second {
-			t.Fatalf("loaded after %v, %v", time.Since(begun), err)
+			t.Fatalf("the cache loaded after %v, error %v, want at most 30s", time.Since(begun), err)
 		}
 		if _, err := f.list(ListRequest{ResourceVersion: "0"}); err == nil {
-			t.Error("a list of what cannot be read")
+			t.Error("a list of values that cannot be decrypted succeeded, want an error")
 		}
 		service.Hangs.Store(false)
 		service.MaxConcurrent.Store(0)
@@ -46,17 +46,17 @@ func TestLoadWithoutKeys(t *testing.T) {
 				break
 			}
 			if time.Since(begun) > 2*time.Minute {
-				t.Fatalf("after %v: %v", time.Since(begun), err)
+				t.Fatalf("got %d objects and error %v after %v, want %d", len(listing.Objects), err, time.Since(begun), n)
 			}
 			time.Sleep(time.Second)
 		}
 		if most := service.MaxConcurrent.Load(); most <= encoding.DecryptWorkers/2 || most > 2*encoding.DecryptWorkers {
-			t.Errorf("%d values were decrypted at once", most)
+			t.Errorf("got %d values decrypted at once, want more than %d and at most %d", most, encoding.DecryptWorkers/2, 2*encoding.DecryptWorkers)
 		}
 	})
 }
 
-// TestReadOfTheStoreDecryptsOnce checks that a read of one value from the store asks the KMS plugin once.
+// TestReadOfTheStoreDecryptsOnce checks that a read of one value from the store calls the KMS plugin once.
 func TestReadOfTheStoreDecryptsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := new(encodingtest.KMSPlugin)
@@ -69,7 +69,7 @@ func TestReadOfTheStoreDecryptsOnce(t *testing.T) {
 		}
 		service.Requests.Store(0)
 		if _, err := f.resource.getStored(t.Context(), "a/one", 0); err != nil || service.Requests.Load() != 1 {
-			t.Errorf("asked %d times, %v", service.Requests.Load(), err)
+			t.Errorf("got %d calls of the plugin and error %v, want 1", service.Requests.Load(), err)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (f *fixture) create(pod *example.Pod) *example.Pod {
 	return out
 }
 
-// plant puts a value under a key, whatever is there.
+// plant stores a value under a key, whatever its current value is.
 func (f *fixture) plant(key, value string) int64 {
 	f.t.Helper()
 	item, _, _, err := f.memory.Get(context.Background(), key)
@@ -45,7 +45,7 @@ func (f *fixture) plant(key, value string) int64 {
 	}
 	result, err := f.memory.Put(context.Background(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
 	if err != nil || !result.Committed {
-		f.t.Fatalf("put: committed %v, %v", result.Committed, err)
+		f.t.Fatalf("put: got committed %v and error %v", result.Committed, err)
 	}
 	return result.Revision
 }
@@ -59,12 +59,13 @@ func (f *fixture) view() *encoding.Version {
 	return v
 }
 
-// list reads everything, consistently.
+// list is Resource.List without a deadline.
 func (f *fixture) list(q ListRequest) (Listing, error) {
 	return f.resource.List(context.Background(), q, nil)
 }
 
-func TestReadsDoNotDecode(t *testing.T) {
+// TestRepeatedReadsDoNotDecode counts the decodings of encoding the same objects once and again in each media type.
+func TestRepeatedReadsDoNotDecode(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	f.create(examplePod("a", "one"))
 	f.create(examplePod("a", "two"))
@@ -73,7 +74,7 @@ func TestReadsDoNotDecode(t *testing.T) {
 		before := f.resource.Codec().Decodes()
 		listing, err := f.list(ListRequest{})
 		if err != nil || len(listing.Objects) != 2 {
-			t.Fatalf("%d objects, %v", len(listing.Objects), err)
+			t.Fatalf("got %d objects and error %v, want 2", len(listing.Objects), err)
 		}
 		for _, o := range listing.Objects {
 			if _, err := v.Encoder(media, projection).Item(t.Context(), o); err != nil {
@@ -94,16 +95,16 @@ func TestReadsDoNotDecode(t *testing.T) {
 		{encoding.JSON, encoding.Full, 2, 0}, {encoding.JSON, encoding.Partial, 2, 0}, {encoding.JSON, encoding.PartialV1beta1, 2, 0},
 	} {
 		if n := read(c.media, c.projection); n != c.first {
-			t.Errorf("media %d, projection %d: %d decodings at first, want %d", c.media, c.projection, n, c.first)
+			t.Errorf("media %d, projection %d: got %d decodings at first, want %d", c.media, c.projection, n, c.first)
 		}
 		if n := read(c.media, c.projection); n != c.second {
-			t.Errorf("media %d, projection %d: %d decodings when repeated, want %d", c.media, c.projection, n, c.second)
+			t.Errorf("media %d, projection %d: got %d decodings when repeated, want %d", c.media, c.projection, n, c.second)
 		}
 	}
 }
 
-// TestOfferedObjectsAreWhatDecodingMakes checks that offered objects equal those decoded from the stored value.
-func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
+// TestOfferedObjectsEqualDecodedOnes checks that offered objects equal those decoded from the stored value.
+func TestOfferedObjectsEqualDecodedOnes(t *testing.T) {
 	for _, media := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
 		t.Run(media, func(t *testing.T) {
 			f := newFixture(t, media)
@@ -128,15 +129,15 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 			}
 			fresh := f.resource.Object("a/one", item.Value, item.Revision)
 			if !bytes.Equal(o.Body(), fresh.Body()) || o.Revision() != fresh.Revision() {
-				t.Errorf("cached %q at %d, stored %q at %d", o.Body(), o.Revision(), fresh.Body(), fresh.Revision())
+				t.Errorf("got cached %q at %d, want the stored %q at %d", o.Body(), o.Revision(), fresh.Body(), fresh.Revision())
 			}
 			for _, name := range []string{"spec.nodeName", "status.phase", "metadata.name", "metadata.namespace"} {
 				if got, want := o.Fields().Get(name), fresh.Fields().Get(name); got != want || got == "" {
-					t.Errorf("%s is %q, want %q", name, got, want)
+					t.Errorf("got %s %q, want %q", name, got, want)
 				}
 			}
 			if s := &f.resource.Reflector.Stats; s.Offered.Load() != 2 || s.Decoded.Load() != 0 {
-				t.Errorf("%d offered, %d decoded", s.Offered.Load(), s.Decoded.Load())
+				t.Errorf("got %d offered and %d decoded objects, want 2 and 0", s.Offered.Load(), s.Decoded.Load())
 			}
 		})
 	}
@@ -161,24 +162,24 @@ func TestCorruptObjectsFailOnlyReadsThatCoverThem(t *testing.T) {
 			revision := f.plant("/pods/b/bad", c.value)
 			_, err := f.list(ListRequest{})
 			if err == nil || storage.IsInternalError(err) != c.internal || !strings.Contains(err.Error(), c.list) {
-				t.Errorf("list: %v", err)
+				t.Errorf("list: got error %v, want %q, internal %v", err, c.list, c.internal)
 			}
 			_, err = f.resource.Get(ctx, Scope{Namespace: "b", Name: "bad"}, "")
 			if err == nil || storage.IsNotFound(err) || storage.IsInternalError(err) != c.internal || strings.Contains(err.Error(), "unable to transform") {
-				t.Errorf("get: %v", err)
+				t.Errorf("get: got error %v, want one of decoding, internal %v", err, c.internal)
 			}
 			if listing, err := f.list(ListRequest{Scope: Scope{Namespace: "a"}}); err != nil || len(listing.Objects) != 1 || listing.Meta.Revision < revision {
-				t.Errorf("another namespace: %+v, %v", listing, err)
+				t.Errorf("list of another namespace: got %+v and error %v, want one object", listing, err)
 			}
 			f.create(examplePod("a", "later"))
 			if _, err := f.resource.Get(ctx, Scope{Namespace: "a", Name: "later"}, ""); err != nil {
-				t.Errorf("later: %v", err)
+				t.Errorf("get of a later object: %v", err)
 			}
 			if _, err := f.memory.Delete(ctx, "/pods/b/bad", revision); err != nil {
 				t.Fatal(err)
 			}
 			if listing, err := f.list(ListRequest{}); err != nil || len(listing.Objects) != 2 {
-				t.Errorf("after its deletion: %+v, %v", listing, err)
+				t.Errorf("list after its deletion: got %+v and error %v, want two objects", listing, err)
 			}
 		})
 	}
@@ -199,7 +200,7 @@ func TestNoOpUpdatesAreRecognizedByStoredBytes(t *testing.T) {
 		return out
 	}
 	if out := update(); out.ResourceVersion != created.ResourceVersion {
-		t.Errorf("written at %s", out.ResourceVersion)
+		t.Errorf("got revision %s of an update without a change, want %s", out.ResourceVersion, created.ResourceVersion)
 	}
 	// The same object in other bytes, as an older version would have stored it.
 	f.plant("/pods/a/one", testPrefix+`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"one","namespace":"a"}}`)
@@ -209,22 +210,22 @@ func TestNoOpUpdatesAreRecognizedByStoredBytes(t *testing.T) {
 	}
 	out := update()
 	if out.ResourceVersion == fmt.Sprint(planted.Revision()) {
-		t.Error("stored bytes were not migrated")
+		t.Error("an update of the older encoding was not written")
 	}
 	if again := update(); again.ResourceVersion != out.ResourceVersion {
-		t.Errorf("written again at %s", again.ResourceVersion)
+		t.Errorf("got revision %s of the next update without a change, want %s", again.ResourceVersion, out.ResourceVersion)
 	}
 }
 
-// slowGets is a store that answers reads of one key after a while.
+// slowGets is a store that delays reads of one key.
 type slowGets struct {
 	recordingStore
-	after time.Duration
+	delay time.Duration
 }
 
 func (s slowGets) Get(ctx context.Context, key string) (kv.Item, bool, int64, error) {
 	select {
-	case <-time.After(s.after):
+	case <-time.After(s.delay):
 		return s.recordingStore.Get(ctx, key)
 	case <-ctx.Done():
 		return kv.Item{}, false, 0, ctx.Err()
@@ -246,13 +247,13 @@ func TestGetFromASlowStore(t *testing.T) {
 			t.Error(err)
 		}
 		if waited := time.Since(began); waited != freshness+slow {
-			t.Errorf("waited %v", waited)
+			t.Errorf("the get took %v, want %v", waited, freshness+slow)
 		}
 	})
 }
 
-// TestGetWhileAMemberHangs checks that a consistent get whose read of the store hangs is answered once the cache has
-// caught up.
+// TestGetWhileAMemberHangs checks that a consistent get whose read of the store hangs returns once the cache has caught
+// up.
 func TestGetWhileAMemberHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
@@ -273,12 +274,13 @@ func TestGetWhileAMemberHangs(t *testing.T) {
 			t.Error(err)
 		}
 		if waited := time.Since(began); waited != caughtUp {
-			t.Errorf("waited %v", waited)
+			t.Errorf("the get took %v, want %v", waited, caughtUp)
 		}
 	})
 }
 
-func TestReadsOfACacheThatLags(t *testing.T) {
+// TestReadsOfALaggingCache checks which reads fail with a Retry-After, and which do not, while the cache lags.
+func TestReadsOfALaggingCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -292,41 +294,41 @@ func TestReadsOfACacheThatLags(t *testing.T) {
 		created := f.create(examplePod("a", "two"))
 		began := time.Now()
 		if _, err := f.list(ListRequest{}); !apierrors.IsTooManyRequests(err) {
-			t.Errorf("consistent list: %v", err)
+			t.Errorf("consistent list: got error %v, want TooManyRequests", err)
 		} else if seconds, ok := apierrors.SuggestsClientDelay(err); !ok || seconds != 1 {
-			t.Errorf("retry after %d, %v", seconds, ok)
+			t.Errorf("got Retry-After %d, %v, want 1", seconds, ok)
 		}
 		if waited := time.Since(began); waited != freshness {
-			t.Errorf("waited %v", waited)
+			t.Errorf("the list took %v, want %v", waited, freshness)
 		}
 		if o, err := f.resource.Get(ctx, Scope{Namespace: "a", Name: "two"}, ""); err != nil || o.Err() != nil {
-			t.Errorf("consistent get, which the store responds: %v", err)
+			t.Errorf("consistent get, which reads the store: %v", err)
 		}
 		for _, match := range []metav1.ResourceVersionMatch{"", metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
 			_, err := f.list(ListRequest{ResourceVersion: created.ResourceVersion, Match: match})
 			if !storage.IsTooLargeResourceVersion(err) {
-				t.Errorf("list at a revision, match %q: %v", match, err)
+				t.Errorf("list at a revision, match %q: got error %v, want that of a too large resource version", match, err)
 			} else if seconds, _ := apierrors.SuggestsClientDelay(err); seconds != 1 {
-				t.Errorf("retry after %d", seconds)
+				t.Errorf("got Retry-After %d, want 1", seconds)
 			}
 		}
 		if listing, err := f.list(ListRequest{ResourceVersion: "0"}); err != nil || len(listing.Objects) != 1 {
-			t.Errorf("list of what is at hand: %+v, %v", listing, err)
+			t.Errorf("list at any revision: got %+v and error %v, want the older object", listing, err)
 		}
 		short, stop := context.WithTimeout(ctx, time.Second)
 		defer stop()
 		if _, err := f.resource.List(short, ListRequest{}, nil); !storage.IsRequestTimeout(err) {
-			t.Errorf("a deadline before the wait is over: %v", err)
+			t.Errorf("list with an earlier deadline: got error %v, want a timeout", err)
 		}
 		f.memory.Release()
 		if listing, err := f.list(ListRequest{}); err != nil || len(listing.Objects) != 2 {
-			t.Errorf("after catching up: %+v, %v", listing, err)
+			t.Errorf("list once the cache has caught up: got %+v and error %v, want two objects", listing, err)
 		}
 	})
 }
 
-// TestNamespacesDoNotChangeThePathOfAKey checks that reads refuse the namespaces "." and "..".
-func TestNamespacesDoNotChangeThePathOfAKey(t *testing.T) {
+// TestRelativeNamespacesAreRefused checks that reads refuse the namespaces "." and "..".
+func TestRelativeNamespacesAreRefused(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	created := f.create(examplePod("a", "one"))
 	revision, err := strconv.ParseInt(created.ResourceVersion, 10, 64)
@@ -341,13 +343,15 @@ func TestNamespacesDoNotChangeThePathOfAKey(t *testing.T) {
 		_, watch := f.resource.Watch(t.Context(), WatchRequest{Scope: scope})
 		for name, err := range map[string]error{"Get": get, "GetPast": past, "List": list, "Watch": watch} {
 			if err == nil || !strings.HasPrefix(err.Error(), "invalid key: ") {
-				t.Errorf("%s in namespace %q: %v", name, namespace, err)
+				t.Errorf("%s in namespace %q: got error %v, want an invalid key", name, namespace, err)
 			}
 		}
 	}
 }
 
-func TestReadsOfACacheThatHasNotLoaded(t *testing.T) {
+// TestReadsBeforeTheCacheHasLoaded checks which reads succeed from the store, and that others fail with
+// TooManyRequests.
+func TestReadsBeforeTheCacheHasLoaded(t *testing.T) {
 	ctx := context.Background()
 	loaded := newFixture(t, runtime.ContentTypeProtobuf)
 	loaded.create(examplePod("a", "one"))
@@ -357,23 +361,23 @@ func TestReadsOfACacheThatHasNotLoaded(t *testing.T) {
 	config.Store, config.Tail = loaded.memory, kv.NewTail(kv.TailConfig{Store: loaded.memory, Prefix: "/"})
 	cold := config.newResource(t)
 	if o, err := cold.Get(ctx, Scope{Namespace: "a", Name: "one"}, ""); err != nil || o.Name() != "one" {
-		t.Errorf("get: %v, %v", o, err)
+		t.Errorf("get: got %v and error %v, want the object", o, err)
 	}
 	if _, err := cold.Get(ctx, Scope{Namespace: "a", Name: "none"}, "0"); !storage.IsNotFound(err) {
-		t.Errorf("get of nothing: %v", err)
+		t.Errorf("get of a missing object: got error %v, want not found", err)
 	}
 	listing, err := cold.List(ctx, ListRequest{Limit: 1}, nil)
 	if err != nil || len(listing.Objects) != 1 || listing.Meta.Continue == "" || *listing.Meta.Remaining != 1 {
-		t.Errorf("limited list: %+v, %v", listing, err)
+		t.Errorf("list with a limit: got %+v and error %v, want the first of two pages", listing, err)
 	}
 	if _, err := cold.List(ctx, ListRequest{}, nil); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("list: %v", err)
+		t.Errorf("list: got error %v, want TooManyRequests", err)
 	}
 	if _, err := cold.Watch(ctx, WatchRequest{}); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("watch: %v", err)
+		t.Errorf("watch: got error %v, want TooManyRequests", err)
 	}
 	if err := cold.Storage().ReadinessCheck(); err == nil {
-		t.Error("ready")
+		t.Error("ReadinessCheck succeeded, want an error")
 	}
 }
 
@@ -394,18 +398,18 @@ func TestContinueTokensOfSiblings(t *testing.T) {
 	}
 	want := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"/a/one\u0000"}`, first.Meta.Revision)
 	if string(token) != want {
-		t.Errorf("token %s, want %s", token, want)
+		t.Errorf("got token %s, want %s", token, want)
 	}
 	for _, start := range []string{"a/one", "/a/one"} {
 		token := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"%s\u0000"}`, first.Meta.Revision, start)
 		listing, err := f.list(ListRequest{Continue: base64.RawURLEncoding.EncodeToString([]byte(token))})
 		if err != nil || len(listing.Objects) != 2 || listing.Objects[0].Name() != "three" {
-			t.Errorf("%s: %+v, %v", start, listing, err)
+			t.Errorf("token that starts at %s: got %+v and error %v, want the last two objects", start, listing, err)
 		}
 	}
 	for _, token := range []string{"!", "e30", base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":1,"start":"../x"}`))} {
 		if _, err := f.list(ListRequest{Continue: token}); !apierrors.IsBadRequest(err) {
-			t.Errorf("token %q: %v", token, err)
+			t.Errorf("token %q: got error %v, want BadRequest", token, err)
 		}
 	}
 }
@@ -430,7 +434,7 @@ func TestLimitsAtAnyRevision(t *testing.T) {
 		}
 		listing, err := f.list(ListRequest{Limit: 1, ResourceVersion: "0"})
 		if err != nil || len(listing.Objects) != want || (listing.Meta.Continue != "") != (want < 3) {
-			t.Errorf("%s: %d objects, continue %q, %v; want %d objects", prefix, len(listing.Objects), listing.Meta.Continue, err, want)
+			t.Errorf("%s: got %d objects, continue %q and error %v, want %d objects", prefix, len(listing.Objects), listing.Meta.Continue, err, want)
 		}
 	}
 }
@@ -453,11 +457,11 @@ func TestLegacyWatchHasNoEndOfInitialEvents(t *testing.T) {
 	for _, want := range []string{"one", "two"} {
 		event := <-w.ResultChan()
 		if pod, ok := event.Object.(*example.Pod); !ok || event.Type != apiwatch.Added || pod.Name != want {
-			t.Errorf("%s %v, want %s", event.Type, event.Object, want)
+			t.Errorf("got %s %v, want ADDED %s", event.Type, event.Object, want)
 		}
 	}
 	w.Stop()
 	for event := range w.ResultChan() {
-		t.Errorf("%s after the watch was stopped", event.Type)
+		t.Errorf("got %s after the watch was stopped", event.Type)
 	}
 }

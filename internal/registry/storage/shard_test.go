@@ -54,10 +54,10 @@ func TestShardsNeedTheirFeature(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, on)
 		if selector, err := ParseShard(good); (selector != nil) != on || err != nil {
-			t.Errorf("on %t: %v, %v", on, selector, err)
+			t.Errorf("feature %t: got selector %v and error %v", on, selector, err)
 		}
 		if _, err := ParseShard(bad); (err != nil) != on {
-			t.Errorf("on %t: a wrong selector: %v", on, err)
+			t.Errorf("feature %t: got error %v for a malformed selector", on, err)
 		}
 	}
 }
@@ -89,12 +89,12 @@ func (f *fixture) checkShard(t *testing.T, text string, uncached bool) {
 		return strings.Join(all, " ")
 	}
 	if got := names(found.Items); got != names(want) || found.ShardInfo == nil || found.ShardInfo.Selector != text {
-		t.Errorf("%s: %v %s, want %s", text, found.ShardInfo, got, names(want))
+		t.Errorf("%s: got %v with shardInfo %v, want %s", text, got, found.ShardInfo, names(want))
 	}
 	for _, pod := range want[:min(3, len(want))] {
 		one := ListRequest{Scope: Scope{Namespace: pod.Namespace, Name: pod.Name}, Shard: selector}
 		if listing, err := f.list(one); err != nil || len(listing.Objects) != 1 || listing.Meta.Shard != text {
-			t.Errorf("%s: %+v, %v", pod.Name, listing, err)
+			t.Errorf("list of %s: got %+v and error %v, want it", pod.Name, listing, err)
 		}
 	}
 	f.checkShardPages(t, selector, names(want), len(whole.Items))
@@ -120,7 +120,7 @@ func (f *fixture) checkShard(t *testing.T, text string, uncached bool) {
 		}
 	}
 	if got := strings.Join(initial, " "); got != names(want) {
-		t.Errorf("%s: initial %s, want %s", text, got, names(want))
+		t.Errorf("%s: got initial events %s, want %s", text, got, names(want))
 	}
 }
 
@@ -138,7 +138,7 @@ func (f *fixture) checkShardPages(t *testing.T, selector sharding.Selector, want
 		}
 		if listing.Meta.Continue == "" {
 			if listing.Meta.Remaining != nil {
-				t.Errorf("%d remain after the last page", *listing.Meta.Remaining)
+				t.Errorf("got remaining count %d on the last page, want none", *listing.Meta.Remaining)
 			}
 			break
 		}
@@ -146,13 +146,13 @@ func (f *fixture) checkShardPages(t *testing.T, selector sharding.Selector, want
 		most := int64(total) - request.Limit
 		switch left := listing.Meta.Remaining; {
 		case left == nil:
-			t.Errorf("none of %d remain", total)
+			t.Errorf("got no remaining count before the last page, of %d objects", total)
 		case request.Continue == "" && *left != most && f.resource.Cache != nil, *left > most:
-			t.Errorf("%d of %d remain", *left, total)
+			t.Errorf("got remaining count %d, want %d or, on later pages, at most that", *left, most)
 		}
 		request.Continue = listing.Meta.Continue
 	}
 	if got := strings.Join(all, " "); got != want {
-		t.Errorf("pages: %s, want %s", got, want)
+		t.Errorf("got %s in pages, want %s", got, want)
 	}
 }

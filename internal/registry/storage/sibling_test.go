@@ -17,9 +17,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestSiblingsLoseNoWriteAndReadTheSame writes the same objects through Larder and through upstream's own store. No
+// TestWritesBesideUpstreamsStore writes the same objects through Larder and through upstream's own store. No
 // write may be lost, and both must read the same afterwards.
-func TestSiblingsLoseNoWriteAndReadTheSame(t *testing.T) {
+func TestWritesBesideUpstreamsStore(t *testing.T) {
 	const writers, rounds = 4, 25
 	server, _ := etcd3testing.NewUnsecuredEtcd3TestClientServer(t)
 	defer server.V3Client.Client.Close()
@@ -64,18 +64,18 @@ func TestSiblingsLoseNoWriteAndReadTheSame(t *testing.T) {
 	ours, theirs := &example.PodList{}, &example.PodList{}
 	for side, list := range map[storage.Interface]*example.PodList{f: ours, sibling: theirs} {
 		if err := side.GetList(t.Context(), "/pods/", storage.ListOptions{Predicate: storage.Everything, Recursive: true}, list); err != nil || len(list.Items) != 1 {
-			t.Fatalf("%d items, %v", len(list.Items), err)
+			t.Fatalf("got %d items and error %v, want 1", len(list.Items), err)
 		}
 	}
 	if got := ours.Items[0]; got.Generation != writers*rounds || got.ResourceVersion != theirs.Items[0].ResourceVersion {
-		t.Errorf("generation %d at %s, the sibling has it at %s", got.Generation, got.ResourceVersion, theirs.Items[0].ResourceVersion)
+		t.Errorf("got generation %d at %s, want %d at the sibling's %s", got.Generation, got.ResourceVersion, writers*rounds, theirs.Items[0].ResourceVersion)
 	}
 	var deleted example.Pod
 	if err := sibling.Delete(t.Context(), "/pods/a/shared", &deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Get(t.Context(), "/pods/a/shared", storage.GetOptions{}, &example.Pod{}); !storage.IsNotFound(err) {
-		t.Errorf("what the sibling deleted: %v", err)
+		t.Errorf("read of the object that the sibling deleted: got error %v, want not found", err)
 	}
 }
 

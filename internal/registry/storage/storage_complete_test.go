@@ -36,12 +36,12 @@ func TestEverySuiteOfUpstreamIsRun(t *testing.T) {
 				return
 			}
 			if suites++; !run[decl.Name.Name] {
-				t.Errorf("%s is not run", decl.Name.Name)
+				t.Errorf("TestStorage does not run %s", decl.Name.Name)
 			}
 		})
 	}
 	if suites < 50 {
-		t.Errorf("%d suites in %s", suites, dir)
+		t.Errorf("got %d suites in %s", suites, dir)
 	}
 }
 

@@ -77,7 +77,7 @@ func (s recordingStore) Range(ctx context.Context, opts kv.RangeOptions) (kv.Pag
 	return s.Memory.Range(ctx, opts)
 }
 
-// record calls the recorder, which then fails to pass the call on, because there is no client behind it.
+// record calls the recorder, which then panics, because it has no client to call.
 func (s recordingStore) record(ctx context.Context, opts kv.RangeOptions) {
 	defer func() { _ = recover() }()
 	list := storagetesting.RecordedList{}.ListOptions
@@ -206,7 +206,7 @@ func examplePodAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 }
 
 // UpdatePrefixTransformer replaces the transformer. It also replaces the cache, which holds results of the old
-// transformer. The new cache is another server's, which decodes present and past with the new one.
+// transformer. The new cache decodes current and past values with the new one.
 func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
 	f.stop() // no read may run while the transformer, which counts reads, is copied
 	before := *f.transformer.now.Load()
@@ -219,7 +219,7 @@ func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransforme
 	}
 }
 
-// restart replaces the resource by one that replays all of the past.
+// restart replaces the resource by one that replays the whole history of the store.
 func (f *fixture) restart() {
 	f.t.Helper()
 	f.stop()
@@ -234,18 +234,18 @@ func (f *fixture) restart() {
 	}
 }
 
-// CorruptTransformer makes whatever is stored corrupt.
+// CorruptTransformer makes every stored value corrupt.
 func (f *fixture) CorruptTransformer() func() {
 	return f.UpdatePrefixTransformer(func(p *storagetesting.PrefixTransformer) value.Transformer {
 		return corrupt{p}
 	})
 }
 
-// corrupt reads nothing.
+// corrupt is a transformer that fails to read any value.
 type corrupt struct{ value.Transformer }
 
 func (corrupt) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
-	return nil, true, errors.New("bits flipped")
+	return nil, true, errors.New("corrupt")
 }
 
 // reload makes the cache reload, and waits for that.
@@ -271,7 +271,7 @@ func (f *fixture) until(what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			f.t.Fatalf("%s: never", what)
+			f.t.Fatalf("%s: timed out", what)
 		}
 	}
 }
@@ -285,8 +285,8 @@ func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion str
 	}
 }
 
-// forget makes the store and the cache drop everything before a revision.
-func (f *fixture) forget(_ context.Context, t *testing.T, resourceVersion string) {
+// discard makes the store and the cache drop everything before a revision.
+func (f *fixture) discard(_ context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	if err := f.memory.Compact(revisionOf(t, resourceVersion)); err != nil {
 		t.Fatal(err)
@@ -321,14 +321,14 @@ func (f *fixture) validate(ctx context.Context, t *testing.T, key string) {
 	t.Helper()
 	item, found, _, err := f.memory.Get(ctx, key)
 	if err != nil || !found {
-		t.Fatalf("get %s: found %v, %v", key, found, err)
+		t.Fatalf("get %s: got found %v and error %v", key, found, err)
 	}
 	obj, err := runtime.Decode(f.codec, item.Value[len(testPrefix):])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if pod := obj.(*example.Pod); pod.ResourceVersion != "" || pod.SelfLink != "" {
-		t.Errorf("stored: resourceVersion %q, selfLink %q", pod.ResourceVersion, pod.SelfLink)
+		t.Errorf("got resourceVersion %q and selfLink %q in the stored value, want none", pod.ResourceVersion, pod.SelfLink)
 	}
 }
 
@@ -376,7 +376,7 @@ func TestStorage(t *testing.T) {
 			storagetesting.RunTestCompactRevision(ctx, t, f, f.increase, f.compact)
 		},
 		"WatchFromZero": func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestWatchFromZero(ctx, t, f, f.forget)
+			storagetesting.RunTestWatchFromZero(ctx, t, f, f.discard)
 		},
 		"WatchError": func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchError(ctx, t, f)
@@ -432,8 +432,7 @@ func storedIn(name, media string) bool {
 	return media == runtime.ContentTypeProtobuf || writes
 }
 
-// TestStorageUncached runs the suites that are about one resource at a time with
-// reads from the store.
+// TestStorageUncached runs the suites that need no watches with a resource without a cache.
 func TestStorageUncached(t *testing.T) {
 	uncached := func(c *fixtureConfig) { c.uncached = true }
 	ctx := context.Background()
@@ -540,13 +539,13 @@ func TestWritesStartFromTheLastWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if deleted.Labels["text"] != "12" {
-		t.Errorf("deleted is %v, want what both writes have made", deleted.Labels)
+		t.Errorf("got deleted labels %v, want the result of both writes", deleted.Labels)
 	}
 	if want := []string{"put", "put", "delete"}; !slices.Equal(ops, want) {
-		t.Errorf("the store was asked %v, want %v", ops, want)
+		t.Errorf("got operations %v of the store, want %v", ops, want)
 	}
 	if _, err := label(key, "3"); !storage.IsNotFound(err) {
-		t.Errorf("what was deleted: %v", err)
+		t.Errorf("update of the deleted object: got error %v, want not found", err)
 	}
 	// Another server writes between two of ours.
 	const shared = "/pods/x/b"
@@ -559,6 +558,6 @@ func TestWritesStartFromTheLastWrite(t *testing.T) {
 	}
 	f.plant(shared, strings.Replace(string(item.Value), "ours", "them", 1))
 	if pod, err := label(shared, "2"); err != nil || pod.Labels["text"] != "them2" {
-		t.Errorf("beside another server: %v, %v", pod.Labels, err)
+		t.Errorf("update after another server's: got labels %v and error %v, want both changes", pod.Labels, err)
 	}
 }

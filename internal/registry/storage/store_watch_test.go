@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// fill creates so many pods, and waits until the cache has them.
+// fill creates a number of pods, and waits until the cache has them.
 func (f *fixture) fill(pods int) {
 	f.t.Helper()
 	for i := range pods {
@@ -32,18 +32,18 @@ func (f *fixture) fill(pods int) {
 	}
 	var all example.PodList
 	if err := (retryingStorage{f}).GetList(f.t.Context(), "/pods/", everything(), &all); err != nil || len(all.Items) != pods {
-		f.t.Fatalf("%d pods, %v", len(all.Items), err)
+		f.t.Fatalf("got %d pods and error %v, want %d", len(all.Items), err, pods)
 	}
 }
 
-// next returns the next event of w; ok says that there was one before its end.
+// next returns the next event of w; ok is false if w has ended.
 func next(t *testing.T, w apiwatch.Interface) (event apiwatch.Event, ok bool) {
 	t.Helper()
 	select {
 	case event, ok = <-w.ResultChan():
 		return event, ok
 	case <-time.After(proctest.Patience):
-		t.Fatal("the watch neither tells anything nor ends")
+		t.Fatal("timed out waiting for an event or the end of the watch")
 		return
 	}
 }
@@ -69,13 +69,13 @@ func TestPanicEndsOneWatch(t *testing.T) {
 	defer good.Stop()
 	event, ok := next(t, bad)
 	if status, is := event.Object.(*metav1.Status); !ok || event.Type != apiwatch.Error || !is || status.Code != http.StatusInternalServerError {
-		t.Errorf("told %+v %v", event, ok)
+		t.Errorf("got %+v, open %v, want an ERROR event with code 500", event, ok)
 	}
 	if event, ok := next(t, bad); ok {
-		t.Errorf("goes on with %+v", event)
+		t.Errorf("got %+v after the error, want the end of the watch", event)
 	}
 	if event, _ := next(t, good); event.Type != apiwatch.Added {
-		t.Errorf("another watch is told %+v", event)
+		t.Errorf("got %+v from another watch, want ADDED", event)
 	}
 }
 
@@ -97,9 +97,9 @@ func (o *once) Signal() { o.close() }
 // Wait implements InitializationSignal.
 func (o *once) Wait() { <-o.given }
 
-// TestWatchIsInitializedByItsObjects checks that a watch keeps its seat until it has sent the initial events, or has
-// ended.
-func TestWatchIsInitializedByItsObjects(t *testing.T) {
+// TestWatchSignalsItsInitialization checks that a watch signals flow control to release its seat when it has sent the
+// initial events, or has ended.
+func TestWatchSignalsItsInitialization(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeJSON)
 	const pods = storeWatchBuffer + 20
 	f.fill(pods)
@@ -111,14 +111,14 @@ func TestWatchIsInitializedByItsObjects(t *testing.T) {
 	defer w.Stop()
 	for i := range pods {
 		if event, _ := next(t, w); event.Type != apiwatch.Added {
-			t.Fatalf("told %+v", event)
+			t.Fatalf("got %+v, want ADDED", event)
 		}
 		if i > 10 {
 			continue
 		}
 		select { // more are left than the channel holds
 		case <-signal.given:
-			t.Fatalf("initialized after %d of %d objects", i+1, pods)
+			t.Fatalf("got the signal after %d of %d objects, want it after all", i+1, pods)
 		default:
 		}
 	}
@@ -138,13 +138,13 @@ func awaitSignal(t *testing.T, signal *once) {
 	select {
 	case <-signal.given:
 	case <-time.After(proctest.Patience):
-		t.Error("not initialized")
+		t.Error("timed out waiting for the initialization signal")
 	}
 }
 
-// TestBookmarksAreDueEachMinute checks that an idle watch gets a bookmark each minute, and each five seconds if it
-// asks for progress. A watch with a deadline gets one two seconds before it.
-func TestBookmarksAreDueEachMinute(t *testing.T) {
+// TestTimesOfBookmarks checks that an idle watch gets a bookmark each minute, and each five seconds if it requests
+// progress notifications. A watch with a deadline gets one two seconds before it.
+func TestTimesOfBookmarks(t *testing.T) {
 	for name, c := range map[string]struct {
 		progress, bookmarks bool
 		want                []time.Duration

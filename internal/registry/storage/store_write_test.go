@@ -9,10 +9,10 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestChangesAreSeenByTheirSize checks that an update that changes the stored size decodes the present object once.
+// TestUpdatesCompareEncodedSizes checks that an update that changes the stored size decodes the current object once.
 // An update without changes is not written. One that changes bytes without changing their number is written, as is
 // one that stores the same object in other bytes.
-func TestChangesAreSeenByTheirSize(t *testing.T) {
+func TestUpdatesCompareEncodedSizes(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeJSON, func(c *fixtureConfig) { c.codec.Transformer = nil })
 	const key = "/pods/x/a"
 	f.create(examplePod("x", "a"))
@@ -46,7 +46,7 @@ func TestChangesAreSeenByTheirSize(t *testing.T) {
 			return pod, nil
 		}), nil)
 		if err != nil || out.Labels["text"] != c.text {
-			t.Fatalf("%s: %v, %v", c.name, out.Labels, err)
+			t.Fatalf("%s: got labels %v and error %v, want text %q", c.name, out.Labels, err, c.text)
 		}
 		if n := f.resource.Codec().Decodes() - decodes; n != c.decodes {
 			t.Errorf("%s: %d decodings, want %d", c.name, n, c.decodes)

@@ -18,16 +18,15 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// timed lists the suites that pass only if something happens within a time. They run with a clock that advances only
-// when nothing else can run. Suites with subtests cannot: the suites below get a storage that makes them independent
-// of time.
+// timed lists the suites that pass only if something happens within a time. They run in a synctest bubble. Suites with
+// subtests cannot: those get a storage, below, that makes them independent of time.
 var timed = []string{
 	"CreateWithTTL", "DelayedWatchDelivery", "GuaranteedUpdateWithTTL", "OptionalProgressNotify",
 	"OptionalWatchBookmarksWithCorrectRV", "WatchInitializationSignal", "WatchListMatchSingle",
 	"WatchSemanticInitialEventsExtended", "WatcherTimeout",
 }
 
-// waiting lists the suites that mostly wait, for revisions that do not come. They run concurrently.
+// waiting lists the suites that mostly wait, for revisions that are never reached. They run concurrently.
 var waiting = []string{"Get", "GetListNonRecursive", "List", "WatchDispatchBookmarkEvents"}
 
 // plainSuite is a suite that needs nothing but the storage.
@@ -37,8 +36,8 @@ func inBubble(run func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, run) }
 }
 
-// patiently retries read while the server answers TooManyRequests, as clients do: after many writes the
-// cache of a busy machine needs more than three seconds.
+// patiently retries read while it fails with TooManyRequests, as clients do: after many writes the cache may need more
+// than three seconds on a busy machine.
 func (f *fixture) patiently(read func() error) {
 	f.t.Helper()
 	f.until("read", func() bool { return !apierrors.IsTooManyRequests(read()) })
@@ -56,8 +55,8 @@ func (r retryingStorage) GetList(ctx context.Context, key string, options storag
 	return err
 }
 
-// consistentStorage makes lists at resourceVersion 0 consistent. A cache answers those without pages,
-// whatever the limit, so a suite of pages needs others. kube-apiserver's own tests leave that suite out.
+// consistentStorage makes lists at resourceVersion 0 consistent. From a cache those have no pages, whatever the limit,
+// which the suite of pages does not expect. kube-apiserver's tests of its cache omit that suite.
 type consistentStorage struct{ *fixture }
 
 // GetList implements storage.Interface.
@@ -156,7 +155,7 @@ func (s *syncedStorage) Create(ctx context.Context, key string, obj, out runtime
 			select {
 			case revision = <-w.added:
 			case <-time.After(proctest.Patience):
-				return fmt.Errorf("no watch hears of %s", key)
+				return fmt.Errorf("timed out waiting for a watch to receive %s", key)
 			}
 		}
 	}
@@ -176,7 +175,7 @@ func (s slowWatchStorage) Watch(ctx context.Context, key string, opts storage.Li
 	return w, err
 }
 
-// undeadlined is a context that reports its deadline but does not end then.
+// undeadlined is a context that reports a deadline but is not canceled then.
 type undeadlined struct{ context.Context }
 
 // Done implements context.Context.

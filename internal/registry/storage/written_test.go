@@ -12,20 +12,20 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// TestWrittenKnowsWhatAWriteHasReturned checks that Written has the object that the last write under its context has
-// returned, at its revision, and that the cache adopts this object. It has no object of a failed write, of an
-// untracked write, or if the cache may have to decode the value.
-func TestWrittenKnowsWhatAWriteHasReturned(t *testing.T) {
+// TestWritten checks that Written has the object that the last write under its context has returned, at its revision,
+// and that the cache adopts this object. It has no object of a failed write, of an untracked write, or if the cache may
+// have to decode the value.
+func TestWritten(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		media   string
 		change  func(*fixtureConfig)
-		knows   bool // has created, changed and unchanged objects
+		updated bool // has created, changed and unchanged objects
 		deleted bool // has deleted objects
 	}{
 		{"protobuf", runtime.ContentTypeProtobuf, func(*fixtureConfig) {}, true, true},
 		{"protobuf in plain text", runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.codec.Transformer = nil }, true, true},
-		{"JSON", runtime.ContentTypeJSON, func(*fixtureConfig) {}, false, true}, // the cache cannot tell empty lists from missing ones in JSON
+		{"JSON", runtime.ContentTypeJSON, func(*fixtureConfig) {}, false, true}, // in JSON the cache cannot distinguish empty lists from missing ones
 		{"no cache", runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.uncached = true }, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -37,23 +37,23 @@ func TestWrittenKnowsWhatAWriteHasReturned(t *testing.T) {
 			if err := f.Create(ctx, "/pods/a/one", pod, out, 0); err != nil {
 				t.Fatal(err)
 			}
-			created := f.checkWritten(w, out, out.ResourceVersion, c.knows)
+			created := f.checkWritten(w, out, out.ResourceVersion, c.updated)
 			if err := f.Create(ctx, "/pods/a/one", pod, &example.Pod{}, 0); err == nil {
-				t.Fatal("created twice")
+				t.Fatal("a second creation succeeded, want an error")
 			}
 			if w.For(out) != created {
-				t.Error("a write that fails changes what is known of the last one")
+				t.Error("a failed write changed the object of the last one")
 			}
 			f.expect("a/one", created)
 
 			ctx, w = Track(t.Context())
 			out = f.relabel(ctx, "two")
-			f.expect("a/one", f.checkWritten(w, out, out.ResourceVersion, c.knows))
+			f.expect("a/one", f.checkWritten(w, out, out.ResourceVersion, c.updated))
 			ctx, w = Track(t.Context())
 			same := f.relabel(ctx, "two")
-			f.checkWritten(w, same, out.ResourceVersion, c.knows)
+			f.checkWritten(w, same, out.ResourceVersion, c.updated)
 			f.relabel(t.Context(), "three") // untracked
-			f.checkWritten(w, same, out.ResourceVersion, c.knows)
+			f.checkWritten(w, same, out.ResourceVersion, c.updated)
 
 			ctx, w = Track(t.Context())
 			deleted := &example.Pod{}
@@ -78,21 +78,21 @@ func (f *fixture) relabel(ctx context.Context, text string) *example.Pod {
 	return out
 }
 
-// checkWritten returns the object that w has of obj, which has the revision.
-func (f *fixture) checkWritten(w *Written, obj runtime.Object, revision string, known bool) *cache.Object {
+// checkWritten checks that w has the encoding of obj at a revision if want, and returns it.
+func (f *fixture) checkWritten(w *Written, obj runtime.Object, revision string, want bool) *cache.Object {
 	f.t.Helper()
 	o := w.For(obj)
 	if w.For(obj.DeepCopyObject()) != nil || w.For(nil) != nil {
-		f.t.Error("another object is known")
+		f.t.Error("Written has an object that was not written")
 	}
-	if (o != nil) != known {
-		f.t.Fatalf("known: %t, want %t", o != nil, known)
+	if (o != nil) != want {
+		f.t.Fatalf("Written has the object: %t, want %t", o != nil, want)
 	}
 	if o == nil {
 		return nil
 	}
 	if o.Revision() != revisionOf(f.t, revision) {
-		f.t.Errorf("revision %d, want %s", o.Revision(), revision)
+		f.t.Errorf("got revision %d, want %s", o.Revision(), revision)
 	}
 	if err := errors.Join(w.ReplaceWithStored(obj), f.resource.codec.Encodes(o, obj)); err != nil {
 		f.t.Error(err)
@@ -105,6 +105,6 @@ func (f *fixture) expect(rest string, o *cache.Object) {
 	f.t.Helper()
 	got, err := f.resource.Get(f.t.Context(), Scope{Namespace: "a", Name: "one"}, "")
 	if err != nil || got.Key() != rest || o != nil && got != o {
-		f.t.Fatalf("the cache has %v, %v, not what was written", got, err)
+		f.t.Fatalf("got %v and error %v from the cache, want the written object", got, err)
 	}
 }

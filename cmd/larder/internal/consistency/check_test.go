@@ -130,7 +130,7 @@ func checkFresh(p *past, reads []*read) (broken []error) {
 			broken = append(broken, fmt.Errorf("F: %v is stale", r))
 		}
 		if r.revision < r.least || r.exact != 0 && r.revision != r.exact {
-			broken = append(broken, fmt.Errorf("R: %v is not what was asked for", r))
+			broken = append(broken, fmt.Errorf("R: %v is not what was requested", r))
 		}
 	}
 	return broken

@@ -23,7 +23,7 @@
 //   - W, watches: the guarantees of package watch, also when watches resume at the other replica. A complete
 //     response does not end within a revision.
 //
-// kube-apiserver may send a part of a revision that changes several objects, and may answer that a revision
+// kube-apiserver may send a part of a revision that changes several objects, and may respond that a revision
 // from before its start is too old.
 //
 // TestRestoredStoreHidesLostHistory restores a backup in a single member without raising its revision, under two
@@ -32,8 +32,8 @@
 // TestHistoryOfInjectedFaults does the same with one server that injects faults of package httpapi/faults.
 //
 // TestHistoryThroughRelay does the same with two Larders behind a balancer, and a relay of them as another
-// replica. It answers all consistent lists from its caches that it can. Larders and the relay are killed and
-// stopped, and the relay is cut off. A relay may answer that a revision is too old.
+// replica. It serves all consistent lists from its caches that it can. Larders and the relay are killed and
+// stopped, and the relay is cut off. A relay may respond that a revision is too old.
 //
 // TestOraclesFindMutants shows for each check which mistakes of a server it finds. A run with too few writes,
 // or without an effective fault, fails as invalid. A run prints its seed:

@@ -154,7 +154,7 @@ func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 	before := len(l.reads)
 	for deadline := time.Now().Add(proctest.Patience); len(l.reads) < before+10; {
 		if time.Now().After(deadline) {
-			t.Fatal("L: no consistent list is answered any more")
+			t.Fatal("L: no consistent list succeeds any more")
 		}
 		c.list(&read{of: configMaps, client: c.id, what: "last list", consistent: true, known: l.known.Load()}, "")
 	}

@@ -17,7 +17,7 @@ type label struct {
 }
 
 func (l label) String() string {
-	return fmt.Sprintf("%s of %s, asked for %d, from %v to %v: %d", l.what, l.resource, l.asked, l.began, l.ended, l.revision)
+	return fmt.Sprintf("%s of %s, requested %d, from %v to %v: %d", l.what, l.resource, l.asked, l.began, l.ended, l.revision)
 }
 
 // checkLabels compares the versions that one process returned for each resource with those it had returned before, in
@@ -36,7 +36,7 @@ func checkLabels(labels []label) (broken []error) {
 		}
 		switch before := newest[l.resource]; {
 		case l.exact && l.revision != l.asked, l.revision < l.asked:
-			broken = append(broken, fmt.Errorf("B: not what was asked for: %v", l))
+			broken = append(broken, fmt.Errorf("B: not what was requested: %v", l))
 		case !l.exact && l.revision < before.revision:
 			broken = append(broken, fmt.Errorf("B: %v\nafter %v", l, before))
 		}

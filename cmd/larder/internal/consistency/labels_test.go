@@ -29,7 +29,7 @@ type paced struct {
 	every      time.Duration
 	prefix     string // of its keys, if it is written past the server: as fast as can be
 
-	told atomic.Int64 // the highest label returned to any client
+	returned atomic.Int64 // the highest label returned to any client
 }
 
 func newPaced() []*paced {
@@ -79,7 +79,7 @@ func (l *labelling) fail(format string, args ...any) {
 }
 
 func (l *labelling) keep(of *paced, given label) {
-	raise(&of.told, given.revision)
+	raise(&of.returned, given.revision)
 	given.resource, given.ended = of.name, time.Since(l.start)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +133,7 @@ func TestResourceVersionsNeverGoBack(t *testing.T) {
 // awaitKinds waits until the clients have received enough responses of each kind.
 func (l *labelling) awaitKinds(t *testing.T) {
 	want := []string{"get", "list RV=0", "list RV=N", "list consistent", "list exact", "pages", "more pages", "initial events", "bookmark"}
-	proctest.Eventually(t, "enough of every kind is told", func() error {
+	proctest.Eventually(t, "every kind has returned enough revisions", func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, kind := range want {
@@ -187,9 +187,9 @@ func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
 func (l *labelling) compact(ctx context.Context, c *cluster) {
 	for pause(ctx, 200*time.Millisecond) {
 		l.compacting.Lock()
-		to := l.resources[0].told.Load()
+		to := l.resources[0].returned.Load()
 		for _, r := range l.resources {
-			to = min(to, r.told.Load())
+			to = min(to, r.returned.Load())
 		}
 		c.outsider.Compact(ctx, to)
 		l.compacting.Unlock()
@@ -213,7 +213,7 @@ func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 	}
 	form := forms[random.IntN(len(forms))]
 	query := []string{"", "&labelSelector=g%3Da", "&fieldSelector=metadata.name%3Dl01", ""}[random.IntN(4)]
-	asked := r.told.Load()
+	asked := r.returned.Load()
 	switch random.IntN(8) {
 	case 0, 1, 2:
 		l.list(ctx, r, l.begin("list RV=0"), form, path+"?resourceVersion=0"+query)
@@ -228,7 +228,7 @@ func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 		l.compacting.RLock()
 		defer l.compacting.RUnlock()
 		given := l.begin("list exact")
-		given.asked, given.exact = r.told.Load(), true
+		given.asked, given.exact = r.returned.Load(), true
 		if !strings.Contains(query, "field") { // a list of one object would read etcd
 			l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact%s", path, given.asked, query))
 		}
@@ -300,7 +300,7 @@ func (l *labelling) pages(ctx context.Context, r *paced, random *rand.Rand, form
 	defer l.compacting.RUnlock()
 	given, version := l.begin("pages"), ""
 	if random.IntN(2) == 0 {
-		given.asked = r.told.Load()
+		given.asked = r.returned.Load()
 		version = fmt.Sprintf("&resourceVersion=%d&resourceVersionMatch=NotOlderThan", given.asked)
 	}
 	revision, next := l.list(ctx, r, given, form, fmt.Sprintf("%s?limit=7%s%s", path, query, version))
@@ -335,7 +335,7 @@ func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
 	case 0:
 		query = "&resourceVersion=0"
 	case 1:
-		asked = r.told.Load()
+		asked = r.returned.Load()
 		query = fmt.Sprintf("&resourceVersion=%d", asked)
 	}
 	path := r.path + "?watch=1&allowWatchBookmarks=true&timeoutSeconds=3" + query

@@ -148,7 +148,7 @@ func TestOraclesFindMutants(t *testing.T) {
 		{"stale list", func(s *recording) { s.reads[0].known = 14 }, "F"},
 		{"stale get", func(s *recording) { s.reads[4].known = 15 }, "F"},
 		{"stale nothing", func(s *recording) { s.reads[5] = &read{name: "b", consistent: true, known: 11} }, "F"},
-		{"older than asked for", func(s *recording) { s.reads[1].least = 15 }, "R"},
+		{"older than requested", func(s *recording) { s.reads[1].least = 15 }, "R"},
 		{"not the exact revision", func(s *recording) { s.reads[3].exact = 14 }, "R"},
 		{"revision goes back", func(s *recording) { s.reads[0], s.reads[2] = s.reads[2], s.reads[0] }, "M"},
 		{"state of another revision", func(s *recording) { s.reads[0].revision = 14 }, "R"},
@@ -174,7 +174,7 @@ func TestOraclesFindMutants(t *testing.T) {
 		{"other bytes elsewhere", func(s *recording) { s.others = objectOf(frame("DELETED", "c", 14, payload{9, "a"})) }, "D"},
 
 		{"label goes back", func(s *recording) { s.labels[7].revision = 14 }, "B"},
-		{"label below what was asked for", func(s *recording) { s.labels[1].revision = 9 }, "B"},
+		{"label below the requested revision", func(s *recording) { s.labels[1].revision = 9 }, "B"},
 		{"page of another revision", func(s *recording) { s.labels[4].revision = 16 }, "B"},
 		{"bookmark below the list before", func(s *recording) { s.labels[6].began = 7 }, "B"},
 

@@ -130,7 +130,7 @@ func setAs(header http.Header, as string) {
 	}
 }
 
-// compareAccess compares answers about rights, once both servers know that bob is an administrator of a namespace.
+// compareAccess compares responses about rights, once both servers know that bob is an administrator of a namespace.
 func (c *comparison) compareAccess() {
 	const binding = `{"metadata":{"name":"bob"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},"subjects":[{"kind":"User","name":"bob","apiGroup":"rbac.authorization.k8s.io"}]}`
 	made := c.f.stock.ask(do(http.MethodPost, rbacPath+"/namespaces/diff/rolebindings", js, binding))

@@ -71,7 +71,7 @@ func (f *fixture) createCRDs(t *testing.T) {
 }
 
 // awaitCustoms waits until p watches every version of the custom resources. kube-apiserver creates the cache of a
-// resource at the first request, and answers a watch from an earlier revision with 410. Afterwards, the caches of
+// resource at the first request, and responds to a watch from an earlier revision with 410. Afterwards, the caches of
 // both servers have all later events.
 func (p *process) awaitCustoms(t *testing.T) {
 	t.Helper()

@@ -22,7 +22,7 @@ import (
 //
 //	> a request, as JSON
 //	> another
-//	< the status and header of their answer
+//	< the status and header of their response
 //	= the body, if it is text that ends with a newline, or
 //	" the body, quoted, or
 //	# the digest of a body that is long, or
@@ -68,7 +68,7 @@ func outcomeBody(a answer) string {
 	}
 }
 
-// record writes the responses of kube-apiserver to file, except those that Larder answers differently: these are listed
+// record writes the responses of kube-apiserver to file, except those that differ from Larder's: these are listed
 // differences, or have already failed.
 func (f *fixture) record(t *testing.T, file string, all []request) {
 	t.Helper()
@@ -114,7 +114,7 @@ func (f *fixture) record(t *testing.T, file string, all []request) {
 	for _, group := range groups {
 		count += len(group)
 	}
-	t.Logf("recorded %d of %d answers, %d different, %d bytes", count, len(all), len(order), packed.Len())
+	t.Logf("recorded %d of %d responses, %d different, %d bytes", count, len(all), len(order), packed.Len())
 }
 
 func marshalPlain(r request) ([]byte, error) {
@@ -154,7 +154,7 @@ func (f *fixture) replay(t *testing.T, file string) {
 			t.Errorf("%s\nstock:\n%slarder:\n%s", r, want[i], got[i])
 		}
 	}
-	t.Logf("%d recorded answers, %d differ", len(all), unlike)
+	t.Logf("%d recorded responses, %d differ", len(all), unlike)
 	if unlike > 40 {
 		t.Errorf("%d more differ", unlike-40)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded answers")
-	rewrite     = flag.Bool("rewrite", false, "record the answers of -stock")
+	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded responses")
+	rewrite     = flag.Bool("rewrite", false, "record the responses of -stock")
 	protocol    = flag.String("protocol", "h1", "h1 or h2: the version of HTTP that -stock is compared over")
 	only        = flag.String("only", "", "regular expression: ask only the requests whose name it matches")
 )

@@ -20,7 +20,7 @@ type process struct {
 	*proctest.Process
 	client    *http.Client
 	name, url string
-	ports     []string // of all servers, as in an address; answers contain them
+	ports     []string // of all servers, as in an address; responses contain them
 }
 
 func start(t *testing.T, name string, port int, command func() *exec.Cmd) *process {
@@ -89,7 +89,7 @@ func newFixture(t *testing.T, gates string) *fixture {
 	return f
 }
 
-// advertised is the address of both servers, so that answers do not depend on the machine's address.
+// advertised is the address of both servers, so that responses do not depend on the machine's address.
 const advertised = "192.0.2.1"
 
 func (f *fixture) startLarder(t *testing.T, compaction time.Duration) {

@@ -12,9 +12,9 @@ import (
 // relayVariable makes the test binary be a relay, configured by its value.
 const relayVariable = "LARDER_DIFFTEST_RELAY"
 
-// TestRelayAnswersAsItsUpstream compares the answers of a relay with those of its upstream: kube-apiserver with -stock,
+// TestRelayMatchesItsUpstream compares the responses of a relay with those of its upstream: kube-apiserver with -stock,
 // otherwise Larder.
-func TestRelayAnswersAsItsUpstream(t *testing.T) {
+func TestRelayMatchesItsUpstream(t *testing.T) {
 	if testing.Short() {
 		t.Skip("asks a relay all that TestAnswersMatchKubeAPIServer asks its upstream")
 	}

@@ -30,11 +30,11 @@ var (
 	errRefused  = utilerrors.NewAggregate([]error{errors.New("[invalid bearer token, it has expired]")})
 )
 
-// oracle answers according to its fields.
+// oracle responds according to its fields.
 type oracle struct {
 	ok    bool
 	err   error
-	hangs bool // answers when the context ends
+	hangs bool // responds when the context ends
 	asked int
 }
 
@@ -61,7 +61,7 @@ func (o *oracle) wait(ctx context.Context) error {
 	return o.err
 }
 
-// step is a review at a time, the upstream's answer, and the client's result.
+// step is a review at a time, the upstream's response, and the client's result.
 type step struct {
 	after  time.Duration
 	oracle oracle
@@ -79,13 +79,13 @@ var (
 // limited time. A refusal always counts.
 func TestLastDecisions(t *testing.T) {
 	for name, steps := range map[string][]step{
-		"never asked":              {{0, down, false, true, 1}},
+		"no review before":         {{0, down, false, true, 1}},
 		"repeated":                 {{0, allows, true, false, 1}, {30 * time.Second, down, true, false, 1}, {29 * time.Second, down, true, false, 1}},
 		"bounded":                  {{0, allows, true, false, 1}, {61 * time.Second, down, false, true, 1}},
 		"repetitions do not renew": {{0, allows, true, false, 1}, {50 * time.Second, down, true, false, 1}, {11 * time.Second, down, false, true, 1}},
 		"refused":                  {{0, allows, true, false, 1}, {time.Second, refuses, false, false, 1}, {time.Second, down, false, true, 1}},
 		"silent":                   {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}},
-		"not asked at once again":  {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}, {fallbackPause / 2, down, true, false, 0}, {fallbackPause, refuses, false, false, 1}},
+		"no second review at once": {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}, {fallbackPause / 2, down, true, false, 0}, {fallbackPause, refuses, false, false, 1}},
 		"back":                     {{0, allows, true, false, 1}, {61 * time.Second, down, false, true, 1}, {time.Second, allows, true, false, 1}},
 	} {
 		t.Run("token/"+name, func(t *testing.T) {

@@ -19,7 +19,7 @@ type permission struct {
 
 var usualPermissions = []permission{
 	{"create", "authentication.k8s.io", "tokenreviews", "", "no bearer token is accepted"},
-	{"create", "authorization.k8s.io", "subjectaccessreviews", "", "nothing is answered from a cache"},
+	{"create", "authorization.k8s.io", "subjectaccessreviews", "", "nothing is served from a cache"},
 	{"list", "apiextensions.k8s.io", "customresourcedefinitions", "", "requests for custom resources go through"},
 	{"watch", "apiextensions.k8s.io", "customresourcedefinitions", "", "requests for custom resources go through"},
 }
@@ -44,11 +44,11 @@ func missingPermissions(ctx context.Context, client authorizationclient.SelfSubj
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: p.verb, Group: p.group, Resource: p.resource, Subresource: p.subresource},
 		}}
-		answer, err := client.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		result, err := client.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("relay: cannot ask whether the relay may %s %s: %w", p.verb, p.resource, err)
 		}
-		if !answer.Status.Allowed {
+		if !result.Status.Allowed {
 			lines = append(lines, fmt.Sprintf("the relay may not %s %q of API group %q in the upstream: %s",
 				p.verb, path.Join(p.resource, p.subresource), p.group, p.without))
 		}

@@ -104,7 +104,7 @@ func (r reviewTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var is struct{ APIVersion, Kind string }
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReview))
 	if err != nil || json.Unmarshal(body, &is) != nil || is.Kind != "Status" && !strings.HasSuffix(req.URL.Path, strings.ToLower("/apis/"+is.APIVersion+"/"+is.Kind+"s")) {
-		return nil, fmt.Errorf("relay: the upstream answers a review with %q, kind %q (%v)", resp.Header.Get("Content-Type"), is.Kind, err)
+		return nil, fmt.Errorf("relay: the upstream responds to a review with %q, kind %q (%v)", resp.Header.Get("Content-Type"), is.Kind, err)
 	}
 	resp.Body = io.NopCloser(strings.NewReader(string(body)))
 	return resp, nil

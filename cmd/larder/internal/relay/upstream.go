@@ -112,7 +112,7 @@ func (n noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := n.RoundTripper.RoundTrip(req)
 	if err == nil && resp.StatusCode/100 == 3 {
 		resp.Body.Close()
-		return nil, fmt.Errorf("relay: the upstream answers %s with a redirect to %q", req.URL.Path, resp.Header.Get("Location"))
+		return nil, fmt.Errorf("relay: the upstream responds to %s with a redirect to %q", req.URL.Path, resp.Header.Get("Location"))
 	}
 	return resp, err
 }

@@ -87,7 +87,7 @@ func (c *Config) completeUpstream() error {
 func (c *Config) validateUpstream() error {
 	errs := []error{c.validateMetrics(), c.validateFiles()}
 	if c.GenericServerRunOptions.RequestTimeout == 0 { // kube-apiserver starts, and is never ready
-		errs = append(errs, errors.New("--request-timeout must not be 0: no request would be answered in time"))
+		errs = append(errs, errors.New("--request-timeout must not be 0: no request would complete in time"))
 	}
 	if o := c.GenericServerRunOptions; c.Features.EnablePriorityAndFairness && o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight <= 0 {
 		errs = append(errs, fmt.Errorf("--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0, are %d and %d", o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight))

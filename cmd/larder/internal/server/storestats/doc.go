@@ -1,6 +1,6 @@
 // Package storestats checks the health of a store and counts its requests.
 //
-// [Health] answers health checks. It reads the store at most once a second, regardless of the number of
+// [Health] serves health checks. It reads the store at most once a second, regardless of the number of
 // checks. [Metrics] counts requests to etcd, under upstream's names.
 //
 // All types are safe for concurrent use. Locks are leaves. Metrics holds a lock while it

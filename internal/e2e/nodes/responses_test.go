@@ -310,11 +310,11 @@ func (s *stage) ask(to *server, q question) string {
 		return "error: " + err.Error() + "\n"
 	}
 	method, _, _ := strings.Cut(q.line, " ")
-	return s.steady(to, readAnswer(conn, method, then))
+	return s.steady(to, readResponses(conn, method, then))
 }
 
-// readAnswer reads all responses to a request. It sends then once the connection has been upgraded.
-func readAnswer(conn net.Conn, method, then string) string {
+// readResponses reads all responses to a request. It sends then once the connection has been upgraded.
+func readResponses(conn net.Conn, method, then string) string {
 	in := bufio.NewReader(conn)
 	var out strings.Builder
 	for {
@@ -381,7 +381,7 @@ func (s *stage) steady(to *server, text string) string {
 	return text
 }
 
-const goldenFile = "testdata/answers.txt"
+const goldenFile = "testdata/responses.txt"
 
 // TestRequestsToNodesMatchKubeAPIServer compares Larder's responses with those of kube-apiserver.
 func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
@@ -399,23 +399,23 @@ func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 	var golden strings.Builder
 	differ := 0
 	all := questions()
-	answers := make([][2]string, len(all))
+	responses := make([][2]string, len(all))
 	var g errgroup.Group
 	g.SetLimit(8)
 	for i, q := range all {
 		g.Go(func() error {
 			if stock != nil {
-				answers[i][0] = s.ask(stock, q)
+				responses[i][0] = s.ask(stock, q)
 			}
-			answers[i][1] = s.ask(s.server, q)
+			responses[i][1] = s.ask(s.server, q)
 			return nil
 		})
 	}
 	_ = g.Wait()
 	for i, q := range all {
-		name, got := q.String(), answers[i][1]
+		name, got := q.String(), responses[i][1]
 		if stock != nil {
-			want[name] = answers[i][0]
+			want[name] = responses[i][0]
 			fmt.Fprintf(&golden, "> %s\n%s\n", name, want[name])
 		}
 		expected, known := want[name]
@@ -433,7 +433,7 @@ func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 			t.Errorf("%s: no longer differs (%s): remove it from the list", name, reason)
 		}
 	}
-	t.Logf("%d questions, %d answers differ", len(all), differ)
+	t.Logf("%d requests, %d responses differ", len(all), differ)
 	if *rewrite {
 		write(t, goldenFile, golden.String())
 	}
@@ -471,8 +471,8 @@ func readGolden(t *testing.T) map[string]string {
 	}
 	all := make(map[string]string)
 	for part := range strings.SplitSeq(string(raw), "\n\n") {
-		name, answer, _ := strings.Cut(strings.TrimPrefix(part, "> "), "\n")
-		all[name] = answer + "\n"
+		name, text, _ := strings.Cut(strings.TrimPrefix(part, "> "), "\n")
+		all[name] = text + "\n"
 	}
 	return all
 }

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestWritesAnswerWhatReadsDo writes objects of several kinds in each way. The response must equal a later read's,
+// TestWriteResponsesEqualReads writes objects of several kinds in each way. The response must equal a later read's,
 // byte by byte.
-func TestWritesAnswerWhatReadsDo(t *testing.T) {
+func TestWriteResponsesEqualReads(t *testing.T) {
 	s, _ := newLarder(t)
 	s.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"default"}}`))
 	const rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
@@ -39,10 +39,10 @@ func TestWritesAnswerWhatReadsDo(t *testing.T) {
 				} {
 					a := s.call(t, with(c, "Accept", media))
 					if a.code != http.StatusOK && a.code != http.StatusCreated {
-						t.Fatalf("%s: %d %s", c.method, a.code, a.body)
+						t.Fatalf("%s: got status %d: %s", c.method, a.code, a.body)
 					}
 					if read := s.call(t, with(get(one), "Accept", media)); !bytes.Equal(a.body, read.body) || a.header.Get("Content-Type") != read.header.Get("Content-Type") {
-						t.Errorf("%s answered\n%q, GET\n%q", c.method, a.body, read.body)
+						t.Errorf("%s: got response\n%q, GET\n%q", c.method, a.body, read.body)
 					}
 				}
 			})
