@@ -133,8 +133,8 @@ type Delegation struct {
 	// adds nothing.
 	Discovery aggregated.ResourceManager
 
-	// Aggregator proxies to aggregated servers, and lists the groups of all servers; nil if there are
-	// none.
+	// Aggregator proxies to aggregated servers, and lists the groups of all servers. A server with a Registry needs it
+	// for / and /apis.
 	Aggregator *aggregator.Aggregator
 
 	// Relay serves reads from caches of another API server, and proxies all other requests to it. It is nil in a server

@@ -114,17 +114,20 @@ func checkAggregated(t *testing.T, s *side, p string, list *apidiscoveryv2.APIGr
 	t.Helper()
 	var names []string
 	for _, g := range list.Items {
-		names = append(names, g.Name)
+		for _, v := range g.Versions {
+			names = append(names, g.Name+"/"+v.Version)
+		}
 	}
 	// As a default kube-apiserver lists them.
 	want := []string{
-		"apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
-		"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io",
-		"admissionregistration.k8s.io", "apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io",
-		"discovery.k8s.io", "resource.k8s.io", "flowcontrol.apiserver.k8s.io",
+		"apiregistration.k8s.io/v1", "apps/v1", "events.k8s.io/v1", "authentication.k8s.io/v1", "authorization.k8s.io/v1",
+		"autoscaling/v2", "autoscaling/v1", "batch/v1", "certificates.k8s.io/v1", "networking.k8s.io/v1", "policy/v1",
+		"rbac.authorization.k8s.io/v1", "storage.k8s.io/v1", "admissionregistration.k8s.io/v1", "apiextensions.k8s.io/v1",
+		"scheduling.k8s.io/v1", "coordination.k8s.io/v1", "node.k8s.io/v1", "discovery.k8s.io/v1", "resource.k8s.io/v1",
+		"flowcontrol.apiserver.k8s.io/v1",
 	}
 	if p == "/apis" && !slices.Equal(names, want) {
-		t.Errorf("groups:\ngot  %q\nwant %q", names, want)
+		t.Errorf("versions:\ngot  %q\nwant %q", names, want)
 	}
 	for _, g := range list.Items {
 		for _, v := range g.Versions {

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/util/responsewriter"
+	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	v2 "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
 	v3 "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
@@ -72,9 +73,9 @@ type swaggerOf struct {
 	current  atomic.Pointer[swaggerState] // nil if the download failed
 }
 
-// swaggerState is a downloaded document. name differs whenever the document does.
+// swaggerState is a downloaded document. state differs whenever the document does.
 type swaggerState struct {
-	name     string
+	state    string
 	document *spec.Swagger
 }
 
@@ -124,28 +125,30 @@ func (s *swagger) RemoveAPIService(name string) {
 func (s *swagger) describe() []openapi.Description[spec.Swagger] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var names []string
+	var services, states []string
 	var documents []*spec.Swagger
 	for _, service := range slices.Sorted(maps.Keys(s.known)) {
 		if d := s.known[service].current.Load(); d != nil {
-			names, documents = append(names, d.name), append(documents, d.document)
+			services, states, documents = append(services, service), append(states, d.state), append(documents, d.document)
 		}
 	}
 	if documents == nil {
 		return nil
 	}
-	return []openapi.Description[spec.Swagger]{{Name: "APIServices", State: strings.Join(names, " "), Build: func() (*spec.Swagger, error) {
+	return []openapi.Description[spec.Swagger]{{Name: "APIServices", State: strings.Join(states, " "), Build: func() (*spec.Swagger, error) {
 		merged := new(spec.Swagger)
 		for i, d := range documents {
 			// The merge adds kinds to the extensions of the definitions that it has taken from earlier documents.
 			own := *d
 			own.Definitions = maps.Clone(d.Definitions)
 			for name, definition := range own.Definitions {
-				definition.Extensions = maps.Clone(definition.Extensions)
+				extensions := make(spec.Extensions, len(definition.Extensions))
+				maps.Copy(extensions, definition.Extensions)
+				definition.Extensions = extensions
 				own.Definitions[name] = definition
 			}
 			if err := filter.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, &own); err != nil {
-				return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", names[i], err)
+				klog.ErrorS(err, "OpenAPI v2 of an APIService is left out", "name", services[i])
 			}
 		}
 		return merged, nil

@@ -1,34 +1,56 @@
 package aggregator
 
 import (
+	"encoding/json"
 	"testing"
 
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// TestRemovedServersLeaveNoKinds checks that a definition that two servers share has the kinds of both, and those of
-// one after the other is gone.
-func TestRemovedServersLeaveNoKinds(t *testing.T) {
-	const kinds = "x-kubernetes-group-version-kind"
+// swaggerOfVersions has a server of each version, with a definition Options.
+func swaggerOfVersions(t *testing.T, options map[string]string) *swagger {
 	s := &swagger{known: make(map[string]*swaggerOf)}
-	for _, version := range []string{"v1", "v2"} {
-		options := spec.Schema{VendorExtensible: spec.VendorExtensible{Extensions: spec.Extensions{
-			kinds: []any{map[string]any{"group": "example.com", "version": version, "kind": "Options"}},
-		}}}
-		s.known[version] = new(swaggerOf)
-		s.known[version].current.Store(&swaggerState{version, &spec.Swagger{SwaggerProps: spec.SwaggerProps{
-			Paths:       &spec.Paths{Paths: map[string]spec.PathItem{"/apis/example.com/" + version: {}}},
-			Definitions: spec.Definitions{"Options": options},
-		}}})
-	}
-	for want := 2; want > 0; want-- {
-		built, err := s.describe()[0].Build()
-		if err != nil {
+	for version, definition := range options {
+		document := new(spec.Swagger)
+		text := `{"paths":{"/apis/example.com/` + version + `":{}},"definitions":{"Options":` + definition + `}}`
+		if err := json.Unmarshal([]byte(text), document); err != nil {
 			t.Fatal(err)
 		}
-		if list, _ := built.Definitions["Options"].Extensions[kinds].([]any); len(list) != want {
-			t.Errorf("kinds %v, want %d", list, want)
-		}
-		s.RemoveAPIService("v2")
+		s.known[version] = new(swaggerOf)
+		s.known[version].current.Store(&swaggerState{version, document})
+	}
+	return s
+}
+
+// TestMergedDefinitions checks how many kinds a definition has that servers share, and how many of the servers are
+// described.
+func TestMergedDefinitions(t *testing.T) {
+	const one, other = `{"x-kubernetes-group-version-kind":[{"version":"v1"}]}`, `{"x-kubernetes-group-version-kind":[{"version":"v2"}]}`
+	for name, test := range map[string]struct {
+		options      map[string]string
+		kinds, paths int
+		left         int // kinds once the server of v2 is gone
+	}{
+		"one server":                    {map[string]string{"v1": one}, 1, 1, 1},
+		"two servers":                   {map[string]string{"v1": one, "v2": other}, 2, 2, 1},
+		"a server without kinds":        {map[string]string{"v1": `{}`, "v2": other}, 1, 2, 0},
+		"a server with malformed kinds": {map[string]string{"v1": one, "v2": `{"x-kubernetes-group-version-kind":{}}`}, 1, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := swaggerOfVersions(t, test.options)
+			for _, kinds := range []int{test.kinds, test.left} {
+				built, err := s.describe()[0].Build()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if list, _ := built.Definitions["Options"].Extensions["x-kubernetes-group-version-kind"].([]any); len(list) != kinds {
+					t.Errorf("kinds %v, want %d", list, kinds)
+				}
+				if len(built.Paths.Paths) != min(test.paths, len(s.known)) {
+					t.Errorf("paths %v, want %d", built.Paths.Paths, test.paths)
+				}
+				s.RemoveAPIService("v2")
+			}
+		})
 	}
 }

@@ -45,7 +45,7 @@ type Config struct {
 	ConsistentFrom int
 	// Idle is how long the relay follows a resource after its last read.
 	Idle time.Duration
-	// ServeStale is how long caches answer reads while the upstream does not answer.
+	// ServeStale is how long caches serve reads while the upstream does not respond.
 	ServeStale time.Duration
 
 	// MemoryLimit limits the objects of this and other relays.

@@ -467,7 +467,7 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 		return nil
 	})
 	got := get(t, r.as(reader), "/api/v1/configmaps?watch=1&resourceVersion=0", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
-	if got.code != http.StatusServiceUnavailable || got.header.Get("Larder-Upstream-Age") != "" { // not from a caches it
+	if got.code != http.StatusServiceUnavailable || got.header.Get("Larder-Upstream-Age") != "" { // not from a cache
 		t.Errorf("a websocket without the upstream: %d %v %s", got.code, got.header, got.body)
 	}
 	u.start(t)

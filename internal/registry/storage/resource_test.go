@@ -64,7 +64,8 @@ func (f *fixture) list(q ListRequest) (Listing, error) {
 	return f.resource.List(context.Background(), q, nil)
 }
 
-// TestRepeatedReadsDoNotDecode counts the decodings of encoding the same objects once and again in each media type.
+// TestRepeatedReadsDoNotDecode counts the decodings when the same objects are encoded
+// repeatedly in each media type.
 func TestRepeatedReadsDoNotDecode(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	f.create(examplePod("a", "one"))

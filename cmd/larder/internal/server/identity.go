@@ -103,13 +103,21 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 // createServingPair creates a serving pair if Config names none, as kube-apiserver does. The pair has an RSA key, because
 // --tls-cipher-suites may allow no other.
 func (id *identity) createServingPair(c *Config) error {
-	secure := *c.SecureServing.SecureServingOptions
-	ips, names := pki.SplitHosts(id.hosts(secure.BindAddress))
-	if err := secure.MaybeDefaultWithSelfSignedCerts(id.advertise.String(), names, ips); err != nil {
+	if id.certFile != "" {
+		return nil
+	}
+	if err := id.namePair(c); err != nil {
+		return err
+	}
+	if there, err := certutil.CanReadCertAndKey(id.certFile, id.keyFile); there || err != nil {
+		return err
+	}
+	ips, names := pki.SplitHosts(id.hosts(c.SecureServing.BindAddress))
+	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(id.advertise.String(), ips, names)
+	if err != nil {
 		return fmt.Errorf("server: serving certificate: %w", err)
 	}
-	id.certFile, id.keyFile = secure.ServerCert.CertKey.CertFile, secure.ServerCert.CertKey.KeyFile
-	return nil
+	return pki.WritePair(id.certFile, certPEM, id.keyFile, keyPEM)
 }
 
 // resolve finds the addresses.
