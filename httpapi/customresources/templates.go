@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/kube-openapi/pkg/builder3/util"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/spec3"
@@ -49,8 +50,8 @@ type templates[T any] struct {
 	mu    sync.Mutex
 	known map[templateKind]*openapi.Template[T]
 
-	// metadata returns the properties that upstream adds to schemas of objects.
-	metadata func() (map[string]spec.Schema, error)
+	metadata func() (*metadata, error)
+	namer    func() *openapinamer.DefinitionNamer // upstream's, of built-in kinds
 }
 
 // newTemplatesV2 returns the templates of OpenAPI v2.
@@ -81,6 +82,7 @@ func newTemplatesV3() *templates[spec3.OpenAPI] {
 func newTemplates[T any](v2 bool, build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error), schemaOf func(*T, string) (spec.Schema, bool)) *templates[T] {
 	p := &templates[T]{v2: v2, build: build, schemaOf: schemaOf, known: make(map[templateKind]*openapi.Template[T])}
 	p.metadata = sync.OnceValues(p.readMetadata)
+	p.namer = sync.OnceValue(func() *openapinamer.DefinitionNamer { return openapinamer.NewDefinitionNamer(scheme.Scheme) })
 	return p
 }
 
@@ -89,8 +91,9 @@ func names(group, version, plural, kind, listKind string) []string {
 	parts := strings.Split(group, ".")
 	slices.Reverse(parts)
 	// As k8s.io/apiserver pkg/endpoints/openapi/openapi.go, GetOperationIDAndTags.
-	operation := openapinamer.ToValidOperationID(group, true) + openapinamer.ToValidOperationID(version, true)
-	tag := openapinamer.ToValidOperationID(group, false) + "_" + openapinamer.ToValidOperationID(version, false)
+	trimmed := strings.TrimSuffix(group, ".k8s.io")
+	operation := openapinamer.ToValidOperationID(trimmed, true) + openapinamer.ToValidOperationID(version, true)
+	tag := openapinamer.ToValidOperationID(trimmed, false) + "_" + openapinamer.ToValidOperationID(version, false)
 	return []string{operation, tag, group, strings.Join(parts, "."), version, plural, kind, listKind}
 }
 
@@ -133,11 +136,18 @@ func (t *templates[T]) template(f templateKind) *openapi.Template[T] {
 	return t.known[f]
 }
 
+// embedded is the property of samples that holds an embedded resource.
+const embedded = "embedded"
+
 // sample returns a CRD whose names are placeholders.
 func sample(f templateKind) *apiextensionsv1.CustomResourceDefinition {
 	v := apiextensionsv1.CustomResourceDefinitionVersion{
 		Name: versionHolder, Served: true, Storage: true, Subresources: new(apiextensionsv1.CustomResourceSubresources),
-		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{embedded: {
+				Type: "object", XEmbeddedResource: true, Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object"}},
+			}},
+		}},
 	}
 	if f.status {
 		v.Subresources.Status = new(apiextensionsv1.CustomResourceSubresourceStatus)
@@ -171,11 +181,29 @@ func (t *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *a
 	if kindHolder(f.article) == "" {
 		return openapi.Variant[T]{}, false
 	}
+	list := names(d.Spec.Group, v.Name, given.Plural, given.Kind, given.ListKind)
+	if t.builtIn(list) {
+		return openapi.Variant[T]{}, false
+	}
 	return openapi.Variant[T]{
 		Template:   t.template(f),
-		Names:      names(d.Spec.Group, v.Name, given.Plural, given.Kind, given.ListKind),
+		Names:      list,
 		KindSchema: func() (*spec.Schema, error) { return t.kindSchema(d, v) },
 	}, true
+}
+
+// builtIn reports whether the schema of a version has the name of a built-in kind. Upstream then
+// describes the built-in kind.
+func (t *templates[T]) builtIn(names []string) bool {
+	if !strings.HasPrefix(names[3], "io.k8s.") {
+		return false
+	}
+	for _, kind := range names[6:] {
+		if _, of := t.namer().GetDefinitionName(names[3] + "." + names[4] + "." + kind); of != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // variants describes versions, nil if a template does not fit.
@@ -195,8 +223,13 @@ func (t *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, inc
 	return list
 }
 
+// metadata is the properties that upstream adds to schemas of objects, and of embedded resources.
+type metadata struct {
+	object, embedded map[string]spec.Schema
+}
+
 // readMetadata takes the metadata from a sample.
-func (t *templates[T]) readMetadata() (map[string]spec.Schema, error) {
+func (t *templates[T]) readMetadata() (*metadata, error) {
 	f := templateKind{article: endpoints.GetArticleForNoun("Zqkind", " ")}
 	document, err := t.build(sample(f), versionHolder, describeOptions(t.v2))
 	if err != nil {
@@ -206,30 +239,30 @@ func (t *templates[T]) readMetadata() (map[string]spec.Schema, error) {
 	if !ok {
 		return nil, errors.New("customresources: a CRD is not described")
 	}
-	return s.Properties, nil
+	of := func(s spec.Schema) map[string]spec.Schema {
+		all := make(map[string]spec.Schema)
+		for _, name := range []string{"apiVersion", "kind", "metadata"} {
+			all[name] = s.Properties[name]
+		}
+		return all
+	}
+	return &metadata{object: of(s), embedded: of(s.Properties[embedded])}, nil
 }
 
 // model returns the schema of a version's kind and its name. The name is "" if upstream must build
 // it.
 func (t *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
-	made, err := t.kindSchema(d, v)
-	if errors.Is(err, errUnfit) {
+	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
+	if t.builtIn(list) {
 		return "", nil, nil
 	}
-	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
+	made, err := t.kindSchema(d, v)
 	return kindSchemaName(list), made, err
 }
 
-// errUnfit says that only upstream's builder describes a version: its schema may have the name of a built-in kind,
-// which upstream then describes instead, or has embedded resources, to which upstream adds properties.
-var errUnfit = errors.New("customresources: only upstream describes this version")
-
 // kindSchema returns the schema of a version's kind, by the rules of apiextensions-apiserver
-// pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2. It may return errUnfit.
+// pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
 func (t *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
-	if strings.HasSuffix(d.Spec.Group, ".k8s.io") {
-		return nil, errUnfit
-	}
 	structural, err := describedSchema(v)
 	if err != nil {
 		return nil, err
@@ -244,12 +277,10 @@ func (t *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v
 			structural = openapiv2.ToStructuralOpenAPIV2(structural)
 		}
 		out = structural.ToKubeOpenAPI()
-		if t.v2 {
-			if out, err = openapi.Decoded(out); err != nil {
-				return nil, err
-			}
+		if err := t.embed(out, added); err != nil {
+			return nil, err
 		}
-		for name, s := range added {
+		for name, s := range added.object {
 			out.SetProperty(name, s)
 		}
 	}
@@ -262,7 +293,7 @@ func (t *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v
 	return util.WrapRefs(out), nil
 }
 
-// describedSchema returns the described schema of a version, nil if there is none. It may return errUnfit.
+// describedSchema returns the described schema of a version, nil if there is none.
 func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
 	props, err := versions.PropsOf(v.Schema)
 	if err != nil || props == nil || validation.SchemaHasInvalidTypes(props) {
@@ -272,15 +303,54 @@ func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*struc
 	if err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0 {
 		return nil, nil // described as an object with unknown fields
 	}
-	embeds := false
-	visitor := structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
-		embeds = embeds || s.XEmbeddedResource
-		return false
-	}}
-	if visitor.Visit(structural); embeds {
-		return nil, errUnfit
-	}
 	return structural.Unfold(), nil
+}
+
+// embed adds the properties of embedded resources to s and the schemas below it.
+func (t *templates[T]) embed(s *spec.Schema, added *metadata) error {
+	if s == nil {
+		return nil
+	}
+	for name, property := range s.Properties {
+		if err := t.embed(&property, added); err != nil {
+			return err
+		}
+		s.Properties[name] = property
+	}
+	if s.Items != nil {
+		if err := t.embed(s.Items.Schema, added); err != nil {
+			return err
+		}
+	}
+	if s.AdditionalProperties != nil {
+		if err := t.embed(s.AdditionalProperties.Schema, added); err != nil {
+			return err
+		}
+	}
+	if t.v2 {
+		if rules := s.Extensions["x-kubernetes-validations"]; rules != nil {
+			decoded, err := openapi.Decoded(rules)
+			if err != nil {
+				return err
+			}
+			s.Extensions["x-kubernetes-validations"] = decoded
+		}
+		if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open {
+			return nil // otherwise kubectl would reject fields that are not described
+		}
+	}
+	if holds, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !holds {
+		return nil
+	}
+	for name, property := range added.embedded {
+		s.SetProperty(name, property)
+	}
+	for _, name := range []string{"kind", "apiVersion"} {
+		if !slices.Contains(s.Required, name) {
+			s.Required = append(s.Required, name)
+		}
+	}
+	return nil
 }
 
 // cachedList is a list that is made again only after CRDs have changed. There may be thousands of

@@ -35,6 +35,7 @@ func schemas() map[string]string {
 		"texts":      `{"type":"object","description":"a <thing> & \"more\" – größer","required":["spec"],"properties":{"spec":{"type":"object","description":"zqplural Zqkind v7zq","properties":{"size":{"type":"integer","format":"int64","minimum":1,"maximum":1000000000000000000000,"exclusiveMinimum":true,"multipleOf":0.5,"default":3},"name":{"type":"string","template":"^[a-z<>&]+$","maxLength":10,"enum":["a","b",""],"default":"a"}}}}}`,
 		"union":      `{"type":"object","properties":{"port":{"x-kubernetes-int-or-string":true},"other":{"x-kubernetes-int-or-string":true,"anyOf":[{"type":"integer"},{"type":"string"}],"default":"x"}}}`,
 		"nullable":   `{"type":"object","required":["a","b"],"properties":{"a":{"type":"object","nullable":true,"properties":{"x":{"type":"string"}}},"b":{"type":"array","items":{"type":"string","nullable":true}},"c":{"type":"object","additionalProperties":{"type":"string","nullable":true}}}}`,
+		"embedded":   `{"type":"object","properties":{"one":{"type":"object","x-kubernetes-embedded-resource":true,"required":["kind","spec"],"properties":{"spec":{"type":"object"}}},"free":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true},"many":{"type":"array","items":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"data":{"type":"string"}}}},"named":{"type":"object","additionalProperties":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"data":{"type":"string"}}}}}}`,
 		"metadata":   `{"type":"object","description":"own","properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object","properties":{"name":{"type":"string","maxLength":8}}},"status":{"type":"object"}}}`,
 		"logic":      `{"type":"object","properties":{"v":{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string"}},"oneOf":[{"required":["a"]},{"required":["b"]}],"not":{"required":["c"]},"allOf":[{"properties":{"a":{"minLength":2}}}]}}}`,
 		"rules":      `{"type":"object","properties":{"m":{"type":"array","maxItems":4,"x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object","required":["k"],"properties":{"k":{"type":"string"}},"x-kubernetes-map-type":"atomic"}},"r":{"type":"integer","x-kubernetes-validations":[{"rule":"self < 10","message":"<10","reason":"FieldValueInvalid","fieldPath":".r"}]}}}`,
@@ -186,7 +187,7 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 		text := schemas()[name]
 		of := []*apiextensionsv1.CustomResourceDefinition{
 			crd(t, "example.com", fmt.Sprintf("Widget%d", i), text),
-			crd(t, "3d.zoo-keeper.io", fmt.Sprintf("Item%ds", i), text, cluster, subresourced(true, false), listed(fmt.Sprintf("Stock%d", i)), versionsOf("v1beta1", "v2alpha1")),
+			crd(t, "3d.zoo-keeper.k8s.io", fmt.Sprintf("Item%ds", i), text, cluster, subresourced(true, false), listed(fmt.Sprintf("Stock%d", i)), versionsOf("v1beta1", "v2alpha1")),
 			crd(t, "one", fmt.Sprintf("Owner%d", i), text, subresourced(true, true), versionsOf("v1-x", "v2")),
 			crd(t, "scale.example.com", fmt.Sprintf("Scale%d", i), text, subresourced(false, true), loose),
 		}
@@ -197,9 +198,7 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	}
 	upstreamAlone := map[string]bool{}
 	for _, d := range []*apiextensionsv1.CustomResourceDefinition{
-		crd(t, "core.api.k8s.io", "Pod", schemas()["texts"]), // a kind of that name is built in
-		crd(t, "zoo.k8s.io", "Animal", schemas()["texts"]),
-		crd(t, "embedded.example.com", "Holder", `{"type":"object","properties":{"one":{"type":"object","x-kubernetes-embedded-resource":true,"required":["kind","spec"],"properties":{"spec":{"type":"object"}}},"free":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true},"many":{"type":"array","items":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"data":{"type":"string"}}}},"named":{"type":"object","additionalProperties":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"data":{"type":"string"}}}}}}`),
+		crd(t, "core.api.k8s.io", "Pod", schemas()["texts"]),                         // a CRD of that name is built in
 		crd(t, "lower.example.com", "collectionwidget", schemas()["texts"], cluster), // its operations begin with another verb
 		crd(t, "dash.example.com", "Some-Thing", schemas()["texts"]),
 		crd(t, "field.example.com", "Picked", schemas()["texts"], func(d *apiextensionsv1.CustomResourceDefinition) {

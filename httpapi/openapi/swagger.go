@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"bytes"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,9 +43,9 @@ type swaggerService struct {
 type part struct {
 	Description[spec.Swagger]
 
-	// Guarded by building. One of them is set when the part is built: its members, or the names and
+	// Guarded by building. One of them is set when the part is built: its sections, or the names and
 	// schemas of its variants.
-	members  *sections
+	packed   *packed
 	variants []builtVariant
 }
 
@@ -98,7 +99,7 @@ const (
 
 var sectionNames = [...]string{inPaths: "paths", inDefinitions: "definitions", inParameters: "parameters"}
 
-// member is a member of a JSON object: its name and its value in JSON.
+// member is a member of a JSON object: its name and its value in JSON. The fields are exported for encoding/gob.
 type member struct {
 	Name  string
 	Value []byte
@@ -220,7 +221,7 @@ func addedBy(parts map[string]describedPart[*part], builtIn *sections) (*section
 	}
 	added, shared := new(sections), make(map[string]bool)
 	for name, p := range parts {
-		if p.part.members == nil && p.part.variants == nil {
+		if p.part.packed == nil && p.part.variants == nil {
 			if err := p.part.build(&index); err != nil {
 				klog.ErrorS(err, "Omitting an API from OpenAPI v2", "name", name)
 				continue
@@ -236,9 +237,17 @@ func addedBy(parts map[string]describedPart[*part], builtIn *sections) (*section
 // add adds the members of p, which was built, to added. shared are the names of members that all
 // variants have, which are added once.
 func (p *part) add(added *sections, shared map[string]bool) error {
-	if p.members != nil {
-		for i, list := range p.members {
-			added[i] = append(added[i], list...)
+	if p.packed != nil {
+		whole, err := p.packed.unpack()
+		if err != nil {
+			return err
+		}
+		var list sections
+		if err := gob.NewDecoder(bytes.NewReader(*whole)).Decode(&list); err != nil {
+			return fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		for i := range list {
+			added[i] = append(added[i], list[i]...)
 		}
 		return nil
 	}
@@ -258,7 +267,11 @@ func (p *part) build(builtIn *memberIndex) (err error) {
 	if p.variants = p.buildVariants(builtIn); p.variants != nil {
 		return nil
 	}
-	p.members, err = mergedWith(builtIn, p.Build)
+	list, err := mergedWith(builtIn, p.Build)
+	if err != nil {
+		return err
+	}
+	p.packed, err = packFast(func(w io.Writer) error { return gob.NewEncoder(w).Encode(list) })
 	return err
 }
 

@@ -35,10 +35,7 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 		status          *apiextensions.CustomResourceSubresourceStatus
 		scale           *apiextensions.CustomResourceSubresourceScale
 	)
-	var props *apiextensionsv1.JSONSchemaProps
-	if v.Schema != nil {
-		props = v.Schema.OpenAPIV3Schema
-	}
+	props := schemaOf(v)
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		status = new(apiextensions.CustomResourceSubresourceStatus)
 		if props != nil {
@@ -70,6 +67,14 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 	}
 	prove(storage.CustomResource, func() *checks { return checksOf(kind, b.namespaced(), props, s, scale) })
 	return storage, nil
+}
+
+// schemaOf returns the schema of a version, nil if there is none.
+func schemaOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *apiextensionsv1.JSONSchemaProps {
+	if v.Schema == nil {
+		return nil
+	}
+	return v.Schema.OpenAPIV3Schema
 }
 
 // validator returns upstream's validator of a schema, which takes as much memory as the schema (X9). The first object
