@@ -17,7 +17,7 @@
 // These are in memory as a whole:
 //
 //   - YAML, and tables that [table.Printer.Rows] does not make;
-//   - smaller lists that are indented or compressed;
+//   - lists that are indented or compressed, if they are smaller or the client uses HTTP/1.0;
 //   - items that a webhook converts.
 //
 // A compressed list of a whole resource or namespace is one gzip member. A [Stitcher] compresses its pieces once and

@@ -185,7 +185,7 @@ func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchang
 		}
 		x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, whole.Bytes())
 		return false
-	case x.Compresses(size) && size < streamFrom:
+	case x.Compresses(size):
 		x.SendGzip(http.StatusOK, f.MediaType, size, body)
 		return false
 	}

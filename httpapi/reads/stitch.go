@@ -133,14 +133,15 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 		rest = rest[len(p.objects):]
 	}
 	l.rest = slices.Clone(rest)
-	restSum, err := from.sum(rest)
-	if err != nil {
-		return nil, err
+	if encoder.MediaType != encoding.JSON { // its header does not have the sum
+		restSum, err := from.sum(rest)
+		if err != nil {
+			return nil, err
+		}
+		sum += restSum
 	}
-	sum += restSum
 	l.header = encoder.AppendListHeader(nil, meta, len(objects), sum)
 	l.footer = encoder.AppendListFooter(nil, meta, len(objects))
-	l.size = encoder.ListSize(meta, len(objects), sum)
 	l.sum()
 	return l, nil
 }
@@ -348,11 +349,11 @@ func (s *Stitcher) newPiece(from pieceSource, objects []*cache.Object, perRun in
 type stitchedList struct {
 	header, separator, footer []byte
 	pieces                    []*piece
-	size                      int    // of the list
+	size                      int    // of the list, without rest
 	length                    int    // of the member; UnknownSize if there is a rest
 	crc                       uint32 // of the header and the pieces
 
-	// rest is compressed while it is sent.
+	// rest is compressed while it is sent, and so are added to size and crc.
 	rest     []*cache.Object
 	stitcher *Stitcher
 	from     pieceSource
@@ -367,16 +368,15 @@ const (
 	storedBlock = 5 // before the bytes of a block that is not compressed
 )
 
-// sum computes the length and the CRC.
+// sum computes the size, the length and the CRC.
 func (l *stitchedList) sum() {
-	l.crc = crc32.ChecksumIEEE(l.header)
+	l.crc, l.size = crc32.ChecksumIEEE(l.header), len(l.header)+len(l.footer)
 	l.length = len(gzipHeader) + storedBlock + len(l.header)
 	for i, p := range l.pieces {
 		if i > 0 && len(l.separator) > 0 {
-			l.crc = crc32.Update(l.crc, crc32.IEEETable, l.separator)
 			l.length += storedBlock + len(l.separator)
 		}
-		l.crc = crcJoin(l.crc, p.crc, p.power)
+		l.add(i, p)
 		l.length += len(p.data)
 	}
 	l.length += storedBlock + len(l.footer) + gzipFooter
@@ -396,34 +396,41 @@ func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 		}
 		out.Add(p.shared())
 	}
-	crc, err := l.writeRest(out)
-	if err != nil {
+	if err := l.writeRest(out); err != nil {
 		return out.Written, err
 	}
 	out.Buf = appendStored(out.Buf, l.footer, true)
-	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, crc32.Update(crc, crc32.IEEETable, l.footer))
+	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, crc32.Update(l.crc, crc32.IEEETable, l.footer))
 	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, uint32(l.size))
 	out.Flush()
 	return out.Written, out.Err
 }
 
-// writeRest compresses and writes the rest, and returns the CRC of everything before the footer.
-func (l *stitchedList) writeRest(out *exchange.ChunkWriter) (crc uint32, err error) {
-	crc = l.crc
-	for rest := l.rest; len(rest) > 0 && out.Err == nil; {
-		p, err := l.stitcher.newPiece(l.from, rest[:l.stitcher.run(rest, l.perRun)], l.perRun)
+// add adds the i-th piece, and the separator before it, to size and crc.
+func (l *stitchedList) add(i int, p *piece) {
+	if i > 0 {
+		l.crc = crc32.Update(l.crc, crc32.IEEETable, l.separator)
+		l.size += len(l.separator)
+	}
+	l.crc = crcJoin(l.crc, p.crc, p.power)
+	l.size += p.raw
+}
+
+// writeRest compresses and writes the rest.
+func (l *stitchedList) writeRest(out *exchange.ChunkWriter) error {
+	for i := len(l.pieces); len(l.rest) > 0 && out.Err == nil; i++ {
+		p, err := l.stitcher.newPiece(l.from, l.rest[:l.stitcher.run(l.rest, l.perRun)], l.perRun)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if len(l.separator) > 0 {
 			out.Buf = appendStored(out.Buf, l.separator, false)
-			crc = crc32.Update(crc, crc32.IEEETable, l.separator)
 		}
 		out.Add(p.data)
-		crc = crcJoin(crc, p.crc, p.power)
-		rest = rest[len(p.objects):]
+		l.add(i, p)
+		l.rest = l.rest[len(p.objects):]
 	}
-	return crc, out.Err
+	return out.Err
 }
 
 func (l *stitchedList) Close() error { return nil }

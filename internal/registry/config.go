@@ -66,7 +66,8 @@ type Config struct {
 	// CheckInterval is how often each cache is compared with the store; 0 means never.
 	CheckInterval time.Duration
 
-	// LoadTimeout limits how long WaitReady waits for caches; 0 means 40 seconds.
+	// LoadTimeout is the time after the first call of WaitReady at which no caller waits for caches any longer; 0 means
+	// 40 seconds.
 	LoadTimeout time.Duration
 
 	// Logger logs for the caches; nil discards.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,16 +24,18 @@ import (
 type Registry struct {
 	*builtin.Builtin // Registry replaces its Groups and Run
 
-	config  Config
-	groups  groups
-	options *options
-	customs customs
+	config       Config
+	groups       groups
+	options      *options
+	customs      customs
+	loadDeadline func() time.Time // see Config.LoadTimeout
 }
 
 // New builds all REST storages. It does no I/O and starts nothing.
 func New(config Config) (*Registry, error) {
 	config.setDefaults()
 	r := &Registry{config: config}
+	r.loadDeadline = sync.OnceValue(func() time.Time { return time.Now().Add(r.config.LoadTimeout) })
 	if err := r.build(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
@@ -131,11 +135,11 @@ func (r *Registry) storedResources() []*storage.Resource {
 	return append(builtin[:len(builtin):len(builtin)], r.customs.all()...)
 }
 
-// WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed, so that a cache that cannot
-// load does not prevent the server from serving the others. [Registry.Unready] lists such caches. They are served once
+// WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed since its first call, so that a
+// cache that cannot load does not prevent the server from serving the others. [Registry.Unready] lists such caches. They are served once
 // they have loaded.
 func (r *Registry) WaitReady(ctx context.Context) error {
-	loading, cancel := context.WithTimeout(ctx, r.config.LoadTimeout)
+	loading, cancel := context.WithDeadline(ctx, r.loadDeadline())
 	defer cancel()
 	for _, res := range r.options.resources {
 		if err := res.WaitReady(loading); err != nil && (ctx.Err() != nil || loading.Err() == nil) {
