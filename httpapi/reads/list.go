@@ -314,7 +314,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 	b.encoder, b.meta, b.source, b.sum, b.own = encoder, meta, encoder.Source(b.objects), 0, 0
 	if stream && !b.converts && encoder.MediaType == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.allCached() {
 		b.size = exchange.UnknownSize
-		return b.readable()
+		return readable(b.objects)
 	}
 	for _, o := range b.objects {
 		if size, ok := encoder.PackedSize(o); ok && !b.converts {
@@ -354,8 +354,8 @@ func (b *listBody) allCached() bool {
 }
 
 // readable returns the error of the first unreadable object, nil if there is none.
-func (b *listBody) readable() error {
-	for _, o := range b.objects {
+func readable(objects []*cache.Object) error {
+	for _, o := range objects {
 		if o.Err() != nil {
 			return o.Err()
 		}

@@ -132,14 +132,12 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 		cost += p.cost()
 		rest = rest[len(p.objects):]
 	}
-	l.rest = slices.Clone(rest)
-	if encoder.MediaType != encoding.JSON { // its header does not have the sum
-		restSum, err := from.sum(rest)
-		if err != nil {
-			return nil, err
-		}
-		sum += restSum
+	restSum, err := from.sum(rest)
+	if err != nil {
+		return nil, err
 	}
+	sum += restSum
+	l.rest = slices.Clone(rest)
 	l.header = encoder.AppendListHeader(nil, meta, len(objects), sum)
 	l.footer = encoder.AppendListFooter(nil, meta, len(objects))
 	l.sum()
@@ -273,8 +271,12 @@ func (from pieceSource) item(room []byte, o *cache.Object) (item, grown []byte, 
 	return item, room, err
 }
 
-// sum returns the sum of wire.Writer.ItemSize of objects.
+// sum returns the sum of wire.Writer.ItemSize of objects, or the error of an unreadable one. It returns 0 for JSON, whose
+// list header does not have the sum.
 func (from pieceSource) sum(objects []*cache.Object) (sum int, err error) {
+	if from.source.MediaType == encoding.JSON {
+		return 0, readable(objects)
+	}
 	var item, room []byte
 	for _, o := range objects {
 		if item, room, err = from.item(room, o); err != nil {

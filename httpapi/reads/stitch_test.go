@@ -3,6 +3,7 @@ package reads
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -309,6 +310,25 @@ func TestStitchedListsTooLarge(t *testing.T) {
 	}
 	if made := list(small); made > 1 { // its last piece is shorter than the large list's
 		t.Errorf("the large list drove out %d pieces of the small one", made)
+	}
+}
+
+// TestStitchedListsOfUnreadableObjects checks that a list with an unreadable object fails before its first byte, also if the
+// object is beyond the cached pieces.
+func TestStitchedListsOfUnreadableObjects(t *testing.T) {
+	v := configMapView(t)
+	objects := make([]*cache.Object, 40)
+	for n := range objects {
+		objects[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
+	}
+	unreadable := errors.New("unreadable")
+	objects = append(objects, cache.NewObject(cache.ObjectConfig{Key: "ns/d", Revision: 50, Err: unreadable}, v.Resource.Cache.Schema()))
+	for _, f := range everyEncoder(v) {
+		for _, limit := range []int64{0, 1 << 30} {
+			if _, err := NewStitcher(limit).stitch(f, wire.ListMeta{Revision: 50}, objects); !errors.Is(err, unreadable) {
+				t.Errorf("limit %d, %v: got error %v, want that of the object", limit, f.MediaType, err)
+			}
+		}
 	}
 }
 
