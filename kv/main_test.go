@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func startCluster(t *testing.T, size int, adjust func([]kvtest.MemberConfig)) []*kvtest.Member {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("starts etcd processes")
+		t.Skip("starts etcd processes, which takes seconds; -short leaves that out")
 	}
 	return kvtest.StartCluster(t, memberVariable, size, adjust)
 }

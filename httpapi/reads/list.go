@@ -205,7 +205,7 @@ func (x *Read) sendStreamed(r *Resource, f negotiate.Format, body exchange.Body)
 	x.sendObserved(r, f, body)
 }
 
-// sendObserved sends body, whose size is known at its end.
+// sendObserved sends body, whose size is known only at its end.
 func (x *Read) sendObserved(r *Resource, f negotiate.Format, body exchange.Body) {
 	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, &observedBody{Body: body, read: x, resource: r})
 }
@@ -262,16 +262,15 @@ func (x *Read) sendStitched(r *Resource, f negotiate.Format, listing storage.Lis
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return false, err
 	}
-	if body.length != exchange.UnknownSize {
-		x.Compressed()
-		x.SendFrom(http.StatusOK, f.MediaType, body.length, body)
-		return true, nil
-	}
-	if !x.Carrier.Chunks() {
+	if body.length == exchange.UnknownSize && !x.Carrier.Chunks() {
 		return false, nil
 	}
 	x.Compressed()
-	x.sendObserved(r, f, body)
+	if body.length == exchange.UnknownSize {
+		x.sendObserved(r, f, body)
+	} else {
+		x.SendFrom(http.StatusOK, f.MediaType, body.length, body)
+	}
 	return true, nil
 }
 

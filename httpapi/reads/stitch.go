@@ -32,7 +32,7 @@ import (
 //
 // Pieces are found by the identity of their objects, but do not keep the objects in memory. The least recently used
 // pieces are evicted. One list fills at most half of the limit, so that it does not evict its own pieces. The rest of
-// the list is compressed each time, while it is sent: a slow client keeps no piece in memory that others cannot use.
+// the list is compressed each time, while it is sent, so that a slow client does not keep its own pieces in memory.
 //
 // If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
@@ -355,7 +355,7 @@ type stitchedList struct {
 	length                    int    // of the member; UnknownSize if there is a rest
 	crc                       uint32 // of the header and the pieces
 
-	// rest is compressed while it is sent, and so are added to size and crc.
+	// rest is compressed while it is sent. Its pieces are then added to size and crc.
 	rest     []*cache.Object
 	stitcher *Stitcher
 	from     pieceSource

@@ -48,7 +48,7 @@ func TestListensOnPrivateSocket(t *testing.T) {
 }
 
 // TestDirectoryOfAClusterIsRejected checks that an etcd with another member does not start. The other member could
-// acknowledge writes of which the store does not learn.
+// acknowledge writes without the store.
 func TestDirectoryOfAClusterIsRejected(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
 	if err != nil {

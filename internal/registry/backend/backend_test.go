@@ -51,8 +51,8 @@ func TestConnectionsEndWithTheirRequest(t *testing.T) {
 	}
 }
 
-// TestUnforwardedBytesAreBounded checks that a backend may send only a bounded number of bytes of which none are
-// forwarded to the client.
+// TestUnforwardedBytesAreBounded checks that the bytes that a backend sends, and that are not forwarded to the client, have
+// a limit.
 func TestUnforwardedBytesAreBounded(t *testing.T) {
 	for _, forwarded := range []bool{false, true} {
 		var r Request

@@ -219,8 +219,8 @@ func ingestKeepsOrder(t *testing.T) {
 	}
 }
 
-// tornPair describes two keys, always written together, of which a snapshot has only one or different revisions; ""
-// if there are none.
+// tornPair describes two keys that are always written together, if a snapshot has only one of them, or both at different
+// revisions. It returns "" if there is no such pair.
 func tornPair(f *fixture, pods int) string {
 	snapshot := f.resource.Cache.Snapshot()
 	for i := range pods {
