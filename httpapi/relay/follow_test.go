@@ -429,8 +429,9 @@ func TestOneRefusalMayBeAnAccident(t *testing.T) {
 		defer stop()
 		s.set(func() { s.watches = http.StatusForbidden })
 		r := s.follows(t)
+		time.Sleep(contactInterval - time.Second)
 		s.set(func() { s.watches = http.StatusTooManyRequests })
-		time.Sleep(time.Minute)
+		time.Sleep(checkInterval - contactInterval)
 		if r.Cache.Retired() {
 			t.Error("the relay has left the resource after one refused watch")
 		}
@@ -438,7 +439,7 @@ func TestOneRefusalMayBeAnAccident(t *testing.T) {
 		for store := s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}].store; !store.Refused(); {
 			time.Sleep(time.Second)
 		}
-		time.Sleep(contactInterval)
+		time.Sleep(2*contactInterval - 2*time.Second)
 		s.set(func() { delete(s.lists, "configmaps") })
 		time.Sleep(time.Minute)
 		if r.Cache.Retired() {

@@ -212,6 +212,9 @@ func (f *followed) run() error {
 func (f *followed) awaitRefusal(ctx context.Context) error {
 	refused, asked := 0, time.Time{}
 	return wait.PollUntilContextCancel(ctx, contactInterval, true, func(ctx context.Context) (bool, error) {
+		if !f.store.Refused() {
+			refused = 0
+		}
 		if first := asked.IsZero(); f.store.Refused() || time.Since(asked) >= checkInterval {
 			err := f.store.Health(ctx)
 			asked = time.Now()

@@ -165,9 +165,11 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 	var frames *stream
 	if err == nil {
 		frames, err = s.openStream(ctx, w.position.Load(), timeout)
-		if s.watchRefusal.Store(nil); IsRefusal(err) {
-			s.watchRefusal.Store(&err)
+		var refusal *error
+		if IsRefusal(err) {
+			refusal = &err
 		}
+		s.watchRefusal.Store(refusal)
 	}
 	if err == nil && !s.openingIgnored.Load() {
 		s.resetSilence()
