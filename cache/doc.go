@@ -14,10 +14,6 @@
 //	...
 //	events, next, err := c.Log().Read(s.Position(), nil)
 //
-// A Reflector may begin in the past, so that the Log reaches back to before the start of the
-// process. The Cache becomes ready when it has reached the revision that the store had at
-// the start.
-//
 // An Object is one stored value, encoded and ready to serve. It has a key, a revision, labels and
 // selectable fields in a compact form, and one canonical encoding. Other encodings are made on first
 // use, shared by all readers, and kept as long as a [Budget] allows. Several caches may share one

@@ -36,7 +36,27 @@
 //
 // # Tail
 //
-// A [Tail] watches everything under one prefix and gives each [Subscription] the events under its own prefix. An idle
+// A [Tail] watches everything under one prefix. A [Subscription] queues the events under its own prefix for its owner.
+// In Larder the owner is the cache.Reflector of a resource:
+//
+//	Store
+//	  | one Watch of "/registry/"
+//	  v
+//	Tail -----------------------> other Subscriptions
+//	  | events below the prefix
+//	  v
+//	Subscription "/registry/pods/"
+//	  | Batches, one for each revision
+//	  v
+//	cache.Reflector <------------ Store, Range: the objects to begin with
+//	  | decoded objects
+//	  v
+//	cache.Cache ----------------> reads
+//	  | Log
+//	  v
+//	watch.Hub ------------------> watch.Watchers
+//
+// A consistent read gets the store's revision and waits until the owner has applied it ([Subscription.Wait]). An idle
 // subscription is known to be as fresh as the busiest one, because all share the watch.
 //
 // [Subscription.Fresh] is a revision up to which the owner of a Subscription has applied everything. It depends on this

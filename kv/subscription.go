@@ -296,14 +296,14 @@ func (s *Subscription) push(batch Batch, limit int64) {
 	s.wakeLocked()
 }
 
-// lose drops the queue because the tail lost its position. If foreign is set, the store was replaced, and Fresh must
+// lose drops the queue because the tail lost its position. If replaced is set, the store was replaced, and Fresh must
 // return 0.
-func (s *Subscription) lose(foreign bool) {
+func (s *Subscription) lose(replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unloadLocked()
 	s.lost, s.since = true, unknown
-	if foreign {
+	if replaced {
 		s.lastFresh.Store(0)
 	}
 }
@@ -326,9 +326,9 @@ func (s *Subscription) Reload() {
 	s.wakeLocked()
 }
 
-// restart sets the revision after which the queue will have all events, and the history of the store. foreign says that
-// the store was replaced since the owner loaded.
-func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
+// restart sets the revision after which the queue will have all events, and the history of the store. replaced says
+// that the store was replaced since the Tail's last position.
+func (s *Subscription) restart(revision int64, history uint64, replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// The owner may have loaded before the tail began.
@@ -336,7 +336,7 @@ func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 		s.unloadLocked()
 		s.lost = true
 	}
-	if foreign || s.history != history {
+	if replaced || s.history != history {
 		s.lastFresh.Store(0)
 	}
 	s.since, s.subscribedAt = revision, 0

@@ -196,12 +196,12 @@ func (t *Tail) runWatch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		foreign := replacements != history
-		if foreign {
+		replaced := replacements != history
+		if replaced {
 			floor = present
 		}
 		history = replacements
-		err = t.followFrom(ctx, position{max(floor, 1), present, replacements, foreign})
+		err = t.followFrom(ctx, position{max(floor, 1), present, replacements, replaced})
 		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
 			return err
 		}
@@ -210,12 +210,12 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// position is where to begin: not before floor, in a store at revision present. replacements is the store's count.
-// foreign says that the store was replaced since the last position.
+// position is where to begin: not before floor, in a store at revision present. replacements is the store's count, and
+// replaced says that it has grown since the last position.
 type position struct {
 	floor, present int64
 	replacements   uint64
-	foreign        bool
+	replaced       bool
 }
 
 // followFrom follows the history from a position until that is lost.
@@ -302,7 +302,7 @@ func (t *Tail) restart(revision, reach int64, from position) {
 	}
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.restart(revision, from.replacements, from.foreign)
+			s.restart(revision, from.replacements, from.replaced)
 		}
 	}
 	t.raiseLocked(revision)
@@ -320,14 +320,14 @@ func (t *Tail) loseLocked() {
 		t.losses.Add(1)
 	}
 	t.started, t.past, t.present = false, 0, 0
-	foreign := !t.follows()
+	replaced := !t.follows()
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.lose(foreign)
+			s.lose(replaced)
 		}
 	}
 	t.seen.Store(0)
-	if foreign {
+	if replaced {
 		t.wakeWaitersLocked(len(t.waiters), ErrReplaced)
 	}
 }

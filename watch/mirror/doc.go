@@ -3,11 +3,9 @@
 //
 // # Model
 //
-//	store --kv.Tail--> kv.Subscription --cache.Reflector--> cache.Cache --> watch.Hub --> watchers
-//
 // A Mirror is a Cache of the keys under a prefix, the Reflector that keeps it current, and the
-// Hub that serves its watchers. The Tail is either the Mirror's own or shared by several Mirrors under
-// one prefix, which then share one watch of the store.
+// Hub that serves its watchers: the lower half of the diagram in package kv. The Tail is either the Mirror's own
+// or shared by several Mirrors under one prefix, which then share one watch of the store.
 //
 // # Guarantees
 //
