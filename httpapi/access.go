@@ -32,7 +32,7 @@ type authentication struct {
 	identity      *identity.Authentication
 	impersonation *identity.Impersonation // nil: without an authorizer
 	auditor       *auditor
-	relayed       bool // the upstream of a relay authenticates
+	relayed       bool // a relay's upstream authenticates
 }
 
 // authenticate sets the request's user. If that fails, it rejects the request and returns false.
@@ -125,7 +125,7 @@ type authorization struct {
 	authorizer authorizer.Authorizer // nil allows everything
 	access     *apimetrics.Access    // counts decisions
 	auditor    *auditor
-	relayed    bool // the upstream of a relay decides
+	relayed    bool // a relay's upstream decides
 	statusPage bool // the status page is served: its HTML, which has no data, needs no authorization
 }
 
@@ -170,7 +170,7 @@ func (a *authorization) decide(ctx context.Context, x *apiCall, attributes autho
 	decision, reason, err := a.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)
 	if a.relayed && x.IsResourceRequest && errors.Is(err, relay.ErrNoReviews) {
-		x.uncached, decision, reason, err = true, authorizer.DecisionAllow, "", nil // the upstream decides
+		x.uncached, decision, reason, err = true, authorizer.DecisionAllow, "", nil // a relay's upstream decides
 	}
 	x.Decided(took)
 	a.access.Authorized(decision, err, took)

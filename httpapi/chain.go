@@ -121,7 +121,7 @@ func (c *chain) admit(x *apiCall) {
 	through, ok := c.allow(x)
 	switch {
 	case through:
-		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0) // the upstream decides
+		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0) // a relay's upstream decides
 		c.findAccount(x)
 		c.router.relay.Forward(&x.Call)
 	case ok && c.storageVersions.check(x):

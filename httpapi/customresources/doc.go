@@ -33,7 +33,7 @@
 // Until the informer has synced, such requests get 503, not 404.
 //
 // While upstream's finalizer deletes the objects of a CRD, this server creates none: the finalizer
-// first waits for the creates that this server has admitted. Upstream does not wait, and a later CRD
+// first waits for the creates that this server has admitted. kube-apiserver does not wait, and a later CRD
 // of the same name finds an object that the finalizer missed. Other servers on the same store may still
 // create objects until they have seen that the CRD is being deleted, as kube-apiserver does.
 //

@@ -188,8 +188,8 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote routes.ListedPathProvider) {
 	var listed pathList
 	for _, path := range paths {
-		// As in upstream, paths with a trailing slash (except two) and debug paths are not listed. Larder's own paths
-		// are not listed either.
+		// As in kube-apiserver, paths with a trailing slash (except two) and debug paths are not listed. Larder's own
+		// paths are not listed either.
 		if path == "/openapi/v3" {
 			listed = append(listed, "/openapi/v3/")
 		}

@@ -27,7 +27,7 @@ import (
 // Models names and makes the schemas of the built-in kinds.
 //
 // Making all of them takes 10 ms and 6 MB, and most processes need few. So the garbage collector may
-// free them, and callers keep only what they derive. Upstream holds two full sets for the life of the
+// free them, and callers keep only what they derive. kube-apiserver holds two full sets for the life of the
 // process.
 type Models struct {
 	namer func() *openapinamer.DefinitionNamer

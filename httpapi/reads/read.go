@@ -276,7 +276,7 @@ func (x *Read) getObject(r *Resource) (*cache.Object, error) {
 	if x.Traced() {
 		x.Event("About to Get from storage")
 		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", r.View.Resource.KeyOf(scope)), attribute.String("resource-version", version))
-		if version == "" { // a consistent read: upstream asks etcd for the current revision
+		if version == "" { // a consistent read: kube-apiserver asks etcd for the current revision
 			x.Event("About to Get from underlying storage")
 		} else {
 			x.Event("About to fetch object from cache")

@@ -43,8 +43,8 @@ func (c *logCheck) Check(*http.Request) error {
 	return nil
 }
 
-// InstallProfiling registers /debug/pprof without the command line, which may contain secrets; upstream
-// has removed it, too.
+// InstallProfiling registers /debug/pprof without the command line, which may contain secrets;
+// kube-apiserver has removed it, too.
 func InstallProfiling(t *Table) {
 	t.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
 	t.HandlePrefix("/debug/pprof/", http.HandlerFunc(pprof.Index))

@@ -183,7 +183,7 @@ func (ss *Streams) End() {
 	}
 }
 
-// EndWatches ends at least watchesPerSecond, as upstream does, and pauses for watchesPause between them.
+// EndWatches ends at least watchesPerSecond, as kube-apiserver does, and pauses for watchesPause between them.
 const (
 	watchesPerSecond = 200
 	watchesPause     = 10 * time.Millisecond

@@ -39,9 +39,9 @@
 //
 // ctx ends at the deadline of the request, when the client disconnects, or, except for deletecollection, 34 s after the
 // write begins. Over HTTP/1.1 a disconnect is detected within a second. A write canceled before the store step has
-// changed nothing. During that step the outcome is unknown, as in upstream; the client gets a 504. An admission plugin
-// that ignores ctx, such as the quota plugin, delays the 504 until it returns. Upstream responds at the deadline and
-// leaves the plugin running.
+// changed nothing. During that step the outcome is unknown, as in kube-apiserver; the client gets a 504. An admission
+// plugin that ignores ctx, such as the quota plugin, delays the 504 until it returns. kube-apiserver responds at the
+// deadline and leaves the plugin running.
 //
 // # Guarantees
 //

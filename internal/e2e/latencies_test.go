@@ -23,9 +23,9 @@ import (
 // latenciesFile has kube-apiserver's records of slow requests, for tests without one.
 var latenciesFile = filepath.Join("testdata", "latencies.json")
 
-// noLatency are the parts of a slow request that upstream reports and reads from cached bytes lack: objects from the
-// store are decoded before a client requests them. Larder also reports how long a write took in etcd, which upstream
-// does not.
+// noLatency are the parts of a slow request that kube-apiserver reports and reads from cached bytes lack: objects from
+// the store are decoded before a client requests them. Larder also reports how long a write took in etcd, which
+// kube-apiserver does not.
 var noLatency = []string{"transform-response-object"}
 
 // slowReads are requests to a server whose etcd does not respond for a while.

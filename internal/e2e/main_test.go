@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if run := flag.Lookup("test.run"); testing.Short() && run.Value.String() == "" {
 		run.Value.Set(smoke)
 	}
-	// Three parallel tests wait a minute or two while upstream polls KMS plugins. Other parallel tests run beside them.
+	// Three parallel tests wait a minute or two while the servers poll KMS plugins. Other parallel tests run beside them.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}

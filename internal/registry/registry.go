@@ -178,7 +178,7 @@ func (r *Registry) Progress() Progress {
 	return p
 }
 
-// Groups lists the served groups in the order in which upstream installs them. If several groups have a
+// Groups lists the served groups in the order in which kube-apiserver installs them. If several groups have a
 // resource of one name, clients prefer the first.
 func (r *Registry) Groups() []*Group { return r.groups.list }
 

@@ -54,8 +54,8 @@ type Store struct {
 
 	history        history
 	tokens         *lru.Cache            // the upstream's continue tokens, by tokenKey
-	refused        atomic.Bool           // upstream refused the last consistent list
-	watchRefusal   atomic.Pointer[error] // upstream's last refusal of a watch, unless it has served one since
+	refused        atomic.Bool           // the upstream refused the last consistent list
+	watchRefusal   atomic.Pointer[error] // the upstream's last refusal of a watch, unless it has served one since
 	delay          atomic.Int64          // before the next watch is opened, in nanoseconds
 	lastSign       atomic.Int64          // see Silence
 	openingIgnored atomic.Bool           // the opening of a watch is no sign of life, see Silence

@@ -42,7 +42,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	const box = `{"apiVersion": "x.io/v1", "kind": "Box", "metadata": {"name": "a"}}`
 	for _, c := range []struct{ group, resource, path, object, selected string }{
 		{"", "limitranges", "/api/v1/namespaces/default/limitranges", `{"metadata": {"name": "a"}}`, "LIST namespace"},
-		{"x.io", "boxes", boxes, box, "GET resource"}, // upstream calls it so
+		{"x.io", "boxes", boxes, box, "GET resource"}, // kube-apiserver calls it so
 	} {
 		match := faults.Match{Resource: strings.TrimSuffix(c.resource+"."+c.group, ".")}
 		s.Eventually(t, "the resource is served", func() error {

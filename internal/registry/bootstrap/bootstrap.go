@@ -30,7 +30,7 @@ type Bootstrap struct {
 	peers    *peerreconcilers.PeerEndpointLeaseController // nil if this server does not publish its address for peers
 }
 
-// Hook creates and repairs some of the objects. Upstream calls it a post-start hook.
+// Hook creates and repairs some of the objects. kube-apiserver calls it a post-start hook.
 type Hook struct {
 	// Name is the name of its health check, as in kube-apiserver.
 	Name string

@@ -95,7 +95,7 @@ func (c *Config) setDefaults() {
 	c.RetryInterval = cmp.Or(c.RetryInterval, 10*time.Second)
 }
 
-// hookTimeout limits the attempts of a hook. Upstream exits after 30 s. A stalled disk recovers sooner without a
+// hookTimeout limits the attempts of a hook. kube-apiserver exits after 30 s. A stalled disk recovers sooner without a
 // restart.
 const hookTimeout = 3 * time.Minute
 

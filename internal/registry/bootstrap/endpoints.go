@@ -17,7 +17,7 @@ import (
 )
 
 // promptReconciler repeats a reconciliation at once if another server has changed the endpoints meanwhile. Upstream's
-// controller would wait for its interval. Upstream overwrites the EndpointSlice, so the last writer must have seen the
+// controller would wait for its interval. It overwrites the EndpointSlice, so the last writer must have seen the
 // current Endpoints.
 type promptReconciler struct {
 	reconcilers.EndpointReconciler

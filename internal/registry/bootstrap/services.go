@@ -68,7 +68,7 @@ func (c *Config) ensureServiceCIDR(ctx context.Context) error {
 
 // newRepair returns the hook that runs upstream's loops, which compare service addresses and node ports with
 // the services. If cidr is not nil, the hook first waits until it is closed and the default ServiceCIDR
-// exists. An error of the hook ends the server, as in upstream: a server that cannot read the allocations
+// exists. An error of the hook ends the server, as in kube-apiserver: a server that cannot read the allocations
 // could allocate an address twice.
 func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()

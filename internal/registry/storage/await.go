@@ -177,7 +177,7 @@ func (r *Resource) notReady() error {
 	return apierrors.NewTooManyRequests("storage is (re)initializing", int(min(max(seconds, 1), 30)))
 }
 
-// uncached reports whether upstream keeps no cache of the resource (kubernetes
+// uncached reports whether kube-apiserver keeps no cache of the resource (kubernetes
 // pkg/kubeapiserver/default_storage_factory_builder.go). Reads of such a resource differ:
 //
 //   - errors have the texts of uncached resources;

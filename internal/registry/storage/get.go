@@ -10,8 +10,8 @@ import (
 )
 
 // Get returns the object that scope names, not older than resourceVersion. "" means a linearizable read, "0" any
-// cached state of a resource that upstream caches. It returns the errors of storage.Interface; a corrupt object is an
-// error.
+// cached state of a resource that kube-apiserver caches. It returns the errors of storage.Interface; a corrupt object
+// is an error.
 func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
 	if err := scope.check(r.layout); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func (r *Resource) CatchUp(ctx context.Context) error {
 	return err
 }
 
-// MayBeStale reports whether reads of r with a resourceVersion may be behind the store, because upstream caches the
-// resource.
+// MayBeStale reports whether reads of r with a resourceVersion may be behind the store, because kube-apiserver
+// caches the resource.
 func (r *Resource) MayBeStale() bool { return r.Cache != nil && !r.uncached() }
 
 // GetPast returns the object that scope names as it was at a revision that the cache's log reaches. It returns the

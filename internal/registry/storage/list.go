@@ -131,7 +131,7 @@ func (r *Resource) snapshot(ctx context.Context, read checkedList) (cache.Snapsh
 			return cache.Snapshot{}, errNotInMemory // the store returns the error
 		}
 		if read.q.single() {
-			return cache.Snapshot{}, errNotInMemory // upstream reads it from the store
+			return cache.Snapshot{}, errNotInMemory // kube-apiserver reads it from the store
 		}
 		if err := r.awaitRevision(ctx, uint64(read.exact)); err != nil {
 			return cache.Snapshot{}, err
@@ -168,8 +168,8 @@ func (r *Resource) snapshot(ctx context.Context, read checkedList) (cache.Snapsh
 	return r.Cache.Snapshot(), nil
 }
 
-// snapshotPresent returns a snapshot with all writes before the call, for a resource that upstream reads from etcd. If the
-// cache lags, the list is read from there, too.
+// snapshotPresent returns a snapshot with all writes before the call, for a resource that kube-apiserver reads from
+// etcd. If the cache lags, the list is read from there, too.
 func (r *Resource) snapshotPresent(ctx context.Context, read checkedList) (cache.Snapshot, error) {
 	revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)
 	if err != nil {

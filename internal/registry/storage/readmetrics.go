@@ -50,7 +50,7 @@ func (m *ReadMetrics) newest(of schema.GroupResource, success string) {
 }
 
 // wait counts a read that waited for the cache to reach a revision. A resource without such reads has no sample, as in
-// upstream.
+// kube-apiserver.
 func (m *ReadMetrics) wait(of schema.GroupResource, took time.Duration) {
 	m.waited.WithLabelValues(of.Group, of.Resource).Observe(took.Seconds())
 }

@@ -345,8 +345,8 @@ func (s *Server) newFlow() *flow.Control {
 	})
 }
 
-// stored returns a function that returns the number and size of a resource's objects. Like upstream, the function knows
-// a custom resource only after a request has named it.
+// stored returns a function that returns the number and size of a resource's objects. Like kube-apiserver, the function
+// knows a custom resource only after a request has named it.
 func stored(all *registry.Registry) func(string) (storage.Stats, error) {
 	known := make(map[string]*registry.Resource)
 	for _, r := range all.Resources() {

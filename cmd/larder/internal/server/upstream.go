@@ -204,7 +204,7 @@ func (c *Config) listen() (net.Listener, error) {
 	return info.Listener, nil
 }
 
-// uncached returns a function that reports whether upstream would have no cache for a resource.
+// uncached returns a function that reports whether kube-apiserver would have no cache for a resource.
 // Reads of such resources are always consistent with the store.
 func (c *Config) uncached() func(schema.GroupResource) bool {
 	if !c.Etcd.EnableWatchCache {
