@@ -10,7 +10,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// encodes compares Encode with encoding/json, and what it says of decoding with decoding.
+// encodes checks that Encode writes what encoding/json writes, and that decoding the data restores the object if same
+// is true.
 func encodes(t *testing.T, object map[string]any) (same, ok bool) {
 	t.Helper()
 	got, same, ok := Encode(object, 100)
@@ -19,23 +20,23 @@ func encodes(t *testing.T, object map[string]any) (same, ok bool) {
 	}
 	want, err := json.Marshal(object)
 	if err != nil {
-		t.Fatalf("%#v: encoding/json says %v", object, err)
+		t.Fatalf("%#v: error of encoding/json: %v", object, err)
 	}
 	if string(got) != string(want) {
-		t.Fatalf("%#v:\nencoded as %s\nwant       %s", object, got, want)
+		t.Fatalf("%#v:\ngot  %s\nwant %s", object, got, want)
 	}
 	var again map[string]any
 	if err := utiljson.Unmarshal(want, &again); err != nil {
 		t.Fatal(err)
 	}
 	if same && !reflect.DeepEqual(again, object) {
-		t.Fatalf("%#v is decoded as %#v", object, again)
+		t.Fatalf("%#v decodes to %#v", object, again)
 	}
 	return same, true
 }
 
-// TestEncodeIsEncodingJSONs encodes random objects, and strings and numbers of all kinds.
-func TestEncodeIsEncodingJSONs(t *testing.T) {
+// TestEncodeMatchesEncodingJSON encodes random objects, and strings and numbers of all kinds.
+func TestEncodeMatchesEncodingJSON(t *testing.T) {
 	rounds, same := 3000, 0
 	for seed := range uint64(rounds) {
 		g := generator{rand.New(rand.NewPCG(seed, 3))}
@@ -46,19 +47,19 @@ func TestEncodeIsEncodingJSONs(t *testing.T) {
 		object["metadata"] = g.metadata()
 		is, ok := encodes(t, object)
 		if !ok {
-			t.Fatalf("%#v is not encoded", object)
+			t.Fatalf("%#v was not encoded", object)
 		}
 		if is {
 			same++
 		}
 	}
 	if same < rounds/4 || same == rounds {
-		t.Errorf("%d of %d objects are decoded to the same", same, rounds)
+		t.Errorf("same is true for %d of %d objects, want a quarter or more, but not all", same, rounds)
 	}
 	for c := range rune(0x2100) {
 		for _, text := range []string{string(c), "1234567" + string(c) + "123456789"} {
 			if is, ok := encodes(t, map[string]any{text: text}); !is || !ok {
-				t.Errorf("%q: same %v, known %v", text, is, ok)
+				t.Errorf("%q: same %v, ok %v, want true for both", text, is, ok)
 			}
 		}
 	}
@@ -75,12 +76,12 @@ func TestEncodeIsEncodingJSONs(t *testing.T) {
 		encodes(t, map[string]any{"a": f})
 	}
 	if same, _ := encodes(t, map[string]any{"a": 1.0}); same {
-		t.Error("1.0 is decoded as a float64")
+		t.Error("same is true for float64(1), which decodes to an integer")
 	}
 }
 
-// TestEncodeKnowsNoOtherTypes checks that Encode leaves types that decoding does not make to encoding/json.
-func TestEncodeKnowsNoOtherTypes(t *testing.T) {
+// TestEncodeRejectsOtherTypes checks that Encode returns false for types that decoding does not produce.
+func TestEncodeRejectsOtherTypes(t *testing.T) {
 	deep := any(map[string]any{})
 	for range maxDepth {
 		deep = []any{deep}
@@ -88,7 +89,7 @@ func TestEncodeKnowsNoOtherTypes(t *testing.T) {
 	for _, v := range []any{1, int32(1), float32(1), []string{"a"}, map[string]string{}, json.RawMessage("1"), math.NaN(), math.Inf(1), []any(nil), map[string]any(nil), deep, struct{}{}} {
 		for _, object := range []map[string]any{{"a": v}, {"a": []any{v}}, {"a": map[string]any{"b": v}}} {
 			if _, _, ok := Encode(object, 100); ok {
-				t.Errorf("%#v is encoded", object)
+				t.Errorf("%#v was encoded", object)
 			}
 		}
 	}
@@ -97,10 +98,10 @@ func TestEncodeKnowsNoOtherTypes(t *testing.T) {
 		wide = append(wide, []any{}, map[string]any{})
 	}
 	if _, ok := encodes(t, map[string]any{"a": wide}); !ok {
-		t.Error("what is wide, not deep, is not encoded")
+		t.Error("a wide object was not encoded")
 	}
 	if _, _, ok := Encode(nil, 100); ok {
-		t.Error("nil is encoded")
+		t.Error("nil was encoded")
 	}
 }
 

@@ -21,7 +21,7 @@ func kind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shelf"}
 }
 
-// upstream reads data as apiextensions-apiserver pkg/apiserver/customresource_handler.go does.
+// upstream decodes data as apiextensions-apiserver pkg/apiserver/customresource_handler.go does.
 func upstream(data []byte, s *structuralschema.Structural) (map[string]any, error) {
 	obj, _, err := unstructured.UnstructuredJSONScheme.Decode(data, nil, nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func upstream(data []byte, s *structuralschema.Structural) (map[string]any, erro
 	if u.GroupVersionKind() != kind() {
 		return nil, fmt.Errorf("kind %v", u.GroupVersionKind())
 	}
-	for range 2 { // when it is decoded, and when it is converted
+	for range 2 { // once after decoding, once after conversion
 		meta, found, err := objectmeta.GetObjectMeta(u.Object, true)
 		if err != nil {
 			return nil, err
@@ -59,7 +59,7 @@ func upstream(data []byte, s *structuralschema.Structural) (map[string]any, erro
 	return u.Object, nil
 }
 
-// compare has data read both ways. It returns whether the shape knows it.
+// compare checks that a Document has what upstream decodes from data. It reports whether own recognizes data.
 func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Schema) bool {
 	t.Helper()
 	d := own.Read(data)
@@ -68,7 +68,7 @@ func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Sch
 	}
 	want, err := upstream(data, s)
 	if err != nil {
-		t.Fatalf("%s: the shape knows what upstream cannot read: %v", data, err)
+		t.Fatalf("%s: recognized, but upstream cannot decode it: %v", data, err)
 	}
 	got := d.Content()
 	if !reflect.DeepEqual(got, want) {
@@ -76,7 +76,7 @@ func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Sch
 	}
 	u := unstructured.Unstructured{Object: want}
 	if d.Name() != u.GetName() || d.Namespace() != u.GetNamespace() || !reflect.DeepEqual(d.Labels(), u.GetLabels()) {
-		t.Fatalf("%s: %q in %q with labels %q", data, d.Name(), d.Namespace(), d.Labels())
+		t.Fatalf("%s: name %q, namespace %q, labels %q differ from upstream's", data, d.Name(), d.Namespace(), d.Labels())
 	}
 	u.SetResourceVersion("4711")
 	encoded, err := json.Marshal(u.Object)
@@ -84,7 +84,7 @@ func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Sch
 		t.Fatal(err)
 	}
 	if body := d.AppendRevision([]byte("x"), 4711); string(body) != "x"+string(encoded) {
-		t.Fatalf("%s:\nwith a revision %s\nupstream        %s", data, body[1:], encoded)
+		t.Fatalf("%s: with a revision:\n got %s\nwant %s", data, body[1:], encoded)
 	}
 	return true
 }
@@ -194,7 +194,7 @@ func (g generator) metadata() map[string]any {
 	return m
 }
 
-// spoil changes something that decoding may have to repair.
+// spoil makes a change that decoding may undo.
 func (g generator) spoil(metadata map[string]any) {
 	odd := []any{nil, "", int64(0), int64(-3), 1.5, true, map[string]any{}, []any{}, []any{nil}, map[string]any{"a": nil}, map[string]any{"a": int64(1)}, "0001-01-01T00:00:00Z",
 		"2020-01-02T03:04:05+01:00", "2020-01-02T03:04:05.5Z", []any{map[string]any{"uid": "x"}}, []any{map[string]any{"time": nil, "fieldsV1": nil}}, []any{map[string]any{"fieldsV1": "x"}}}
@@ -212,20 +212,20 @@ func encode(t *testing.T, obj any) []byte {
 	return b.Bytes()
 }
 
-// TestReadIsAsUpstreamReads checks that Read returns what upstream reads, for random schemas and objects: objects as
-// they are stored, as an older CRD allowed, and as no server has stored them. It recognizes nearly all objects that
-// were read once.
-func TestReadIsAsUpstreamReads(t *testing.T) {
+// TestReadMatchesUpstream checks that Read returns what upstream decodes, for random schemas and objects: objects as
+// they are stored, as an older CRD allowed, and as no server stores them. It recognizes nearly all objects that were
+// decoded once.
+func TestReadMatchesUpstream(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
 		rounds = 300
 	}
-	var settled, known, oldKnown, spoiltKnown int
+	var served, recognized, oldRecognized, spoiltRecognized int
 	for seed := range uint64(rounds) {
 		g := generator{rand.New(rand.NewPCG(seed, 1))}
 		s := g.schema(3)
 		s.Nullable = false
-		if _, ok := s.Properties["metadata"]; ok { // which may have no others
+		if _, ok := s.Properties["metadata"]; ok { // the only property that may have a schema there is name or generateName
 			name := *g.schema(0)
 			if g.chance(50) {
 				name.Default.Object = "x"
@@ -243,18 +243,18 @@ func TestReadIsAsUpstreamReads(t *testing.T) {
 		object["apiVersion"], object["kind"], object["metadata"] = "example.com/v1", "Shelf", g.metadata()
 		old := encode(t, object)
 		if compare(t, old, s, own) {
-			oldKnown++
+			oldRecognized++
 		}
 		read, err := upstream(old, s)
 		if err != nil {
 			continue
 		}
 		stored := encode(t, read)
-		settled++
+		served++
 		if compare(t, stored, s, own) {
-			known++
-		} else if settled-known < 5 {
-			t.Logf("not known: %s", stored)
+			recognized++
+		} else if served-recognized < 5 {
+			t.Logf("not recognized: %s", stored)
 		}
 		for range 3 {
 			spoilt := bytes.Clone(stored)
@@ -270,17 +270,18 @@ func TestReadIsAsUpstreamReads(t *testing.T) {
 				spoilt = append(append(bytes.Clone(spoilt[:at]), pieces[g.IntN(len(pieces))]...), spoilt[min(len(spoilt), at+g.IntN(4)):]...)
 			}
 			if compare(t, spoilt, s, own) {
-				spoiltKnown++
+				spoiltRecognized++
 			}
 		}
 	}
-	t.Logf("%d settled objects, %d of them known; %d old ones and %d spoilt ones known", settled, known, oldKnown, spoiltKnown)
-	if known < settled*9/10 || oldKnown == 0 || spoiltKnown == 0 {
-		t.Errorf("of %d settled objects %d are known; %d old ones and %d spoilt ones", settled, known, oldKnown, spoiltKnown)
+	counts := fmt.Sprintf("recognized %d of %d served objects, %d old ones, %d spoilt ones", recognized, served, oldRecognized, spoiltRecognized)
+	t.Log(counts)
+	if recognized < served*9/10 || oldRecognized == 0 || spoiltRecognized == 0 {
+		t.Error(counts + "; want 90% of served ones, and some of the others")
 	}
 }
 
-// TestStringsAndNumbers checks that single values are recognized exactly if encoding/json writes them the same way.
+// TestStringsAndNumbers checks that values are recognized if encoding/json writes them the same way.
 func TestStringsAndNumbers(t *testing.T) {
 	s := &structuralschema.Structural{Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}}
 	own := New(s, kind())
@@ -294,7 +295,7 @@ func TestStringsAndNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !compare(t, object(string(data)), s, own) {
-				t.Errorf("%s is not known", data)
+				t.Errorf("%s is not recognized", data)
 			}
 		}
 		for _, escape := range []string{fmt.Sprintf(`"\u%04x"`, c), fmt.Sprintf(`"\u%04X"`, c), fmt.Sprintf(`"\%c"`, c), fmt.Sprintf("\"1234567%c\"", byte(c))} {
@@ -307,12 +308,12 @@ func TestStringsAndNumbers(t *testing.T) {
 	}
 	for _, number := range []string{"0", "-1", "1.5", "1e+21", "1e-7", "9223372036854775807", "-9223372036854775808", "5e-324"} {
 		if !compare(t, object(number), s, own) {
-			t.Errorf("%s is not known", number)
+			t.Errorf("%s is not recognized", number)
 		}
 	}
 	deep := strings.Repeat("[", 1000) + strings.Repeat("]", 1000)
 	if compare(t, object(deep), s, own) {
-		t.Error("what is nested 1000 deep is known")
+		t.Error("an object nested 1000 deep is recognized")
 	}
 }
 
@@ -331,15 +332,15 @@ func shelves() *structuralschema.Structural {
 	}}
 }
 
-// TestNestedValuesAreRead checks which values in fields are recognized: those that reading would not change. A valid
-// object is no longer recognized if its beginning or end is missing.
+// TestNestedValuesAreRead checks that field values are recognized if reading would not change them. No prefix or suffix
+// of an object is recognized.
 func TestNestedValuesAreRead(t *testing.T) {
 	s := shelves()
 	own := New(s, kind())
 	wide := strings.Repeat("[],{},", maxDepth) + "[]"
 	for _, test := range []struct {
-		fields string
-		known  bool
+		fields     string
+		recognized bool
 	}{
 		{``, true},
 		{`,"spec":{"a":1,"b":[{"c":null}]}`, true},
@@ -362,18 +363,18 @@ func TestNestedValuesAreRead(t *testing.T) {
 		{`,"x":` + strings.Repeat(`{"x":`, maxDepth+1) + `1` + strings.Repeat(`}`, maxDepth+1), false},
 	} {
 		data := []byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"generation":1,"name":"n"}` + test.fields + "}")
-		if known := compare(t, data, s, own); known != test.known {
-			t.Errorf("%.200s: known %v", data, known)
+		if recognized := compare(t, data, s, own); recognized != test.recognized {
+			t.Errorf("%.200s: recognized %v, want %v", data, recognized, test.recognized)
 		}
 		for i := range data[:min(len(data), 200)] {
 			if own.Read(data[:i:i]) != nil || own.Read(data[i+1:]) != nil {
-				t.Errorf("%s without its beginning or end, at %d, is known", data, i)
+				t.Errorf("a part of %s is recognized: its bytes before or after byte %d", data, i)
 			}
 		}
 	}
 }
 
-// TestSchemasWhoseObjectsMustBeDecoded checks that New makes no Schema for embedded resources and defaults in metadata.
+// TestSchemasWhoseObjectsMustBeDecoded checks that New returns nil for embedded resources and defaults in metadata.
 func TestSchemasWhoseObjectsMustBeDecoded(t *testing.T) {
 	embeds := structuralschema.Structural{Extensions: structuralschema.Extensions{XEmbeddedResource: true}}
 	property := func(name string, p structuralschema.Structural) *structuralschema.Structural {
@@ -387,12 +388,12 @@ func TestSchemasWhoseObjectsMustBeDecoded(t *testing.T) {
 		{AdditionalProperties: &structuralschema.StructuralOrBool{Bool: true}},
 	} {
 		if New(s, kind()) != nil {
-			t.Errorf("%+v has a Schema", s)
+			t.Errorf("New made a Schema of %+v", s)
 		}
 	}
 }
 
-// FuzzRead checks that upstream reads the same from any bytes that a shape recognizes.
+// FuzzRead checks that if Read recognizes data, it returns what upstream decodes.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"creationTimestamp":"2020-01-02T03:04:05Z","generation":1,"labels":{"a":"b"},"name":"n","uid":"u"},"spec":{"a":1,"b":[{"c":null}]}}`))
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metad\u0061ta":{"name":"n"}}`))

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// BenchmarkTable writes a table of 1,000 pods: rows that are made, rows that were,
-// and rows that cannot be kept.
+// BenchmarkTable writes a Table of 1,000 pods: from rows that are not cached yet, from cached rows, and from rows that
+// cannot be cached.
 func BenchmarkTable(b *testing.B) {
 	v, values := registrytest.Pods(b)
 	var objects []*cache.Object

@@ -17,12 +17,12 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestMetadataThatAreNotKeptLeaveNoGarbage writes a table of pods whose metadata do not fit into the budget, so that
-// they are built in the output. Under the race detector, pools drop some of their items, and new ones would count.
-func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
+// TestUncachedMetadataLeaveNoGarbage writes a Table of pods whose metadata do not fit into the budget, and are built in
+// the output. It does not run under the race detector, with which pools drop some items and allocate new ones.
+func TestUncachedMetadataLeaveNoGarbage(t *testing.T) {
 	_, values := registrytest.Pods(t)
 	values = values[:200]
-	// Rows fit, and the metadata of a few pods.
+	// The budget has room for the rows, and for the metadata of a few pods.
 	server := registrytest.New(t, nil, func(c *registry.Config) { c.CacheBytes = 200 << 10 })
 	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
 	var objects []*cache.Object
@@ -42,9 +42,9 @@ func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
 	}
 	write()
 	if rows.Cached() {
-		t.Fatal("all metadata are kept")
+		t.Fatal("all metadata are cached")
 	}
-	// Others allocate meanwhile, and collections empty pools: the least of several counts is the table's own.
+	// Other goroutines allocate, too, and the garbage collector empties pools. So the least of several counts is used.
 	least := uint64(math.MaxUint64)
 	for range 10 {
 		var before, after runtime.MemStats
@@ -54,6 +54,6 @@ func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
 		least = min(least, after.TotalAlloc-before.TotalAlloc)
 	}
 	if least > uint64(size/2) {
-		t.Errorf("a table of %d bytes left %d bytes of garbage", size, least)
+		t.Errorf("a Table of %d bytes allocated %d bytes, want at most half its size", size, least)
 	}
 }

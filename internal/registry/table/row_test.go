@@ -24,13 +24,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// sameRows compares a table from cached rows with the one that upstream's printer and encoder make at the same
+// sameRows checks that a Table from cached rows equals the one that upstream's printer and encoder make at the same
 // instant: the clock of a synctest bubble does not advance.
 func sameRows(t *testing.T, v *registry.View, objects []*cache.Object, include metav1.IncludeObjectPolicy, gv schema.GroupVersion) {
 	t.Helper()
 	list, options := wire.ListMeta{Revision: 99, Continue: "<c>"}, &metav1.TableOptions{IncludeObject: include}
 	got := rowsOf(t, v, objects, list, options, gv)
-	if got == nil && v.Resource.GroupResource.Resource == "flowschemas" { // sorted by its printer
+	if got == nil && v.Resource.GroupResource.Resource == "flowschemas" { // its printer sorts the rows
 		return
 	}
 	table, err := v.Table(t.Context(), objects, list, options, gv)
@@ -44,12 +44,12 @@ func sameRows(t *testing.T, v *registry.View, objects []*cache.Object, include m
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("table\n got %s\nwant %s", got, want.Bytes())
+		t.Errorf("Table:\n got %s\nwant %s", got, want.Bytes())
 	}
 }
 
-// aged returns a fuzzed object whose times are plausible: after its creation, seconds to days apart, some equal, some
-// in the future.
+// aged returns a fuzzed object with plausible times: some equal, some seconds to days after its creation, some in the
+// future.
 func aged(t *testing.T, r *registry.Resource, random *rand.Rand, seed int64) *cache.Object {
 	t.Helper()
 	obj := r.Codec().New()
@@ -103,8 +103,7 @@ func timesIn(v reflect.Value, dst []*time.Time) []*time.Time {
 	return dst
 }
 
-// TestRowsMatchUpstream holds tables of every served kind against upstream's, while time
-// goes by.
+// TestRowsMatchUpstream compares Tables of every served kind with upstream's, at increasing ages.
 func TestRowsMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	for _, group := range server.Registry.Groups() {
@@ -128,18 +127,18 @@ func testRows(t *testing.T, v *registry.View) {
 		objects = append(objects, aged(t, v.Resource, random, seed))
 	}
 	objects = append(objects, registrytest.NewSample(t, v.Resource, 1).Object, registrytest.NewSample(t, v.Resource, 2).Object)
-	kept := 0
+	cached := 0
 	for _, o := range objects {
-		ok, err := v.RowKept(o)
+		ok, err := v.RowCached(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if ok {
-			kept++
+			cached++
 		}
 	}
-	if kept < 6 {
-		t.Errorf("only %d of %d rows are kept", kept, len(objects))
+	if cached < 6 {
+		t.Errorf("%d of %d rows can be cached, want 6 or more", cached, len(objects))
 	}
 	for _, wait := range []time.Duration{0, time.Second, 500 * time.Millisecond, 59 * time.Second, time.Minute, 10 * time.Minute, 3 * time.Hour, 5 * time.Hour, 40 * time.Hour, 8 * 24 * time.Hour, 700 * 24 * time.Hour, 3000 * 24 * time.Hour} {
 		time.Sleep(wait)
@@ -154,7 +153,7 @@ func testRows(t *testing.T, v *registry.View) {
 	}
 }
 
-// rowCase is an object, and whether its row is cached.
+// rowCase is an object, and whether its row cannot be cached.
 type rowCase struct {
 	name     string
 	resource schema.GroupVersionResource
@@ -206,15 +205,15 @@ func rowCases(now time.Time) []rowCase {
 		{"pod", pods, pod(time.Hour), false},
 		{"pod without creation", pods, pod(0), false},
 		{"pod created in the future", pods, pod(-time.Hour), false},
-		{"pod of long ago", pods, pod(150 * year), false},
+		{"pod created long ago", pods, pod(150 * year), false},
 		{"completed pod", pods, succeeded, false},
-		{"pod with the annotation of bookmarks", pods, ended, false},
+		{"pod with the bookmark annotation", pods, ended, false},
 		{"pod restarted once", pods, pod(9*24*time.Hour, 65*time.Minute), false},
-		{"pod restarted as it was made", pods, pod(time.Hour, time.Hour), false},
+		{"pod restarted at its creation", pods, pod(time.Hour, time.Hour), false},
 		{"pod restarted a second later", pods, pod(time.Hour, time.Hour-time.Second), false},
 		{"pod restarted twice", pods, pod(time.Hour, 20*time.Minute, 19*time.Minute+59*time.Second), false},
-		{"pod with times of 200 years", pods, pod(200*year, time.Second), false},
-		{"pod restarted here or there", pods, unclear, true},
+		{"pod aged 200 years", pods, pod(200*year, time.Second), false},
+		{"pod with ambiguous restarts", pods, unclear, true},
 		{"finished job", jobs, job(time.Hour, time.Hour-time.Second, 60*time.Second), false},
 		{"running job", jobs, job(time.Hour, time.Hour-time.Second, 0), false},
 		{"running job started at once", jobs, job(time.Hour, time.Hour, 0), false},
@@ -226,7 +225,7 @@ func rowCases(now time.Time) []rowCase {
 
 const year = 365 * 24 * time.Hour
 
-// TestRowCases checks rows with unusual ages over years.
+// TestRowCases checks rows with unusual ages, over years.
 func TestRowCases(t *testing.T) {
 	server := registrytest.New(t, nil)
 	synctest.Test(t, func(t *testing.T) {
@@ -241,13 +240,13 @@ func TestRowCases(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := registrytest.Object(v.Resource, "default/o", value, 5)
-			if kept, err := v.RowKept(o); err != nil || kept == c.volatile {
-				t.Errorf("%s: kept %v, %v", c.name, kept, err)
+			if cached, err := v.RowCached(o); err != nil || cached == c.volatile {
+				t.Errorf("%s: row can be cached: %v, error %v; want %v", c.name, cached, err, !c.volatile)
 			}
 			decodes := v.Resource.Codec().Decodes()
 			sameRows(t, v, []*cache.Object{o}, "", metav1.SchemeGroupVersion) // decodes for the comparison
 			if n := v.Resource.Codec().Decodes() - decodes; n != 1 && !c.volatile {
-				t.Errorf("%s: decoded %d times", c.name, n)
+				t.Errorf("%s: decoded %d times, want once", c.name, n)
 			}
 			random := rand.New(rand.NewSource(2))
 			for step := time.Second; step < 10*year; step += time.Duration(random.Int63n(int64(step))) {

@@ -20,9 +20,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestTablesAreThoseOfUpstreamsHandlers compares tables with the tables that upstream's handlers make of the same
-// objects.
-func TestTablesAreThoseOfUpstreamsHandlers(t *testing.T) {
+// TestTablesMatchUpstream compares Tables with those that upstream's handlers make of the same objects.
+func TestTablesMatchUpstream(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx := t.Context()
@@ -72,7 +71,7 @@ func TestTablesAreThoseOfUpstreamsHandlers(t *testing.T) {
 		}
 	}
 	if _, err := v.Table(ctx, listing.Objects, listing.Meta, &metav1.TableOptions{IncludeObject: "All"}, metav1.SchemeGroupVersion); err == nil {
-		t.Error("an unknown policy was taken")
+		t.Error("an unknown includeObject policy was accepted")
 	}
 }
 
@@ -84,16 +83,16 @@ func sameTable(t *testing.T, table *metav1.Table, gv schema.GroupVersion, want [
 	if err := codecs.EncoderForVersion(info.Serializer, gv).Encode(table, &got); err != nil {
 		t.Fatal(err)
 	}
-	// The two were not printed at the same moment.
+	// The ages differ, because the two were not printed at the same time.
 	age := regexp.MustCompile(`"\d+s"`)
 	have, want := age.ReplaceAll(got.Bytes(), []byte(`"AGE"`)), age.ReplaceAll(want, []byte(`"AGE"`))
 	if !json.Valid(want) || !bytes.Equal(have, want) {
-		t.Errorf("table\n got %s\nwant %s", have, want)
+		t.Errorf("Table:\n got %s\nwant %s", have, want)
 	}
 }
 
-// TestTablesOfKeptRowsAreTheSame checks that a table from cached rows equals one written at once.
-func TestTablesOfKeptRowsAreTheSame(t *testing.T) {
+// TestTablesOfCachedRowsAreTheSame checks that a Table from cached rows equals one printed at once.
+func TestTablesOfCachedRowsAreTheSame(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx := t.Context()
@@ -109,7 +108,7 @@ func TestTablesOfKeptRowsAreTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	if listing.Meta.Continue == "" {
-		t.Fatal("no continue token to carry")
+		t.Fatal("the list has no continue token")
 	}
 	for _, version := range []string{"v1", "v1beta1"} {
 		gv := schema.GroupVersion{Group: "meta.k8s.io", Version: version}
@@ -127,12 +126,12 @@ func TestTablesOfKeptRowsAreTheSame(t *testing.T) {
 	}
 	for include, objects := range map[metav1.IncludeObjectPolicy]int{"All": 5, metav1.IncludeMetadata: 0} {
 		if rows, err := v.Rows(ctx, listing.Objects[:objects], listing.Meta, &metav1.TableOptions{IncludeObject: include}, metav1.SchemeGroupVersion); rows != nil || err != nil {
-			t.Errorf("%q of %d objects: %v, %v", include, objects, rows, err)
+			t.Errorf("includeObject %q, %d objects: rows %v, error %v; want nil, nil", include, objects, rows, err)
 		}
 	}
 }
 
-// rowsOf writes a table from kept rows; nil if it is not one that can be.
+// rowsOf writes a Table from cached rows. It returns nil if v has no such rows.
 func rowsOf(t *testing.T, v *registry.View, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) []byte {
 	t.Helper()
 	rows, err := v.Rows(t.Context(), objects, list, options, gv)
@@ -143,13 +142,13 @@ func rowsOf(t *testing.T, v *registry.View, objects []*cache.Object, list wire.L
 		return nil
 	}
 	var body []byte
-	for range 2 { // it may be written again
+	for range 2 { // a second Write writes the same
 		body = body[:0]
 		if err := rows.Write(func(p []byte) { body = append(body, p...) }); err != nil {
 			t.Fatal(err)
 		}
 		if size, err := rows.Size(); len(body) != size || err != nil {
-			t.Fatalf("wrote %d bytes, announced %d, %v", len(body), size, err)
+			t.Fatalf("wrote %d bytes; Size returned %d, error %v", len(body), size, err)
 		}
 	}
 	return body

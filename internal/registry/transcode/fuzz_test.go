@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// FuzzAppend transcodes any bytes. The result must equal upstream's, or be refused. Messages that upstream's code
-// wrote must not be refused.
+// FuzzAppend transcodes arbitrary bytes. The result must equal upstream's, or be an error. Messages that upstream's code
+// writes must be transcoded.
 func FuzzAppend(f *testing.F) {
 	types := []reflect.Type{
 		reflect.TypeFor[corev1.Pod](), reflect.TypeFor[corev1.Secret](),
@@ -46,21 +46,21 @@ func FuzzAppend(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(body, uint8(0))
-	f.Add([]byte("\x0a\x03\x42\x01\x08"), uint8(0))                                  // a time that is cut short
-	f.Add(append(binary.AppendUvarint(nil, 1<<35|10), "\x03\x0a\x01a"...), uint8(0)) // upstream uses half of the number
-	f.Add([]byte("\x12\x0a\x0a\x01a\x12\x01b\x12\x02cd"), uint8(1))                  // an entry of a map with two values
-	// An entry with a malformed Quantity before another one.
+	f.Add([]byte("\x0a\x03\x42\x01\x08"), uint8(0))                                  // a truncated time
+	f.Add(append(binary.AppendUvarint(nil, 1<<35|10), "\x03\x0a\x01a"...), uint8(0)) // upstream uses the low half of the number
+	f.Add([]byte("\x12\x0a\x0a\x01a\x12\x01b\x12\x02cd"), uint8(1))                  // a map entry with two values
+	// A map entry with a malformed Quantity before another entry.
 	f.Add([]byte("\x12\x0d\x0a\x0b\x0a\x01a\x12\x01\x0a\x12\x03\x0a\x011"), uint8(4))
 	f.Fuzz(func(t *testing.T, body []byte, which uint8) {
 		i := int(which) % len(types)
 		got, _, err := plans[i].Append([]byte("head"), body)
 		if !bytes.HasPrefix(got, []byte("head")) || err != nil && (len(got) != 4 || !errors.Is(err, transcode.ErrUnusual)) {
-			t.Fatalf("%q and %v", got, err)
+			t.Fatalf("got %q, error %v; want the head alone with ErrUnusual, or no error", got, err)
 		}
 		obj := reflect.New(types[i]).Interface().(message)
 		if decodeErr := obj.Unmarshal(body); decodeErr != nil {
 			if err == nil {
-				t.Fatalf("%q of what is refused: %v", got, decodeErr)
+				t.Fatalf("got %q from a message that upstream rejects: %v", got, decodeErr)
 			}
 			return
 		}
@@ -72,7 +72,7 @@ func FuzzAppend(f *testing.F) {
 			return
 		}
 		if again, _ := obj.Marshal(); bytes.Equal(again, body) && jsonErr == nil {
-			t.Fatalf("%s: refused what upstream wrote: %q", types[i], want)
+			t.Fatalf("%s: error %v for a message that upstream wrote: %q", types[i], err, want)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package transcode_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math/rand"
 	"reflect"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// plainFiller is a filler whose texts need no escapes.
+// plainFiller returns a filler whose strings need no escapes.
 func plainFiller(seed int64) *randfill.Filler {
 	return filler(seed).Funcs(
 		func(s *string, c randfill.Continue) { *s = strings.Repeat("plain ", 1+c.Intn(8)) },
@@ -35,7 +36,7 @@ func plainFiller(seed int64) *randfill.Filler {
 func TestNeighbours(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	planner := transcode.NewPlanner()
-	copied := make(map[bool]int) // by whether the messages may be plain
+	copied := make(map[bool]int) // by mayBePlain
 	walked := 0
 	for _, typ := range kinds() {
 		plan, err := planner.Plan(typ, schema.GroupVersionKind{})
@@ -62,7 +63,7 @@ func TestNeighbours(t *testing.T) {
 				for range min(i, 3, len(body)) {
 					at := random.Intn(len(body))
 					for tries := 0; tries < i%8 && !unicode.IsLetter(rune(changed[at])); tries++ {
-						at = random.Intn(len(body)) // most letters are of texts
+						at = random.Intn(len(body)) // most letters belong to strings
 					}
 					changed[at] = "az09\"\x00\x01\x08\x0a\x12\x1a\xff"[random.Intn(12)]
 				}
@@ -74,31 +75,32 @@ func TestNeighbours(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d that may be plain and %d others by templates, %d without", copied[true], copied[false], walked)
+	counts := fmt.Sprintf("templates wrote %d messages that may be plain and %d others, %d were written without", copied[true], copied[false], walked)
+	t.Log(counts)
 	if copied[true] < 100 || copied[false] < 50 || walked < 100 {
-		t.Errorf("%d and %d messages were written by templates, and %d without: too few to tell", copied[true], copied[false], walked)
+		t.Error(counts + "; want 100, 50 and 100 or more")
 	}
 }
 
-// testNeighbour writes a message after others, and reports whether a template was of use.
+// testNeighbour writes a message after others, and reports whether a template was used.
 func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ reflect.Type, body []byte) bool {
 	t.Helper()
 	got, copied, err := w.Append(plan, []byte("head"), body)
 	if err != nil {
-		return false // upstream's output is never refused: TestEveryKindIsWrittenAsUpstreamWritesIt
+		return false // upstream's output causes no error: TestEveryKindMatchesUpstream
 	}
 	obj := reflect.New(typ).Interface().(message)
 	if err := obj.Unmarshal(body); err != nil {
-		t.Fatalf("%s, by a template: %t: %q of what is refused: %v", typ, copied, got, err)
+		t.Fatalf("%s, by a template: %t: got %q from a message that upstream rejects: %v", typ, copied, got, err)
 	}
 	want, err := json.Marshal(obj)
 	if err != nil || !bytes.Equal(got, append([]byte("head"), want...)) {
-		t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", typ, copied, err, got[4:], want)
+		t.Fatalf("%s, by a template: %t, error %v\n got %q\nwant %q", typ, copied, err, got[4:], want)
 	}
 	return copied
 }
 
-// TestNeighboursOfQuantities checks that a quantity that upstream would write differently is not copied.
+// TestNeighboursOfQuantities checks that a quantity is not copied from the message if upstream would write it differently.
 func TestNeighboursOfQuantities(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
@@ -117,11 +119,11 @@ func TestNeighboursOfQuantities(t *testing.T) {
 		}
 	}
 	if copied < 3 {
-		t.Errorf("%d were copied", copied)
+		t.Errorf("%d of 7 messages were written by templates, want 3 or more", copied)
 	}
 }
 
-// FuzzNeighbours changes a byte of a message, and writes it after the one that it was.
+// FuzzNeighbours changes bytes of a message, and writes it after the original.
 func FuzzNeighbours(f *testing.F) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
@@ -165,7 +167,7 @@ func TestSimilarPodsShareTemplates(t *testing.T) {
 		least, most int
 	}{
 		{"alike", pods(t, 300, true), 200, 300},
-		{"not alike", pods(t, 300, false), 0, 0},
+		{"different", pods(t, 300, false), 0, 0},
 		{"alike again", pods(t, 1200, true), 500, 1200},
 	} {
 		used := 0
@@ -179,10 +181,10 @@ func TestSimilarPodsShareTemplates(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want, err := json.Marshal(&pod); err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", c.what, copied, err, got, want)
+				t.Fatalf("%s, by a template: %t, error %v\n got %q\nwant %q", c.what, copied, err, got, want)
 			}
 			if templates := w.Templates(); templates > transcode.MaxTemplates {
-				t.Fatalf("%d templates", templates)
+				t.Fatalf("%d templates, want at most %d", templates, transcode.MaxTemplates)
 			}
 			if copied {
 				used++
@@ -207,7 +209,7 @@ func TestLargeMessagesBecomeNoTemplates(t *testing.T) {
 	}
 	for range 3 {
 		if _, copied, err := w.Append(plan, nil, body); err != nil || copied || w.Templates() > 0 {
-			t.Errorf("by a template: %t, %v, %d templates", copied, err, w.Templates())
+			t.Errorf("by a template: %t, error %v, %d templates; want no template and no error", copied, err, w.Templates())
 		}
 	}
 }

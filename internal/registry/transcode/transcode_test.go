@@ -31,15 +31,15 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// message is the methods of generated types.
+// message has the methods of generated types.
 type message interface {
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 	Reset()
 }
 
-// kinds are all kinds of all served groups and versions that have a protobuf form, and PartialObjectMetadata. Kinds
-// with the extra attributes of a user, whose type no plan can express, are missing.
+// kinds returns all kinds of all served groups and versions that have a protobuf form, and PartialObjectMetadata. Kinds
+// with the extra attributes of a user are missing, because no plan can express the type of these.
 func kinds() map[schema.GroupVersionKind]reflect.Type {
 	all := map[schema.GroupVersionKind]reflect.Type{
 		metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"): reflect.TypeFor[metav1.PartialObjectMetadata](),
@@ -56,7 +56,7 @@ func hasExtra(kind string) bool {
 	return strings.HasPrefix(kind, "CertificateSigningRequest") || kind == "TokenReview" || kind == "SelfSubjectReview" || strings.HasSuffix(kind, "SubjectAccessReview")
 }
 
-// awkward are strings and parts of strings that encoders treat in different ways.
+// awkward are strings and parts of strings that encoders treat differently.
 var awkward = []string{
 	"", "a", "plain text of more than eight bytes", "<&>", `"\`, "\x00\x1f \x7f", "\b\f\n\r\t", "é\u2028\u2029\u2027", "\xff\xfe", "\xe2\x80", "\xed\xa0\x80", "\U0001f600", "eight by\u00e9",
 }
@@ -122,7 +122,7 @@ func someJSON(c randfill.Continue, any bool) string {
 	return all[c.Intn(len(all))]
 }
 
-// check holds a plan against upstream's decoder and encoding/json.
+// check compares a plan with upstream's decoder and encoding/json.
 func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 	t.Helper()
 	obj := reflect.New(typ).Interface().(message)
@@ -147,12 +147,12 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		t.Fatalf("%s differs at byte %d\n got %q\nwant %q", typ, at, got[from:min(len(got), at+80)], want[from:min(len(want), at+80)])
 	}
 	if !bytes.Equal(body, kept) {
-		t.Fatalf("%s: the message was written to", typ)
+		t.Fatalf("%s: the message was changed", typ)
 	}
 }
 
-// TestEveryKindIsWrittenAsUpstreamWritesIt transcodes objects of every kind and compares the result with upstream's.
-func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
+// TestEveryKindMatchesUpstream transcodes objects of every kind and compares the result with upstream's.
+func TestEveryKindMatchesUpstream(t *testing.T) {
 	planner, tested := transcode.NewPlanner(), 0
 	all := kinds()
 	order := make([]schema.GroupVersionKind, 0, len(all))
@@ -180,11 +180,11 @@ func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 		})
 	}
 	if tested < 290 {
-		t.Errorf("only %d kinds", tested)
+		t.Errorf("tested %d kinds, want more", tested)
 	}
 }
 
-// TestTypesWithoutAPlan checks that a type whose JSON or protobuf is not known has no plan.
+// TestTypesWithoutAPlan checks that a type with unknown JSON or protobuf has no plan.
 func TestTypesWithoutAPlan(t *testing.T) {
 	for _, of := range []any{
 		"no struct",
@@ -223,12 +223,12 @@ func TestTypesWithoutAPlan(t *testing.T) {
 		}{},
 	} {
 		if _, err := transcode.NewPlanner().Plan(reflect.TypeOf(of), schema.GroupVersionKind{}); !errors.Is(err, transcode.ErrUnsupported) {
-			t.Errorf("%T: %v", of, err)
+			t.Errorf("%T: error %v", of, err)
 		}
 	}
 }
 
-// realPod is a pod with two managers, as controllers and a kubelet leave it.
+// realPod returns a pod with two managers, as controllers and a kubelet leave it.
 func realPod(t testing.TB) *corev1.Pod {
 	t.Helper()
 	data, err := os.ReadFile("testdata/pod.json")
@@ -242,7 +242,7 @@ func realPod(t testing.TB) *corev1.Pod {
 	return pod
 }
 
-// TestBuffersOfAnySize checks that the output does not depend on where the buffer must grow.
+// TestBuffersOfAnySize checks that the output does not depend on the capacity of the buffer.
 func TestBuffersOfAnySize(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: realPod(t).ObjectMeta}
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:a":{}}`)}}
@@ -268,13 +268,13 @@ func TestBuffersOfAnySize(t *testing.T) {
 	for size := range len(want) + 200 {
 		got, _, err := plan.Append(make([]byte, 0, size), body)
 		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("with room for %d bytes: %v\n got %q\nwant %q", size, err, got, want)
+			t.Fatalf("with room for %d bytes: error %v\n got %q\nwant %q", size, err, got, want)
 		}
 	}
 }
 
-// pods returns the messages of pods that a controller has created and nodes run. Unless alike is set, each has a
-// unique label.
+// pods returns the messages of pods that a controller has created and that run on nodes. Unless alike is set, each pod
+// has a unique label.
 func pods(t testing.TB, n int, alike bool) (bodies [][]byte) {
 	random := rand.New(rand.NewSource(1))
 	began := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
@@ -307,8 +307,7 @@ func pods(t testing.TB, n int, alike bool) (bodies [][]byte) {
 	return bodies
 }
 
-// BenchmarkPod makes the JSON of a pod from its message: by its plan, and by decoding
-// and encoding it.
+// BenchmarkPod makes the JSON of a pod from its message: with its plan, and by decoding and encoding it.
 func BenchmarkPod(b *testing.B) {
 	body, err := realPod(b).Marshal()
 	if err != nil {
@@ -325,7 +324,7 @@ func BenchmarkPod(b *testing.B) {
 		alike bool
 	}{
 		{"neighbours", 1000, true},
-		{"neighbours in memory", 20000, true}, // more than processors' caches hold
+		{"neighbours in memory", 20000, true}, // more than a processor's caches hold
 		{"strangers", 1000, false},
 	} {
 		bodies := pods(b, c.n, c.alike)

@@ -38,7 +38,7 @@ func FuzzFramesProtobuf(f *testing.F) {
 	})
 }
 
-// FuzzFramesJSON checks that a stream of JSON frames has one event on each line, whatever the objects contain.
+// FuzzFramesJSON checks that a stream of JSON frames has one event on each line, for any objects.
 func FuzzFramesJSON(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(must(json.Marshal(set)), []byte(`{}`), uint8(1), true)
@@ -51,7 +51,7 @@ func FuzzFramesJSON(f *testing.F) {
 		event := frameEvents[int(kind)%len(frameEvents)]
 		lines := bytes.SplitAfter(frames(w, event, items), []byte{'\n'})
 		if len(lines) != len(items)+1 || len(lines[len(items)]) != 0 {
-			t.Fatalf("%d lines for %d events", len(lines), len(items))
+			t.Fatalf("got %d lines for %d events", len(lines), len(items))
 		}
 		for i, item := range items {
 			var got struct {
@@ -59,7 +59,7 @@ func FuzzFramesJSON(f *testing.F) {
 				Object json.RawMessage
 			}
 			if err := json.Unmarshal(lines[i], &got); err != nil || got.Type != event {
-				t.Fatalf("%s: event %q, %v", lines[i], got.Type, err)
+				t.Fatalf("%s: event %q, error %v", lines[i], got.Type, err)
 			}
 			same(t, "object", append(got.Object, '\n'), w.AppendObject(nil, item))
 		}
@@ -79,7 +79,7 @@ func FuzzListJSON(f *testing.F) {
 		meta := wire.ListMeta{Revision: revision, Continue: next}
 		body := wire.AppendList(nil, w, meta, items)
 		if n := w.ListSize(meta, 2, w.ItemSize(items[0])+w.ItemSize(items[1])); n != len(body) {
-			t.Fatalf("%d bytes, announced %d", len(body), n)
+			t.Fatalf("list of %d bytes, ListSize %d", len(body), n)
 		}
 		var got struct {
 			Kind, APIVersion string
@@ -94,7 +94,7 @@ func FuzzListJSON(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got.Kind != statefulSets.ListKind || got.APIVersion != statefulSets.APIVersion || got.Metadata != want || len(got.Items) != len(items) {
-			t.Fatalf("list %s %s %+v with %d items", got.APIVersion, got.Kind, got.Metadata, len(got.Items))
+			t.Fatalf("got list %s %s %+v with %d items", got.APIVersion, got.Kind, got.Metadata, len(got.Items))
 		}
 		for i, item := range items {
 			same(t, "item", got.Items[i], item)
@@ -102,7 +102,7 @@ func FuzzListJSON(f *testing.F) {
 	})
 }
 
-// frames writes each item as an event.
+// frames writes each item as a watch event.
 func frames(w wire.Writer, event string, items [][]byte) (stream []byte) {
 	for _, item := range items {
 		stream = w.AppendFrame(stream, event, item)
@@ -110,7 +110,7 @@ func frames(w wire.Writer, event string, items [][]byte) (stream []byte) {
 	return stream
 }
 
-// jsonItems makes items of fuzzed bytes, if they are objects: compact ones.
+// jsonItems returns one and two as compact items. ok is false if they are not JSON objects.
 func jsonItems(one, two []byte, partial bool) (w wire.Writer, items [][]byte, ok bool) {
 	for _, data := range [][]byte{one, two} {
 		var compact bytes.Buffer
@@ -124,7 +124,7 @@ func jsonItems(one, two []byte, partial bool) (w wire.Writer, items [][]byte, ok
 	return wire.JSON(kind), items, true
 }
 
-// closing is a reader that can be closed.
+// closing is a reader with a Close method.
 type closing struct{ *bytes.Reader }
 
 // Close implements io.Closer.

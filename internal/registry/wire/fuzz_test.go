@@ -19,7 +19,7 @@ func seedObjects() []*appsv1.StatefulSet {
 	return []*appsv1.StatefulSet{{}, set}
 }
 
-// FuzzRevisionProtobuf checks that for any bytes, a successful splice changes only the revision, and can be undone.
+// FuzzRevisionProtobuf checks that a splice that succeeds changes only the revision, and can be undone.
 func FuzzRevisionProtobuf(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(must(set.Marshal()), int64(99))
@@ -45,7 +45,7 @@ func FuzzRevisionProtobuf(f *testing.F) {
 		same(t, "repeated", again, got)
 		var was, is appsv1.StatefulSet
 		if was.Unmarshal(msg) != nil || bytes.Count(msg, []byte{10}) > 1 {
-			return // not an object, or perhaps one with metadata in two parts
+			return // not an object, or an object that may have metadata in two parts
 		}
 		if err := is.Unmarshal(got); err != nil {
 			t.Fatalf("spliced object does not decode: %v", err)
@@ -91,8 +91,8 @@ func FuzzRevisionJSON(f *testing.F) {
 	})
 }
 
-// duplicates reports whether a name may occur twice, or in another spelling. Decoders take the last of two, the
-// splice the first.
+// duplicates reports whether a name may occur twice, or in another case. Decoders use the last of two, the splice uses
+// the first.
 func duplicates(object []byte) bool {
 	lower := bytes.ToLower(object)
 	return bytes.Count(lower, []byte("metadata")) > 1 || bytes.Count(lower, []byte("resourceversion")) > 1 || bytes.Contains(object, []byte(`\u`))
@@ -109,11 +109,11 @@ func FuzzListProtobuf(f *testing.F) {
 		meta := wire.ListMeta{Revision: revision, Continue: next}
 		body := wire.AppendList(nil, w, meta, [][]byte{one, two})
 		if n := w.ListSize(meta, 2, w.ItemSize(one)+w.ItemSize(two)); n != len(body) {
-			t.Fatalf("%d bytes, announced %d", len(body), n)
+			t.Fatalf("list of %d bytes, ListSize %d", len(body), n)
 		}
 		raw, apiVersion, kind, ok := wire.Unenvelope(body)
 		if !ok || apiVersion != statefulSets.APIVersion || kind != statefulSets.ListKind {
-			t.Fatalf("envelope: %v %q %q", ok, apiVersion, kind)
+			t.Fatalf("envelope: ok %v, apiVersion %q, kind %q", ok, apiVersion, kind)
 		}
 		var want bytes.Buffer
 		list := metav1.ListMeta{ResourceVersion: string(must(json.Marshal(revision))), Continue: next}
@@ -146,7 +146,7 @@ func FuzzUnenvelope(f *testing.F) {
 		}
 		var unknown runtime.Unknown
 		if err := unknown.Unmarshal(value[4:]); err != nil {
-			return // upstream knows more ways to be malformed
+			return // upstream rejects more messages
 		}
 		if !bytes.Equal(raw, unknown.Raw) {
 			t.Fatalf("raw %q, want %q", raw, unknown.Raw)

@@ -12,14 +12,14 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// indented writes body to an Indenter in pieces that end at cuts.
+// indented writes body to an Indenter in pieces whose lengths cut chooses.
 func indented(t failer, body []byte, cut func(rest int) int) []byte {
 	var out bytes.Buffer
 	in := wire.NewIndenter(&out)
 	for rest := body; len(rest) > 0; {
 		n := cut(len(rest))
 		if m, err := in.Write(rest[:n]); m != n || err != nil {
-			t.Errorf("wrote %d of %d: %v", m, n, err)
+			t.Errorf("wrote %d of %d bytes, error %v", m, n, err)
 		}
 		rest = rest[n:]
 	}
@@ -29,7 +29,7 @@ func indented(t failer, body []byte, cut func(rest int) int) []byte {
 	return out.Bytes()
 }
 
-// TestIndenterIsPretty splits lists anywhere. The result must equal that of the whole body.
+// TestIndenterIsPretty checks that a list written in random pieces is indented as Pretty indents it.
 func TestIndenterIsPretty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var items [][]byte
@@ -61,23 +61,23 @@ var errBroken = errors.New("broken")
 
 func (broken) Write([]byte) (int, error) { return 0, errBroken }
 
-func TestIndenterTellsOfErrors(t *testing.T) {
+func TestIndenterReturnsErrors(t *testing.T) {
 	in := wire.NewIndenter(broken{})
 	if _, err := in.Write(bytes.Repeat([]byte("[]"), 1<<16)); !errors.Is(err, errBroken) {
-		t.Errorf("write: %v", err)
+		t.Errorf("write: error %v, want %v", err, errBroken)
 	}
 	if err := in.Flush(); !errors.Is(err, errBroken) {
-		t.Errorf("flush: %v", err)
+		t.Errorf("flush: error %v, want %v", err, errBroken)
 	}
 }
 
-// FuzzIndenter indents any JSON in two pieces.
+// FuzzIndenter indents JSON in two pieces.
 func FuzzIndenter(f *testing.F) {
 	f.Add([]byte(`{"a":["b",{}]}`), 3)
 	f.Add([]byte(`"\\\""`), 2)
 	f.Fuzz(func(t *testing.T, body []byte, cut int) {
 		in := wire.NewIndenter(&bytes.Buffer{})
-		_, _ = in.Write(body) // whatever it is
+		_, _ = in.Write(body) // any bytes, even if they are not JSON
 		want, err := wire.Pretty(body)
 		if err != nil {
 			return

@@ -29,7 +29,7 @@ func TestWritesToHeadsAreCaught(t *testing.T) {
 	for name, newWriter := range map[string]func(Kind) Writer{"JSON": JSON, "protobuf": Protobuf, "unstructured": Unstructured} {
 		uses := map[string]func(Writer){"list": list}
 		if name == "unstructured" {
-			uses["object"] = list // kind stands behind the items
+			uses["object"] = list // a list has the kind after its items
 		} else {
 			uses["object"], uses["object of a frame"] = object, frame
 		}
@@ -46,14 +46,14 @@ func TestWritesToHeadsAreCaught(t *testing.T) {
 				}
 				text := panics(func() { use(w) })
 				if writes != strings.HasPrefix(text, "invariant violated: wire: the head of an object or a list") {
-					t.Errorf("%s, head of %s, written to: %v: panic %q", name, which, writes, text)
+					t.Errorf("%s, head of %s, changed: %v: panic %q", name, which, writes, text)
 				}
 			}
 		}
 	}
 }
 
-// panics returns the panic of f, "" if it has none.
+// panics returns the text of f's panic, or "".
 func panics(f func()) (text string) {
 	defer func() {
 		if x := recover(); x != nil {

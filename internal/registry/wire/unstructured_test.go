@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestUnstructuredIsWhatUpstreamWrites holds lists and objects of kinds without a Go
-// type against upstream's serializer.
-func TestUnstructuredIsWhatUpstreamWrites(t *testing.T) {
+// TestUnstructuredMatchesUpstream compares lists and objects of kinds without a Go type with those of upstream's
+// serializer.
+func TestUnstructuredMatchesUpstream(t *testing.T) {
 	serializer := json.NewSerializerWithOptions(json.DefaultMetaFactory, nil, nil, json.SerializerOptions{StreamingCollectionsEncoding: true})
 	encode := func(t *rapid.T, obj runtime.Object) []byte {
 		var out bytes.Buffer
@@ -32,7 +32,7 @@ func TestUnstructuredIsWhatUpstreamWrites(t *testing.T) {
 			remaining := rapid.Int64Range(0, 1<<20).Draw(t, "remaining")
 			meta.Remaining = &remaining
 		}
-		meta.Shard = rapid.SampledFrom([]string{"", "shard"}).Draw(t, "shard") // which upstream has no place for
+		meta.Shard = rapid.SampledFrom([]string{"", "shard"}).Draw(t, "shard") // upstream's UnstructuredList has no field for it
 		list.SetContinue(meta.Continue)
 		list.SetRemainingItemCount(meta.Remaining)
 		list.SetResourceVersion(string(appendRevisionString(nil, meta.Revision)))
@@ -56,7 +56,7 @@ func TestUnstructuredIsWhatUpstreamWrites(t *testing.T) {
 			again, err := w.AppendRevision(nil, item, 8)
 			u.SetResourceVersion("8")
 			if want := bytes.TrimSuffix(encode(t, &u), []byte("\n")); err != nil || !bytes.Equal(again, want) {
-				t.Fatalf("revision: got %s, want %s: %v", again, want, err)
+				t.Fatalf("revision: got %s, want %s, error %v", again, want, err)
 			}
 			u.SetResourceVersion("7")
 		}

@@ -24,7 +24,7 @@ import (
 
 var statefulSets = wire.Kind{APIVersion: "apps/v1", Kind: "StatefulSet", ListKind: "StatefulSetList"}
 
-// text draws strings that encoders treat in different ways.
+// text draws strings that encoders treat differently.
 var text = rapid.OneOf(
 	rapid.SampledFrom([]string{"", "a", "<&>\u2028", `"\`, `"metadata":{"resourceVersion":"1"}`, "é\x00\n", "k8s\x00"}),
 	rapid.String(),
@@ -48,7 +48,7 @@ func drawMeta(t *rapid.T, label string) metav1.ObjectMeta {
 	return m
 }
 
-// drawSet draws an object that has metadata of others inside.
+// drawSet draws an object that contains other objects' metadata.
 func drawSet(t *rapid.T) *appsv1.StatefulSet {
 	set := &appsv1.StatefulSet{ObjectMeta: drawMeta(t, "object")}
 	set.Spec.Template.ObjectMeta = drawMeta(t, "template")
@@ -58,7 +58,7 @@ func drawSet(t *rapid.T) *appsv1.StatefulSet {
 	return set
 }
 
-// media is one media type: our writer, upstream's encoder, and how items are made.
+// media is one media type: Larder's writer, upstream's encoder, and how items are made.
 type media struct {
 	name   string
 	writer wire.Writer
@@ -110,7 +110,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// typed gives obj the kind that upstream's encoders write.
+// typed sets the kind that upstream's encoders write.
 func typed(obj *appsv1.StatefulSet) *appsv1.StatefulSet {
 	out := obj.DeepCopy()
 	out.Kind, out.APIVersion = statefulSets.Kind, statefulSets.APIVersion
@@ -140,7 +140,7 @@ func TestWritersAgreeWithUpstream(t *testing.T) {
 	}
 }
 
-// TestUIDsAreFoundInBytes checks that the uid that selects an object's shard is the object's own.
+// TestUIDsAreFoundInBytes checks that the UID that selects an object's shard is the object's own.
 func TestUIDsAreFoundInBytes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
@@ -205,9 +205,9 @@ func TestRevisionSpliceAgreesWithUpstream(t *testing.T) {
 	}
 }
 
-// TestRevisionGoesInAndOut checks that a revision can be added to stored bytes, in which resourceVersion is an empty
-// string, and removed again.
-func TestRevisionGoesInAndOut(t *testing.T) {
+// TestRevisionCanBeAddedAndRemoved checks that a revision can be added to stored bytes, whose resourceVersion is an
+// empty string, and removed again.
+func TestRevisionCanBeAddedAndRemoved(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
 		revision := rapid.Int64Min(1).Draw(rt, "revision")
@@ -219,13 +219,13 @@ func TestRevisionGoesInAndOut(t *testing.T) {
 		}
 		same(rt, "stored", must(wire.AppendRevisionProtobuf(nil, full, 0)), stored)
 		if got := must(wire.RevisionProtobuf(stored)); got != 0 {
-			rt.Errorf("stored bytes have revision %d", got)
+			rt.Errorf("stored bytes have revision %d, want 0", got)
 		}
 	})
 }
 
-// TestRevisionWhereThereWasNone checks bytes of a writer other than Go's, which omits empty fields.
-func TestRevisionWhereThereWasNone(t *testing.T) {
+// TestRevisionIsAddedToMessagesWithoutOne checks a message as other writers than Go's encode it: without empty fields.
+func TestRevisionIsAddedToMessagesWithoutOne(t *testing.T) {
 	msg := []byte{
 		1<<3 | 2, 8, // metadata
 		1<<3 | 2, 1, 'n', // name
@@ -261,36 +261,36 @@ func TestUnenvelope(t *testing.T) {
 		raw := must(set.Marshal())
 		got, apiVersion, kind, ok := wire.Unenvelope(wire.Protobuf(statefulSets).AppendObject(nil, raw))
 		if !ok || apiVersion != statefulSets.APIVersion || kind != statefulSets.Kind {
-			rt.Errorf("%v %q %q", ok, apiVersion, kind)
+			rt.Errorf("ok %v, apiVersion %q, kind %q", ok, apiVersion, kind)
 		}
 		same(rt, "raw", got, raw)
 	})
 }
 
-// TestCutEnvelopeRefuses checks that CutEnvelope accepts only values that upstream would write.
-func TestCutEnvelopeRefuses(t *testing.T) {
+// TestCutEnvelope checks that CutEnvelope accepts only values that upstream would write.
+func TestCutEnvelope(t *testing.T) {
 	head := wire.Envelope("v1", "Pod")
 	for name, end := range map[string]string{
-		"end cut short": "\x01a\x1a\x00", "more behind it": "\x01a" + wire.EnvelopeTail + "x", "no length": "", "length cut short": "\x80",
+		"truncated tail": "\x01a\x1a\x00", "more after the tail": "\x01a" + wire.EnvelopeTail + "x", "no length": "", "truncated length": "\x80",
 		"length too large": "\x05a" + wire.EnvelopeTail, "length overflows": "\xfc\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 	} {
 		if msg, ok := wire.CutEnvelope([]byte(string(head)+end), head); ok {
-			t.Errorf("%s: message %q", name, msg)
+			t.Errorf("%s: got message %q, want none", name, msg)
 		}
 	}
 	value := []byte(string(head) + "\x01a" + wire.EnvelopeTail)
 	if msg, ok := wire.CutEnvelope(value, head); !ok || string(msg) != "a" {
-		t.Errorf("message %q, %v", msg, ok)
+		t.Errorf("got message %q, %v, want \"a\", true", msg, ok)
 	}
 	if msg, ok := wire.CutEnvelope(value[len(head):], head); ok {
-		t.Errorf("no head: message %q", msg)
+		t.Errorf("no head: got message %q, want none", msg)
 	}
 }
 
-// TestMalformedObjectsAreRefused checks that functions that look for metadata return ErrMalformed for objects whose
-// metadata are cut short or preceded by something else, and ErrNoMetadata for objects without any.
-func TestMalformedObjectsAreRefused(t *testing.T) {
-	refused := func(text string, want error, json bool) {
+// TestMalformedObjects checks that functions that look for metadata return ErrMalformed for objects whose metadata are
+// truncated or preceded by something else, and ErrNoMetadata for objects without any.
+func TestMalformedObjects(t *testing.T) {
+	rejects := func(text string, want error, json bool) {
 		t.Helper()
 		data := []byte(text)
 		data = data[:len(data):len(data)]
@@ -303,34 +303,34 @@ func TestMalformedObjectsAreRefused(t *testing.T) {
 			uid = append(wire.UIDJSON(data), wire.HeadJSON(data)...)
 		}
 		if !errors.Is(err, want) || !errors.Is(errRevision, want) || uid != nil {
-			t.Errorf("%q: %v, with a revision %v, uid %q", text, err, errRevision, uid)
+			t.Errorf("%q: error %v, with a revision %v, UID %q; want %v twice and no UID", text, err, errRevision, uid, want)
 		}
 	}
 	const object = "{ \"a\":\n[1, {\"b\":\"\\\"\"}] ,\t\"n\":-1.5,\r\n\"metadata\" : {\"uid\":\"u\"}"
 	for n := range len(object) {
-		refused(object[:n], wire.ErrMalformed, true)
+		rejects(object[:n], wire.ErrMalformed, true)
 	}
 	same(t, "metadata", must(wire.MetadataJSON([]byte(object+"}"))), []byte(`{"uid":"u"}`))
 	for _, text := range []string{`["metadata",{}]`, `{1:2,"metadata":{}}`, `{a":2,"metadata":{}}`, `{"a" 1,"metadata":{}}`, `{"a":}`, `{"a":,"metadata":{}}`, `{"a":]}`, "null"} {
-		refused(text, wire.ErrMalformed, true)
+		rejects(text, wire.ErrMalformed, true)
 	}
 	for _, text := range []string{"{}", `{"uid":"u"}`, `{"a":{"metadata":{}}}`, `{"a":1,"b":"metadata"}`} {
-		refused(text, wire.ErrNoMetadata, true)
+		rejects(text, wire.ErrNoMetadata, true)
 	}
 	message := string(must((&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}).Marshal()))
 	for n := 1; n < strings.Index(message, "u")+1; n++ {
-		refused(message[:n], wire.ErrMalformed, false)
+		rejects(message[:n], wire.ErrMalformed, false)
 	}
 	for _, text := range []string{"\x0b\x0c", "\x00", "\x0a\xff", "\x0a\x01\xff"} {
 		_, err := wire.AppendRevisionProtobuf(nil, []byte(text), 7)
 		if !errors.Is(err, wire.ErrMalformed) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: error %v, want ErrMalformed", text, err)
 		}
 	}
-	refused("\x12\x01x", wire.ErrNoMetadata, false)
+	rejects("\x12\x01x", wire.ErrNoMetadata, false)
 	for _, value := range []string{"", "k8s", "k8s\x00", "k8s\x00\x12", "k8s\x00\x0a\x01\xff\x12\x00", message} {
 		if raw, _, _, ok := wire.Unenvelope([]byte(value)); ok {
-			t.Errorf("%q has message %q", value, raw)
+			t.Errorf("Unenvelope of %q returned %q, want nothing", value, raw)
 		}
 	}
 }
@@ -366,10 +366,10 @@ func TestPrettyAndYAMLAgreeWithUpstream(t *testing.T) {
 		}
 		same(rt, "pretty", must(wire.Pretty(body)), want.Bytes())
 		want.Reset()
-		err := yaml.Encode(typed(set), &want) // not every string can be written
+		err := yaml.Encode(typed(set), &want) // fails for some strings
 		got, gotErr := wire.YAML(body)
 		if fmt.Sprint(err) != fmt.Sprint(gotErr) {
-			rt.Fatalf("yaml: %v, upstream %v", gotErr, err)
+			rt.Fatalf("YAML: error %v, upstream's %v", gotErr, err)
 		}
 		same(rt, "yaml", got, want.Bytes())
 	})
@@ -390,6 +390,6 @@ func same(t failer, what string, got, want []byte) {
 func size(t failer, what string, announced int, got []byte) {
 	t.Helper()
 	if announced != len(got) {
-		t.Errorf("%s: %d bytes, announced %d", what, len(got), announced)
+		t.Errorf("%s: size %d, %d bytes written", what, announced, len(got))
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// oddStrings returns strings that YAML quotes, folds, indents, writes as blocks, or cannot have.
+// oddStrings returns strings that YAML quotes, folds, indents, writes as blocks, or cannot represent.
 func oddStrings() []string {
 	return []string{
 		"", " ", "a", "  lead", "\tlead", "\n", "\n\n", " \n", "\n a", "trail\n", "trail\n\n\n", "trail \nb", "\ttab\nline", "  two\nlines\n",
@@ -52,21 +52,21 @@ func drawString(t *rapid.T) string {
 		rapid.StringOf(rapid.RuneFrom([]rune("ab -:#\n\t'\"")))).Draw(t, "string")
 }
 
-// sameYAML compares the YAML of body, in pieces of some size, with that of the whole body.
+// sameYAML compares the YAML of body, made in pieces of at least size bytes, with the YAML of the whole body.
 func sameYAML(t failer, body []byte, size int) {
 	t.Helper()
 	want, wantErr := yaml.JSONToYAML(body)
 	got, err := wire.YAMLInPieces(body, size)
-	if (err == nil) != (wantErr == nil) { // of several errors, each may return another one
-		t.Errorf("%q: %v, whole %v", body, err, wantErr)
+	if (err == nil) != (wantErr == nil) { // if body has several errors, the two may return different ones
+		t.Errorf("%q: error %v, error of the whole %v", body, err, wantErr)
 	}
 	same(t, fmt.Sprintf("%q in pieces of %d", body, size), got, want)
 }
 
-// TestYAMLInPiecesIsThatOfTheWhole converts lists of random values. The members of a list come in random order.
-func TestYAMLInPiecesIsThatOfTheWhole(t *testing.T) {
+// TestYAMLInPiecesEqualsTheWhole converts lists of random values with members in random order.
+func TestYAMLInPiecesEqualsTheWhole(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		items := drawJSON(rt, 4) // of a custom resource, it may be no list
+		items := drawJSON(rt, 4) // in a custom resource, items may be no list
 		if rapid.IntRange(0, 7).Draw(rt, "list") > 0 {
 			list := []any{}
 			for range rapid.IntRange(0, 6).Draw(rt, "items") {
@@ -84,8 +84,8 @@ func TestYAMLInPiecesIsThatOfTheWhole(t *testing.T) {
 	})
 }
 
-// TestYAMLOfEachOddString has each string as the last of a piece, as a name, and in lists of lists.
-func TestYAMLOfEachOddString(t *testing.T) {
+// TestYAMLOfOddStrings converts each string as the last value of a piece, as a name, and in nested lists.
+func TestYAMLOfOddStrings(t *testing.T) {
 	for _, s := range oddStrings() {
 		items := []any{s, map[string]any{s: s}, []any{[]any{s, map[string]any{"a": s}}}, map[string]any{"a": map[string]any{"b": []any{s}}}}
 		body := must(json.Marshal(map[string]any{"apiVersion": s, "items": items}))
@@ -95,7 +95,7 @@ func TestYAMLOfEachOddString(t *testing.T) {
 	}
 }
 
-// FuzzYAML converts any JSON of a list.
+// FuzzYAML converts lists of arbitrary JSON.
 func FuzzYAML(f *testing.F) {
 	for _, s := range oddStrings() {
 		f.Add(must(json.Marshal([]any{s, map[string]any{s: s}})), byte(9))
