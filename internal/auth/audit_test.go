@@ -43,7 +43,7 @@ func TestBatchesAreWrittenBeforeRunReturns(t *testing.T) {
 		for i := range records {
 			event := &auditapi.Event{AuditID: types.UID(fmt.Sprint("id-", i)), Level: auditapi.LevelMetadata, StageTimestamp: metav1.NowMicro()}
 			if !a.Backend.ProcessEvents(event) {
-				t.Errorf("%s: record %d was refused", mode, i)
+				t.Errorf("%s: record %d was rejected", mode, i)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -56,7 +56,7 @@ func TestBatchesAreWrittenBeforeRunReturns(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(string(written), `"auditID":"id-`); got != records {
-			t.Errorf("%s: %d records of %d", mode, got, records)
+			t.Errorf("%s: %d records were written, want %d", mode, got, records)
 		}
 	}
 }
@@ -74,18 +74,18 @@ func TestAuditNeedsPolicyAndBackend(t *testing.T) {
 		"no place":  func(o *options.AuditOptions) { o.LogOptions.Path = "" },
 	} {
 		if a, err := change(with); a != nil || err != nil {
-			t.Errorf("%s: %v, %v", name, a, err)
+			t.Errorf("%s: got %v, error %v; want no Audit and no error", name, a, err)
 		}
 	}
 	if a, err := auth.LoadAudit(nil, nil); a != nil || err != nil {
-		t.Errorf("nothing: %v, %v", a, err)
+		t.Errorf("without audit options: %v, %v", a, err)
 	}
 	for name, with := range map[string]func(*options.AuditOptions){
 		"policy":  func(o *options.AuditOptions) { o.PolicyFile += ".not" },
 		"webhook": func(o *options.AuditOptions) { o.WebhookOptions.ConfigFile = "/none" },
 	} {
 		if a, err := change(with); a != nil || err == nil || !strings.HasPrefix(err.Error(), "auth: audit: ") {
-			t.Errorf("%s: %v, %v", name, a, err)
+			t.Errorf("%s: got %v, error %v; want an error", name, a, err)
 		}
 	}
 }

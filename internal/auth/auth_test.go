@@ -37,7 +37,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// A goroutine of upstream's updater closes replaced issuers half a minute later. Nothing can end it earlier.
+// A goroutine of upstream's updater closes replaced issuers after half a minute. Nothing can end it earlier.
 func TestMain(m *testing.M) {
 	proctest.Main(m, goleak.IgnoreAnyFunction("k8s.io/kubernetes/pkg/kubeapiserver/authenticator.(*authenticationConfigUpdater).updateAuthenticationConfig.func2"))
 }
@@ -50,7 +50,7 @@ func newAuthority(t *testing.T) *testcert.Authority {
 	return testcert.New(t, "ca")
 }
 
-// clientCert returns a client's certificate that ca has signed.
+// clientCert returns a client certificate signed by ca.
 func clientCert(t *testing.T, ca *testcert.Authority, name string, groups ...string) *x509.Certificate {
 	t.Helper()
 	return testcert.Of(t, ca.Sign(t, name, groups, nil)).Cert
@@ -78,7 +78,7 @@ func write(t *testing.T, name, text string) string {
 	return file
 }
 
-// config accepts every kind of credential. The cluster holds the service account
+// config returns a configuration that accepts every kind of credential. The cluster has the service account
 // default/robot.
 func config(t *testing.T, ca *testcert.Authority) auth.Config {
 	t.Helper()
@@ -132,7 +132,7 @@ func load(t *testing.T, c auth.Config) *auth.Auth {
 	return a
 }
 
-// token issues a token for the robot, bound to a pod when its uid is given.
+// token issues a token for the robot, bound to a pod if podUID is set.
 func token(t *testing.T, a *auth.Auth, podUID string, audience string, life int64) string {
 	t.Helper()
 	var bound *core.Pod
@@ -161,20 +161,20 @@ func TestAuthenticate(t *testing.T) {
 		name  string
 		token string
 		cert  *x509.Certificate
-		want  string // user name, "" when refused
+		want  string // user name, "" if the credentials are rejected
 		group string
 	}{
-		{"nothing is anonymous", "", nil, user.Anonymous, user.AllUnauthenticated},
+		{"no credentials are anonymous", "", nil, user.Anonymous, user.AllUnauthenticated},
 		{"token file", "s3cret", nil, "alice", "ops"},
 		{"token file users are authenticated", "s3cret", nil, "alice", user.AllAuthenticated},
 		{"unknown token", "guess", nil, "", ""},
-		{"unknown token beside a good certificate", "guess", clientCert(t, ca, "carol"), "carol", user.AllAuthenticated},
+		{"unknown token and a valid certificate", "guess", clientCert(t, ca, "carol"), "carol", user.AllAuthenticated},
 		{"client certificate", "", clientCert(t, ca, "bob", "crew"), "bob", "crew"},
-		{"client certificate of a stranger", "", clientCert(t, stranger, "mallory", user.SystemPrivilegedGroup), "", ""},
+		{"client certificate of an unknown CA", "", clientCert(t, stranger, "mallory", user.SystemPrivilegedGroup), "", ""},
 		{"service account", token(t, a, "", issuer, 600), nil, "system:serviceaccount:default:robot", "system:serviceaccounts:default"},
-		{"service account in a living pod", token(t, a, "p1", issuer, 600), nil, "system:serviceaccount:default:robot", ""},
-		{"service account in a replaced pod", token(t, a, "p0", issuer, 600), nil, "", ""},
-		{"service account for somebody else", token(t, a, "", "https://other.test", 600), nil, "", ""},
+		{"service account of an existing pod", token(t, a, "p1", issuer, 600), nil, "system:serviceaccount:default:robot", ""},
+		{"service account of a replaced pod", token(t, a, "p0", issuer, 600), nil, "", ""},
+		{"service account for another audience", token(t, a, "", "https://other.test", 600), nil, "", ""},
 		{"expired service account", token(t, a, "", issuer, -600), nil, "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -182,12 +182,12 @@ func TestAuthenticate(t *testing.T) {
 			response, ok, err := a.Authenticator.AuthenticateRequest(req)
 			if test.want == "" {
 				if ok || err == nil {
-					t.Fatalf("accepted as %v, err %v", response, err)
+					t.Fatalf("accepted as %v, error %v", response, err)
 				}
 				return
 			}
 			if !ok || err != nil {
-				t.Fatalf("refused: %v", err)
+				t.Fatalf("rejected: %v", err)
 			}
 			if got := response.User.GetName(); got != test.want {
 				t.Errorf("user %q, want %q", got, test.want)
@@ -212,30 +212,30 @@ func request(t *testing.T, token string, cert *x509.Certificate) *http.Request {
 	return req
 }
 
-// TestNoAnonymousUnderAlwaysAllow checks that anonymous requests are refused under AlwaysAllow, which would allow
-// them everything.
+// TestNoAnonymousUnderAlwaysAllow checks that anonymous requests are rejected under AlwaysAllow, which would allow them
+// everything.
 func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authorization.Modes = []string{auth.ModeAlwaysAllow}
 	a := load(t, c)
 	if response, ok, _ := a.Authenticator.AuthenticateRequest(request(t, "", nil)); ok {
-		t.Errorf("a request without credentials is %v", response.User)
+		t.Errorf("a request without credentials was accepted as %v", response.User)
 	}
 	if _, ok, err := a.Authenticator.AuthenticateRequest(request(t, "s3cret", nil)); !ok {
-		t.Errorf("a good token is refused: %v", err)
+		t.Errorf("a valid token was rejected: %v", err)
 	}
 }
 
-// TestServersWithoutAuthenticatorsRefuseAll checks that a server that accepts no credential refuses every request.
-func TestServersWithoutAuthenticatorsRefuseAll(t *testing.T) {
+// TestServersWithoutAuthenticatorsRejectAll checks that a server that accepts no credential rejects every request.
+func TestServersWithoutAuthenticatorsRejectAll(t *testing.T) {
 	a := load(t, auth.Config{Authentication: new(options.BuiltInAuthenticationOptions), Authorization: authorization(auth.ModeAlwaysAllow)})
 	for _, token := range []string{"", "x"} {
 		if _, ok, _ := a.Authenticator.AuthenticateRequest(request(t, token, nil)); ok {
-			t.Errorf("token %q is accepted", token)
+			t.Errorf("token %q was accepted", token)
 		}
 	}
 	if a.Issuer.Tokens != nil {
-		t.Error("tokens are issued without a key")
+		t.Error("a server without a signing key issues tokens")
 	}
 }
 
@@ -256,12 +256,12 @@ func TestAuthorize(t *testing.T) {
 		allow bool
 	}{
 		{"AlwaysAllow", []string{auth.ModeAlwaysAllow}, resource("anyone"), true},
-		{"RBAC refuses strangers", []string{auth.ModeRBAC}, resource("anyone"), false},
-		{"RBAC allows who is bound", []string{auth.ModeRBAC}, resource("reader"), true},
-		{"masters need no role", []string{auth.ModeRBAC}, resource("root", user.SystemPrivilegedGroup), true},
+		{"RBAC denies users without a role", []string{auth.ModeRBAC}, resource("anyone"), false},
+		{"RBAC allows users with a role", []string{auth.ModeRBAC}, resource("reader"), true},
+		{"system:masters need no role", []string{auth.ModeRBAC}, resource("root", user.SystemPrivilegedGroup), true},
 		{"health needs a role", []string{auth.ModeRBAC}, path("/readyz"), false},
 		{"metrics needs a role", []string{auth.ModeRBAC}, path("/metrics"), false},
-		{"the second mode is asked", []string{auth.ModeRBAC, auth.ModeAlwaysAllow}, resource("anyone"), true},
+		{"the second mode is called", []string{auth.ModeRBAC, auth.ModeAlwaysAllow}, resource("anyone"), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := load(t, rbacConfig(t, test.modes))
@@ -270,14 +270,13 @@ func TestAuthorize(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := decision == authorizer.DecisionAllow; got != test.allow {
-				t.Errorf("allowed %v, want %v (%s)", got, test.allow, reason)
+				t.Errorf("allowed %v, want %v (reason: %s)", got, test.allow, reason)
 			}
 		})
 	}
 }
 
-// rbacConfig has a cluster in which reader may read pods in default, its
-// informers synced.
+// rbacConfig has a cluster in which the user reader may read pods in the namespace default. Its informers have synced.
 func rbacConfig(t *testing.T, modes []string) auth.Config {
 	t.Helper()
 	client := fake.NewClientset(
@@ -304,7 +303,7 @@ func rbacConfig(t *testing.T, modes []string) auth.Config {
 	return auth.Config{Authentication: new(options.BuiltInAuthenticationOptions), Authorization: authorization(modes...), Client: client, Informers: factory}
 }
 
-func TestRefusedConfigs(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	ca := newAuthority(t)
 	for _, test := range []struct {
 		name   string
@@ -321,7 +320,7 @@ func TestRefusedConfigs(t *testing.T) {
 		{"signing key missing", func(c *auth.Config) { c.Signing.KeyFile += "x" }, "failed to parse service-account-issuer-key-file"},
 		{"no issuer", func(c *auth.Config) { c.Authentication.ServiceAccounts.Issuers = nil }, "service-account-issuer is a required flag"},
 		{"issuer twice", func(c *auth.Config) { c.Authentication.ServiceAccounts.Issuers = []string{"a", "a"} }, "already specified"},
-		{"issuer no URL", func(c *auth.Config) { c.Authentication.ServiceAccounts.Issuers = []string{"a:\x00"} }, "not a valid URL"},
+		{"issuer is no URL", func(c *auth.Config) { c.Authentication.ServiceAccounts.Issuers = []string{"a:\x00"} }, "not a valid URL"},
 		{"tokens too short", func(c *auth.Config) { c.Authentication.ServiceAccounts.MaxExpiration = time.Minute }, "between 1 hour"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -329,7 +328,7 @@ func TestRefusedConfigs(t *testing.T) {
 			test.change(&c)
 			_, err := auth.Load(t.Context(), c)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Fatalf("error %v, want %q in it", err, test.want)
+				t.Fatalf("got error %v, want %q in it", err, test.want)
 			}
 			if !strings.HasPrefix(err.Error(), "auth: ") {
 				t.Errorf("error %q does not name the package", err)
@@ -349,7 +348,7 @@ func TestOpenID(t *testing.T) {
 		"/openid/v1/jwks":                   `"kty":"EC"`,
 	} {
 		if !slices.Contains(auth.OpenIDPaths(), path) || !slices.Contains(auth.OpenIDPaths(), path+"/") {
-			t.Errorf("%s is not among the paths, or not what lies below it", path)
+			t.Errorf("%s is not among the paths, or a path below it is not", path)
 		}
 		w := httptest.NewRecorder()
 		served.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -359,12 +358,12 @@ func TestOpenID(t *testing.T) {
 	}
 	c.Authentication.ServiceAccounts.Issuers = []string{"plain-name"}
 	if a := load(t, c); a.OpenID != nil {
-		t.Error("an issuer that is no URL has metadata")
+		t.Error("an issuer that is no URL has OpenID metadata")
 	}
 }
 
-// TestClientCAReload checks that when the CA in the file is replaced, certificates of the new CA are accepted, and
-// those of the old one are not.
+// TestClientCAReload checks that when the CA file is replaced, certificates of the new CA are accepted and those of the
+// old one are rejected.
 func TestClientCAReload(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	c := config(t, before)
@@ -374,17 +373,17 @@ func TestClientCAReload(t *testing.T) {
 		return ok
 	}
 	if !accepts(before) || accepts(after) {
-		t.Fatal("wrong authority before the change")
+		t.Fatal("before the change, the new CA is accepted or the old one is not")
 	}
 	replace(t, c.Authentication.ClientCert.ClientCA, after.PEM())
 	eventually(t, func() error {
 		if !accepts(after) {
-			return errors.New("the new authority is not accepted")
+			return errors.New("the new CA is not accepted")
 		}
 		return nil
 	})
 	if accepts(before) {
-		t.Error("the old authority is still accepted")
+		t.Error("the old CA is still accepted")
 	}
 }
 

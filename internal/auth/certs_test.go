@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// bundle is a provider of CAs that a test replaces.
+// bundle is a CA bundle that a test replaces.
 type bundle struct {
 	dynamiccertificates.CAContentProvider
 	content []byte
@@ -25,22 +25,22 @@ type bundle struct {
 
 func (b *bundle) CurrentCABundleContent() []byte { return b.content }
 
-func TestCertificatesAreVerifiedOnceInAWhile(t *testing.T) {
+func TestVerifiedCertificatesAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		verified, refuse := 0, false
+		verified, reject := 0, false
 		ca := &bundle{content: []byte("first")}
 		c := &certificates{ca: ca, accepted: cache.NewLRUExpireCache(10), verify: authenticator.RequestFunc(
 			func(*http.Request) (*authenticator.Response, bool, error) {
 				verified++
-				if refuse {
-					return nil, false, errors.New("refused")
+				if reject {
+					return nil, false, errors.New("rejected")
 				}
 				return &authenticator.Response{User: &user.DefaultInfo{Name: "bob"}}, true, nil
 			})}
-		ask := func(chain ...*x509.Certificate) bool {
+		authenticate := func(chain ...*x509.Certificate) bool {
 			resp, ok, err := c.AuthenticateRequest(&http.Request{TLS: &tls.ConnectionState{PeerCertificates: chain}})
 			if ok != (err == nil) || ok && resp.User.GetName() != "bob" {
-				t.Fatalf("got %v, %v, %v", resp, ok, err)
+				t.Fatalf("response %v, ok %v, error %v", resp, ok, err)
 			}
 			return ok
 		}
@@ -51,34 +51,34 @@ func TestCertificatesAreVerifiedOnceInAWhile(t *testing.T) {
 			}
 		}
 		cert := &x509.Certificate{NotAfter: time.Now().Add(time.Hour)}
-		expect("first request", ask(cert), true, 1)
-		refuse = true
-		expect("second request", ask(cert), true, 1)
-		expect("another certificate", ask(&x509.Certificate{NotAfter: cert.NotAfter}), false, 2)
+		expect("first request", authenticate(cert), true, 1)
+		reject = true
+		expect("second request", authenticate(cert), true, 1)
+		expect("another certificate", authenticate(&x509.Certificate{NotAfter: cert.NotAfter}), false, 2)
 		time.Sleep(certSuccessTTL + time.Second)
-		expect("later", ask(cert), false, 3)
-		expect("a refusal is not remembered", ask(cert), false, 4)
-		refuse = false
-		expect("accepted again", ask(cert), true, 5)
-		refuse, ca.content = true, []byte("other")
-		expect("other authorities", ask(cert), false, 6)
-		refuse = false
+		expect("later", authenticate(cert), false, 3)
+		expect("a rejection is not cached", authenticate(cert), false, 4)
+		reject = false
+		expect("accepted again", authenticate(cert), true, 5)
+		reject, ca.content = true, []byte("other CA")
+		expect("other CAs", authenticate(cert), false, 6)
+		reject = false
 		ending := &x509.Certificate{NotAfter: time.Now().Add(time.Second)}
-		expect("certificate that ends soon", ask(ending), true, 7)
+		expect("certificate that expires soon", authenticate(ending), true, 7)
 		time.Sleep(2 * time.Second)
-		refuse = true
-		expect("certificate that has ended", ask(ending), false, 8)
-		refuse = false
+		reject = true
+		expect("expired certificate", authenticate(ending), false, 8)
+		reject = false
 		chain := []*x509.Certificate{{NotAfter: time.Now().Add(time.Hour)}, {NotAfter: time.Now().Add(time.Second)}}
-		expect("intermediate certificate that ends soon", ask(chain...), true, 9)
+		expect("intermediate certificate that expires soon", authenticate(chain...), true, 9)
 		time.Sleep(2 * time.Second)
-		refuse = true
-		expect("intermediate certificate that has ended", ask(chain...), false, 10)
+		reject = true
+		expect("expired intermediate certificate", authenticate(chain...), false, 10)
 	})
 }
 
-// TestAcceptedCertificatesAreFreed checks that a certificate, and all else that its client has sent with it, can be
-// freed when its connection has ended.
+// TestAcceptedCertificatesAreFreed checks that a certificate, and everything else that its client has sent, can be
+// freed after its connection has ended.
 func TestAcceptedCertificatesAreFreed(t *testing.T) {
 	c := &certificates{ca: &bundle{content: []byte("authorities")}, accepted: cache.NewLRUExpireCache(10), verify: authenticator.RequestFunc(
 		func(*http.Request) (*authenticator.Response, bool, error) {
@@ -86,12 +86,12 @@ func TestAcceptedCertificatesAreFreed(t *testing.T) {
 		})}
 	cert := &x509.Certificate{NotAfter: time.Now().Add(time.Hour)}
 	if _, ok, err := c.AuthenticateRequest(&http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}); !ok || len(c.accepted.Keys()) != 1 {
-		t.Fatalf("accepted %v, %v, and remembered %v", ok, err, c.accepted.Keys())
+		t.Fatalf("accepted %v, error %v, cached %v", ok, err, c.accepted.Keys())
 	}
 	left := weak.Make(cert)
 	runtime.GC()
 	if left.Value() != nil {
-		t.Error("the certificate is still in memory")
+		t.Error("the cache keeps the certificate in memory")
 	}
 	runtime.KeepAlive(c)
 }

@@ -19,14 +19,14 @@ import (
 // fakeWebhook is an authorization webhook that allows one user and denies another.
 type fakeWebhook struct {
 	url, ca string
-	asked   atomic.Int32
+	calls   atomic.Int32
 }
 
 func newFakeWebhook(t *testing.T) *fakeWebhook {
 	t.Helper()
 	j := &fakeWebhook{}
 	j.url, j.ca = serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		j.asked.Add(1)
+		j.calls.Add(1)
 		var review authorizationv1.SubjectAccessReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -50,7 +50,7 @@ func pods(name string, groups ...string) authorizer.AttributesRecord {
 	}
 }
 
-// decide asks the authorizer, which must not fail.
+// decide returns the decision and the reason of the authorizer.
 func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Decision, string) {
 	t.Helper()
 	decision, reason, err := a.Authorizer.Authorize(t.Context(), q)
@@ -60,14 +60,14 @@ func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Dec
 	return decision, reason
 }
 
-// TestAuthorizersAreAskedInOrder checks that authorizers are asked in order, and the reason of the deciding one is
-// returned.
-func TestAuthorizersAreAskedInOrder(t *testing.T) {
+// TestAuthorizersAreCalledInOrder checks that authorizers are called in order, and that the reason of the deciding one
+// is returned.
+func TestAuthorizersAreCalledInOrder(t *testing.T) {
 	const allow, deny, none = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
 	j := newFakeWebhook(t)
 	for _, test := range []struct {
 		modes    string
-		ask      authorizer.AttributesRecord
+		request  authorizer.AttributesRecord
 		decision authorizer.Decision
 		reason   string
 	}{
@@ -84,7 +84,7 @@ func TestAuthorizersAreAskedInOrder(t *testing.T) {
 		{"Node,RBAC", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
 		{"Node,RBAC", pods("system:node:n1", user.NodesGroup), none, "no relationship found between node 'n1' and this object"},
 	} {
-		t.Run(test.modes+" "+test.ask.User.GetName(), func(t *testing.T) {
+		t.Run(test.modes+" "+test.request.User.GetName(), func(t *testing.T) {
 			c := rbacConfig(t, strings.Split(test.modes, ","))
 			o := c.Authorization
 			if strings.Contains(test.modes, "ABAC") {
@@ -93,18 +93,18 @@ func TestAuthorizersAreAskedInOrder(t *testing.T) {
 			if strings.Contains(test.modes, "Webhook") {
 				o.WebhookConfigFile, o.WebhookVersion = kubeconfig(t, j.url, j.ca), "v1"
 			}
-			test.ask.Name = "p"
-			decision, reason := decide(t, load(t, c), test.ask)
+			test.request.Name = "p"
+			decision, reason := decide(t, load(t, c), test.request)
 			if decision != test.decision || !strings.Contains(reason, test.reason) {
-				t.Errorf("%v, %q; want %v, %q", decision, reason, test.decision, test.reason)
+				t.Errorf("decision %v, reason %q; want %v, %q", decision, reason, test.decision, test.reason)
 			}
 		})
 	}
 }
 
-// TestWebhookIsRemembered checks that decisions of a webhook are cached for the TTL of the flags; 0 disables the
+// TestWebhookDecisionsAreCached checks that a webhook's decisions are cached for the TTL of the flags; 0 disables the
 // cache.
-func TestWebhookIsRemembered(t *testing.T) {
+func TestWebhookDecisionsAreCached(t *testing.T) {
 	for ttl, want := range map[time.Duration]int32{5 * time.Minute: 1, 0: 3} {
 		j := newFakeWebhook(t)
 		c := rbacConfig(t, []string{"Webhook", "RBAC"})
@@ -116,8 +116,8 @@ func TestWebhookIsRemembered(t *testing.T) {
 				t.Fatal(decision, err)
 			}
 		}
-		if n := j.asked.Load(); n != want {
-			t.Errorf("with %v: asked %d times, want %d", ttl, n, want)
+		if n := j.calls.Load(); n != want {
+			t.Errorf("TTL %v: %d calls, want %d", ttl, n, want)
 		}
 	}
 }
@@ -141,7 +141,7 @@ authorizers:
   name: rbac
 `
 
-// TestAuthorizationConfigReload checks that a valid change of the file is applied, an invalid one is not.
+// TestAuthorizationConfigReload checks that a valid change of the file takes effect, and an invalid one does not.
 func TestAuthorizationConfigReload(t *testing.T) {
 	j := newFakeWebhook(t)
 	c := rbacConfig(t, nil)
@@ -151,21 +151,19 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	file := write(t, "authorization.yaml", with)
 	c.Authorization.AuthorizationConfigurationFile = file
 	a := load(t, c)
-	expect := func(ask authorizer.Attributes, want authorizer.Decision) {
+	expect := func(request authorizer.Attributes, want authorizer.Decision) {
 		t.Helper()
-		for _, asked := range []authorizer.Authorizer{a.Authorizer, a.Authorizer} {
-			eventually(t, func() error {
-				if got, _, err := asked.Authorize(t.Context(), ask); got != want {
-					return fmt.Errorf("%v, %v; want %v", got, err, want)
-				}
-				return nil
-			})
-		}
+		eventually(t, func() error {
+			if got, _, err := a.Authorizer.Authorize(t.Context(), request); got != want {
+				return fmt.Errorf("decision %v, error %v; want %v", got, err, want)
+			}
+			return nil
+		})
 	}
 	list := pods("wendy")
 	list.Verb = "list"
 	expect(pods("wendy"), authorizer.DecisionAllow)
-	expect(list, authorizer.DecisionNoOpinion) // the webhook is not asked
+	expect(list, authorizer.DecisionNoOpinion) // without a call to the webhook
 	expect(pods("mallory"), authorizer.DecisionDeny)
 	replace(t, file, before+"- type: RBAC"+after)
 	expect(pods("mallory"), authorizer.DecisionNoOpinion)
@@ -174,12 +172,12 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	replace(t, file, before+"- type: RBAC"+after+"- {type: AlwaysDeny, name: alwaysdeny}\n- {type: AlwaysAllow, name: alwaysallow}\n")
 	expect(pods("mallory"), authorizer.DecisionAllow)
 	replace(t, file, "nonsense")
-	replace(t, file, before+"- {type: Node, name: node}\n- type: RBAC"+after) // was not there at the start
+	replace(t, file, before+"- {type: Node, name: node}\n- type: RBAC"+after) // needs objects, and was not there at the start
 	replace(t, file, with)
 	expect(pods("mallory"), authorizer.DecisionDeny)
 }
 
-// TestFailedConditionsAreRecognized checks that a match condition that names something the request lacks is no outage
+// TestFailedConditionsAreRecognized checks that a match condition that reads a missing field is not taken for a failure
 // of the webhook.
 func TestFailedConditionsAreRecognized(t *testing.T) {
 	j := newFakeWebhook(t)
@@ -190,26 +188,26 @@ func TestFailedConditionsAreRecognized(t *testing.T) {
 		c.Authorization.AuthorizationConfigurationFile = write(t, "authorization.yaml", file)
 		decision, _, err := load(t, c).Authorizer.Authorize(t.Context(), pods("wendy"))
 		if decision != want || err == nil || !auth.FailedConditions(err) {
-			t.Errorf("failurePolicy %s: %v, %v", policy, decision, err)
+			t.Errorf("failurePolicy %s: decision %v, error %v", policy, decision, err)
 		}
 	}
 }
 
-// TestRulesOfAll checks that RulesFor returns the rules of all authorizers. They are incomplete for a node.
+// TestRulesOfAll checks that RulesFor returns the rules of all authorizers, and that it reports a node's as incomplete.
 func TestRulesOfAll(t *testing.T) {
 	a := load(t, rbacConfig(t, []string{"Node", "RBAC"}))
 	rules, _, incomplete, err := a.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "reader"}, "default")
 	if err != nil || incomplete || len(rules) != 1 || rules[0].GetResources()[0] != "pods" {
-		t.Errorf("%v, incomplete %v, %v", rules, incomplete, err)
+		t.Errorf("rules %v, incomplete %v, error %v", rules, incomplete, err)
 	}
 	_, _, incomplete, err = a.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}, "default")
 	if err == nil || !incomplete {
-		t.Errorf("the rules of a node are complete, %v", err)
+		t.Errorf("the rules of a node are complete, error %v", err)
 	}
 }
 
-// TestBadAuthorizationConfigsAreRefused checks that Load refuses options that upstream refuses, with the same error.
-func TestBadAuthorizationConfigsAreRefused(t *testing.T) {
+// TestInvalidAuthorizationConfigs checks that Load returns upstream's error for options that upstream rejects.
+func TestInvalidAuthorizationConfigs(t *testing.T) {
 	for want, change := range map[string]func(*auth.Config){
 		"authorization policy file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"ABAC"} },
 		"authorization config file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"Webhook"} },
@@ -227,7 +225,7 @@ func TestBadAuthorizationConfigsAreRefused(t *testing.T) {
 		c := rbacConfig(t, []string{auth.ModeRBAC})
 		change(&c)
 		if _, err := auth.Load(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q in it", err, want)
+			t.Errorf("got error %v, want %q in it", err, want)
 		}
 	}
 }

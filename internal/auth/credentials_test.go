@@ -48,7 +48,7 @@ func authenticate(a *auth.Auth, req *http.Request) (user.Info, error) {
 		return nil, err
 	}
 	if !ok {
-		return nil, fmt.Errorf("nobody")
+		return nil, errors.New("no authenticator accepts the request")
 	}
 	return resp.User, nil
 }
@@ -56,7 +56,7 @@ func authenticate(a *auth.Auth, req *http.Request) (user.Info, error) {
 // checkUser returns an error unless u has that name and those groups.
 func checkUser(u user.Info, name string, groups ...string) error {
 	if u.GetName() != name {
-		return fmt.Errorf("is %q, want %q", u.GetName(), name)
+		return fmt.Errorf("user %q, want %q", u.GetName(), name)
 	}
 	for _, group := range append(groups, user.AllAuthenticated) {
 		if !slices.Contains(u.GetGroups(), group) {
@@ -66,7 +66,7 @@ func checkUser(u user.Info, name string, groups ...string) error {
 	return nil
 }
 
-// serveTLS serves h and returns its URL and a file with its CA.
+// serveTLS serves h and returns its URL and the file of its CA.
 func serveTLS(t *testing.T, h http.Handler) (url, ca string) {
 	t.Helper()
 	s := httptest.NewTLSServer(h)
@@ -74,7 +74,7 @@ func serveTLS(t *testing.T, h http.Handler) (url, ca string) {
 	return s.URL, write(t, "webhook-ca.crt", certPEM(s.Certificate()))
 }
 
-// kubeconfig names a webhook.
+// kubeconfig writes a kubeconfig for a webhook and returns its path.
 func kubeconfig(t *testing.T, url, ca string) string {
 	t.Helper()
 	return write(t, "webhook.kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
@@ -82,7 +82,7 @@ func kubeconfig(t *testing.T, url, ca string) string {
 "contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}]}`, url, ca))
 }
 
-// openIDIssuer is an OpenID provider: another server's service accounts.
+// openIDIssuer is an OpenID provider: another server that issues service account tokens.
 type openIDIssuer struct {
 	url, ca string
 	auth    *auth.Auth
@@ -102,7 +102,7 @@ func newOpenIDIssuer(t *testing.T) *openIDIssuer {
 	return i
 }
 
-// token issues a token. A new value of life gives a token that no cache has seen.
+// token issues a token. Each value of life gives another token, which is in no cache.
 func (i *openIDIssuer) token(t *testing.T, audience string, life int64) string {
 	t.Helper()
 	claims, _, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: robot().ObjectMeta}, nil, nil, nil, life, 0, []string{audience})
@@ -136,7 +136,7 @@ func TestOpenIDConnectFlags(t *testing.T) {
 	})
 	for _, bad := range []string{issuer.token(t, "elsewhere", 600), issuer.token(t, "here", -600), issuer.token(t, "here", 600) + "x"} {
 		if u, err := authenticate(a, request(t, bad, nil)); err == nil {
-			t.Errorf("a bad token is %v", u)
+			t.Errorf("an invalid token was accepted as %v", u)
 		}
 	}
 }
@@ -160,10 +160,10 @@ func jwtConfig(i *openIDIssuer, t *testing.T, prefix string) string {
 	return string(raw)
 }
 
-// TestAuthenticationConfigReload checks that a valid change of the file is applied, an invalid one is not.
+// TestAuthenticationConfigReload checks that a valid change of the file takes effect, and an invalid one does not.
 func TestAuthenticationConfigReload(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits ten seconds while upstream reads the file again")
+		t.Skip("waits ten seconds for upstream to reload the file")
 	}
 	issuer := newOpenIDIssuer(t)
 	c := config(t, newAuthority(t))
@@ -174,7 +174,7 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	expect := func(prefix string) {
 		t.Helper()
 		eventually(t, func() error {
-			life++ // or it would be remembered
+			life++ // a token that is not cached
 			u, err := authenticate(a, request(t, issuer.token(t, "here", life), nil))
 			if err != nil {
 				return err
@@ -187,19 +187,19 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	replace(t, file, jwtConfig(issuer, t, "two:"))
 	expect("two:")
 	replace(t, file, strings.ReplaceAll(jwtConfig(issuer, t, "three:"), "jwt:", "anonymous: {enabled: true}\njwt:"))
-	expect("two:") // the decision about anonymous requests stays
+	expect("two:") // a change of anonymous authentication is rejected
 }
 
-// TestTokenWebhooksAreAskedOnceInAWhile checks that a webhook authenticates tokens, and its responses are cached.
-func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
-	var asked atomic.Int32
+// TestTokenWebhooksAreCached checks that a webhook authenticates tokens, and that its responses are cached.
+func TestTokenWebhooksAreCached(t *testing.T) {
+	var calls atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review authenticationv1.TokenReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		asked.Add(1)
+		calls.Add(1)
 		if review.Spec.Token == "remote" {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{
 				Username: "wendy", UID: "w1", Groups: []string{"web"}, Extra: map[string]authenticationv1.ExtraValue{"scope": {"a"}},
@@ -216,24 +216,23 @@ func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := checkUser(u, "wendy", "web"); err != nil || u.GetUID() != "w1" || u.GetExtra()["scope"][0] != "a" {
-			t.Errorf("%+v: %v", u, err)
+			t.Errorf("user %+v: %v", u, err)
 		}
 	}
-	if n := asked.Load(); n != 1 {
-		t.Errorf("the webhook was asked %d times", n)
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d calls of the webhook, want 1", n)
 	}
 	if u, err := authenticate(a, request(t, "unknown", nil)); err == nil {
-		t.Errorf("an unknown token is %v", u)
+		t.Errorf("an unknown token was accepted as %v", u)
 	}
 	// The webhook is not called for tokens that this process can verify.
-	if u, err := authenticate(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || asked.Load() != 2 {
-		t.Errorf("%v, %v, asked %d times", u, err, asked.Load())
+	if u, err := authenticate(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || calls.Load() != 2 {
+		t.Errorf("user %v, error %v, %d calls; want alice and 2 calls", u, err, calls.Load())
 	}
 }
 
-// TestBootstrapTokensLetNodesIn checks that a bootstrap token is accepted if its flag is set and its secret has not
-// expired.
-func TestBootstrapTokensLetNodesIn(t *testing.T) {
+// TestBootstrapTokens checks that a bootstrap token is accepted if its flag is set and its secret has not expired.
+func TestBootstrapTokens(t *testing.T) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-abcdef"},
 		Type:       corev1.SecretTypeBootstrapToken,
@@ -261,12 +260,12 @@ func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	}
 	for _, token := range []string{"abcdef.0123456789abcdee", "fedcba.0123456789abcdef", "aaaaaa.0123456789abcdef"} {
 		if u, err := authenticate(a, request(t, token, nil)); err == nil {
-			t.Errorf("%s is %v", token, u)
+			t.Errorf("token %s was accepted as %v", token, u)
 		}
 	}
 }
 
-// TestOnlyFrontProxiesNameUsers checks that only a client with a certificate of the proxies' CA may set the user in
+// TestOnlyFrontProxiesNameUsers checks that only a client with a certificate of the proxies' CA may name the user in
 // headers.
 func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	users, proxies := newAuthority(t), newAuthority(t)
@@ -276,31 +275,31 @@ func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	o.UsernameHeaders, o.UIDHeaders, o.GroupHeaders, o.ExtraHeaderPrefixes = []string{"X-Remote-User", "X-Who"}, []string{"X-Remote-Uid"}, []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"}
 	a := load(t, c)
 	if a.RequestHeader == nil || a.ClientCA == nil {
-		t.Fatal("nothing is said of front proxies")
+		t.Fatal("Auth has no configuration of front proxies")
 	}
 	headers := map[string]string{"X-Remote-User": "fred", "X-Remote-Uid": "f1", "X-Remote-Group": "fans", "X-Remote-Extra-Scope": "all"}
-	ask := func(cert string, headers map[string]string) (user.Info, error) {
+	authenticateAs := func(cert string, headers map[string]string) (user.Info, error) {
 		req := request(t, "", clientCert(t, map[string]*testcert.Authority{"proxy": proxies, "impostor": proxies, "user": users}[cert], cert))
 		for name, value := range headers {
 			req.Header.Set(name, value)
 		}
 		return authenticate(a, req)
 	}
-	u, err := ask("proxy", headers)
+	u, err := authenticateAs("proxy", headers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := checkUser(u, "fred", "fans"); err != nil || u.GetUID() != "f1" || u.GetExtra()["scope"][0] != "all" {
-		t.Errorf("%+v: %v", u, err)
+		t.Errorf("user %+v: %v", u, err)
 	}
-	if u, err := ask("proxy", map[string]string{"X-Who": "wanda"}); err != nil || u.GetName() != "wanda" {
-		t.Errorf("another header: %v, %v", u, err)
+	if u, err := authenticateAs("proxy", map[string]string{"X-Who": "wanda"}); err != nil || u.GetName() != "wanda" {
+		t.Errorf("with the second user header: user %v, error %v", u, err)
 	}
-	if u, err := ask("impostor", headers); err == nil {
-		t.Errorf("a proxy of another name may ask for %v", u)
+	if u, err := authenticateAs("impostor", headers); err == nil {
+		t.Errorf("a proxy with another name was accepted as %v", u)
 	}
-	if u, err := ask("user", headers); err != nil || u.GetName() != "user" {
-		t.Errorf("a user with the headers is %v, %v", u, err)
+	if u, err := authenticateAs("user", headers); err != nil || u.GetName() != "user" {
+		t.Errorf("a user with the headers was accepted as %v, error %v", u, err)
 	}
 }
 
@@ -319,24 +318,24 @@ anonymous:
 		req := request(t, "", nil)
 		req.URL.Path = path
 		if u, err := authenticate(a, req); (err == nil) != want {
-			t.Errorf("%s: %v, %v", path, u, err)
+			t.Errorf("%s: user %v, error %v", path, u, err)
 		}
 	}
 	if !a.AnonymousByPath {
-		t.Error("the front door may remember it")
+		t.Error("the result may be cached per connection")
 	}
 }
 
-// TestChangedAuthoritiesChangeTheGeneration checks that when a CA file changes, Generation changes, so that cached
-// authentications are discarded.
-func TestChangedAuthoritiesChangeTheGeneration(t *testing.T) {
+// TestChangedCAsChangeTheGeneration checks that Generation changes with a CA file, so that cached authentications are
+// discarded.
+func TestChangedCAsChangeTheGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
 	a := load(t, c)
 	before := a.Generation()
 	replace(t, c.Authentication.ClientCert.ClientCA, newAuthority(t).PEM())
 	eventually(t, func() error {
 		if a.Generation() == before {
-			return fmt.Errorf("still generation %d", before)
+			return fmt.Errorf("generation is still %d", before)
 		}
 		return nil
 	})
@@ -350,8 +349,8 @@ type signerKeys struct {
 
 func (k *signerKeys) AddListener(l serviceaccount.Listener) { k.listeners = append(k.listeners, l) }
 
-// TestChangedKeysChangeTheGeneration checks that when an external signer changes its keys, Generation changes, so
-// that watches by its tokens are authenticated again.
+// TestChangedKeysChangeTheGeneration checks that Generation changes with the keys of an external signer, so that watches
+// by its tokens are authenticated again.
 func TestChangedKeysChangeTheGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
 	keys, err := serviceaccount.StaticPublicKeysGetter([]any{newKey(t).Public()})
@@ -367,19 +366,19 @@ func TestChangedKeysChangeTheGeneration(t *testing.T) {
 		l.Enqueue()
 	}
 	if a.Generation() == before {
-		t.Error("the generation is the same")
+		t.Error("the generation did not change")
 	}
 }
 
-// TestBadAuthenticationConfigsAreRefused checks that Load refuses options that upstream refuses, with the same error.
-func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
+// TestInvalidAuthenticationConfigs checks that Load returns upstream's error for options that upstream rejects.
+func TestInvalidAuthenticationConfigs(t *testing.T) {
 	ca := newAuthority(t)
 	for _, test := range []struct {
 		name   string
 		change func(*auth.Config)
 		want   string
 	}{
-		{"OIDC by half", func(c *auth.Config) { c.Authentication.OIDC.FlagsSet = true }, "oidc-issuer-url and oidc-client-id must be specified together"},
+		{"OIDC flags incomplete", func(c *auth.Config) { c.Authentication.OIDC.FlagsSet = true }, "oidc-issuer-url and oidc-client-id must be specified together"},
 		{"OIDC twice", func(c *auth.Config) {
 			c.Authentication.OIDC.FlagsSet, c.Authentication.AuthenticationConfigFile = true, "x"
 		}, "mutually exclusive"},
@@ -391,7 +390,7 @@ func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 			c.Authentication.AuthenticationConfigFile = write(t, "c", `{"kind":"AuthenticationConfiguration","apiVersion":"apiserver.config.k8s.io/v1","nosuch":1}`)
 		}, `unknown field "nosuch"`},
 		{"webhook missing", func(c *auth.Config) { c.Authentication.WebHook.ConfigFile = "missing" }, "no such file"},
-		{"proxies of all users", func(c *auth.Config) {
+		{"proxies with any name", func(c *auth.Config) {
 			c.Authentication.RequestHeader.ClientCAFile = c.Authentication.ClientCert.ClientCA
 		}, "--requestheader-allowed-names must be specified"},
 		{"JWKS without TLS", func(c *auth.Config) { c.Authentication.ServiceAccounts.JWKSURI = "http://x" }, "service-account-jwks-uri requires https scheme"},
@@ -403,14 +402,14 @@ func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if _, err := auth.Load(ctx, c); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want %q in it", err, test.want)
+				t.Errorf("got error %v, want %q in it", err, test.want)
 			}
 		})
 	}
 }
 
-// TestTokensOutliveOutages checks that a token is refused if an object that it is bound to is gone. It is not refused
-// if the object cannot be read at the moment, although upstream's authenticator refuses it then.
+// TestTokensOutliveOutages checks that a token is rejected if an object that it is bound to is gone. It is not rejected
+// if the object cannot be read at the moment, although upstream's authenticator rejects it then.
 func TestTokensOutliveOutages(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authentication.BootstrapToken.Enable = true
@@ -425,7 +424,7 @@ func TestTokensOutliveOutages(t *testing.T) {
 	c.Client = client
 	a := load(t, c)
 	again := a.Revocation().Authenticator
-	busy := error(apierrors.NewTooManyRequests("the cache loads", 1))
+	busy := error(apierrors.NewTooManyRequests("the cache is loading", 1))
 	gone := error(apierrors.NewNotFound(corev1.Resource("pods"), "arm"))
 	for name, token := range map[string]string{
 		"service account": token(t, a, "", issuer, 600), "pod": token(t, a, "p1", issuer, 600), "bootstrap token": "abcdef.0123456789abcdef",
@@ -436,25 +435,25 @@ func TestTokensOutliveOutages(t *testing.T) {
 		}{{&busy, false}, {&gone, true}} {
 			failing.Store(test.why)
 			if resp, ok, err := again.AuthenticateRequest(request(t, token, nil)); ok || (err == nil) != test.known {
-				t.Errorf("%s while %v: %v, %v", name, *test.why, resp, err)
+				t.Errorf("reauthentication of %s while lookups fail with %v: %v, error %v", name, *test.why, resp, err)
 			}
 			if _, ok, err := a.Authenticator.AuthenticateRequest(request(t, token, nil)); ok || errors.Is(err, auth.ErrLookup) == test.known {
-				t.Errorf("%s of a request while %v: %v", name, *test.why, err)
+				t.Errorf("request with %s while lookups fail with %v: error %v", name, *test.why, err)
 			}
 		}
 	}
 	failing.Store(nil)
 	if _, ok, err := again.AuthenticateRequest(request(t, token(t, a, "p1", issuer, 600), nil)); !ok || err != nil {
-		t.Errorf("at last: %v, %v", ok, err)
+		t.Errorf("after the outage: accepted %v, error %v", ok, err)
 	}
 }
 
-// TestLocalAuthenticatorsCallNoWebhook checks that the local authenticator and authorizer call no webhook. They
-// return ErrRemote where one is needed.
+// TestLocalAuthenticatorsCallNoWebhook checks that the local authenticator and authorizer call no webhook, and return
+// ErrRemote where one is needed.
 func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
-	var asked atomic.Int32
+	var calls atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
+		calls.Add(1)
 		http.Error(w, "down", http.StatusInternalServerError)
 	}))
 	authority := newAuthority(t)
@@ -471,31 +470,31 @@ func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
 		"certificate":     request(t, "", clientCert(t, authority, "bob")),
 	} {
 		if _, ok, err := r.LocalAuthenticator.AuthenticateRequest(req); !ok || err != nil {
-			t.Errorf("%s: %v, %v", name, ok, err)
+			t.Errorf("%s: accepted %v, error %v", name, ok, err)
 		}
 	}
 	if _, ok, err := r.LocalAuthenticator.AuthenticateRequest(request(t, "opaque", nil)); ok || !errors.Is(err, auth.ErrRemote) {
-		t.Errorf("a token that is not known here: %v, %v", ok, err)
+		t.Errorf("an unknown token: accepted %v, error %v, want ErrRemote", ok, err)
 	}
 	if decision, _, err := r.LocalAuthorizer.Authorize(t.Context(), pods("reader")); decision != authorizer.DecisionAllow || err != nil {
-		t.Errorf("what RBAC allows: %v, %v", decision, err)
+		t.Errorf("a request that RBAC allows: %v, error %v", decision, err)
 	}
 	if decision, _, err := r.LocalAuthorizer.Authorize(t.Context(), pods("wendy")); decision == authorizer.DecisionAllow || !errors.Is(err, auth.ErrRemote) {
-		t.Errorf("what RBAC says nothing of: %v, %v", decision, err)
+		t.Errorf("a request without a role: %v, error %v, want ErrRemote", decision, err)
 	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("webhooks were asked %d times", n)
+	if n := calls.Load(); n != 0 {
+		t.Errorf("%d calls of webhooks, want none", n)
 	}
 }
 
-// TestReviewsThatCannotBeDecoded checks that a response of a token webhook that is no TokenReview is no refusal:
-// watches continue. Such a response may be a page of a proxy.
+// TestReviewsThatCannotBeDecoded checks that if a token webhook responds with something else than a TokenReview, such as
+// an error page of a proxy, the token is not rejected. So watches continue.
 func TestReviewsThatCannotBeDecoded(t *testing.T) {
-	type answer struct {
+	type response struct {
 		code              int
 		contentType, body string
 	}
-	var says atomic.Pointer[answer]
+	var says atomic.Pointer[response]
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		a := says.Load()
 		w.Header().Set("Content-Type", a.contentType)
@@ -510,7 +509,7 @@ func TestReviewsThatCannotBeDecoded(t *testing.T) {
 	c.Authentication.WebHook.ConfigFile, c.Authentication.WebHook.Version = kubeconfig(t, url, ca), "v1"
 	a := load(t, c)
 	const review = `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":false,"error":"0-length response"}}`
-	for text, undecided := range map[answer]bool{
+	for text, undecided := range map[response]bool{
 		{200, "application/json", review}:                                     false,
 		{200, "application/json", `{"kind":"TokenReview"}`}:                   false,
 		{200, "application/json", "{junk"}:                                    true,
@@ -530,7 +529,7 @@ func TestReviewsThatCannotBeDecoded(t *testing.T) {
 		says.Store(&text)
 		_, ok, err := a.Revocation().Authenticator.AuthenticateRequest(request(t, fmt.Sprintf("token-%p", &text), nil))
 		if ok || (err != nil) != undecided {
-			t.Errorf("%+v: %v, %v", text, ok, err)
+			t.Errorf("%+v: accepted %v, error %v; want an error: %v", text, ok, err, undecided)
 		}
 	}
 }

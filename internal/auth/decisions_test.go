@@ -21,7 +21,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rbacStores are the stores that RBAC reads. Tests fill them without informers.
+// rbacStores are the stores that RBAC reads. Tests change them directly, without informers.
 type rbacStores struct {
 	roles, bindings, clusterRoles, clusterBindings cache.Indexer
 }
@@ -44,7 +44,7 @@ func newRBACAuth(t testing.TB) (*Auth, rbacStores) {
 	}
 }
 
-// some draws one of a few values, so that equal draws are likely.
+// some draws one of few values, so that equal draws are likely.
 func some(t *rapid.T, label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
 
 func drawRules(t *rapid.T) []rbacv1.PolicyRule {
@@ -72,7 +72,7 @@ func drawSubjects(t *rapid.T) []rbacv1.Subject {
 	}
 }
 
-// change makes one change of a store.
+// change changes one object in the stores.
 func (s rbacStores) change(t *rapid.T) {
 	meta := metav1.ObjectMeta{Name: some(t, "object", "one", "two")}
 	var store cache.Indexer
@@ -101,14 +101,14 @@ func (s rbacStores) change(t *rapid.T) {
 }
 
 func drawAttributes(t *rapid.T) authorizer.AttributesRecord {
-	who := &user.DefaultInfo{Name: some(t, "asks", "ann", "bob", "system:serviceaccount:x:robot")}
+	who := &user.DefaultInfo{Name: some(t, "user", "ann", "bob", "system:serviceaccount:x:robot")}
 	for _, group := range []string{"dev", "ops", user.SystemPrivilegedGroup} {
 		if rapid.IntRange(0, 3).Draw(t, "in "+group) == 0 {
 			who.Groups = append(who.Groups, group)
 		}
 	}
 	a := authorizer.AttributesRecord{User: who, Verb: some(t, "does", "get", "list")}
-	if rapid.IntRange(0, 3).Draw(t, "asks for a path") == 0 {
+	if rapid.IntRange(0, 3).Draw(t, "path") == 0 {
 		a.Path = some(t, "path", "/x", "/x/y", "/healthz")
 		return a
 	}
@@ -121,16 +121,15 @@ func drawAttributes(t *rapid.T) authorizer.AttributesRecord {
 	return a
 }
 
-// TestCachedDecisionsAreRBACs checks that whatever changes between two requests, the cache decides what
-// RBAC decides at that moment.
-func TestCachedDecisionsAreRBACs(t *testing.T) {
+// TestCachedDecisionsMatchRBAC checks that the cache's decisions equal RBAC's, whatever changes between two requests.
+func TestCachedDecisionsMatchRBAC(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, stores := newRBACAuth(t)
-		asked := rapid.SliceOfN(rapid.Custom(drawAttributes), 1, 6).Draw(rt, "questions")
+		requests := rapid.SliceOfN(rapid.Custom(drawAttributes), 1, 6).Draw(rt, "requests")
 		for range rapid.IntRange(1, 12).Draw(rt, "changes") {
 			stores.change(rt)
-			for range 2 { // from RBAC, and remembered
-				for _, attributes := range asked {
+			for range 2 { // the second decision is cached
+				for _, attributes := range requests {
 					want, _, wantErr := a.chain.decisions.next.Authorize(rt.Context(), attributes)
 					got, _, err := a.chain.decisions.Authorize(rt.Context(), attributes)
 					if got != want || fmt.Sprint(err) != fmt.Sprint(wantErr) {
@@ -142,8 +141,7 @@ func TestCachedDecisionsAreRBACs(t *testing.T) {
 	})
 }
 
-// allowReaders lets the group dev read pods, through as many bindings as a small
-// cluster has.
+// allowReaders lets the group dev read pods, beside as many bindings as a small cluster has.
 func allowReaders(t testing.TB, stores rbacStores) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "read"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
@@ -174,13 +172,13 @@ var reader = &authorizer.AttributesRecord{
 }
 
 // TestNamesShareDecisions checks that if a request is allowed for any name, requests for other names use the cached
-// decision. Otherwise reads of 10,000 objects would ask RBAC 10,000 times.
+// decision. Otherwise reads of 10,000 objects would call RBAC 10,000 times.
 func TestNamesShareDecisions(t *testing.T) {
 	a, stores := newRBACAuth(t)
 	allowReaders(t, stores)
-	asked := 0
+	calls := 0
 	counting := authorizer.AuthorizerFunc(func(ctx context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
-		asked++
+		calls++
 		return a.chain.decisions.next.Authorize(ctx, q)
 	})
 	d, err := newDecisions(counting, informers.NewSharedInformerFactory(fake.NewClientset(), 0))
@@ -194,14 +192,14 @@ func TestNamesShareDecisions(t *testing.T) {
 			t.Fatalf("%s: %v", q.Name, decision)
 		}
 	}
-	if asked != 1 {
-		t.Errorf("RBAC was asked %d times", asked)
+	if calls != 1 {
+		t.Errorf("%d calls of RBAC, want 1", calls)
 	}
 }
 
-// TestRememberedDecisionsAreSmall checks that decisions about long names are not cached, so clients cannot fill the
+// TestLongNamesAreNotCached checks that decisions about long names are not cached, so that clients cannot fill the
 // memory.
-func TestRememberedDecisionsAreSmall(t *testing.T) {
+func TestLongNamesAreNotCached(t *testing.T) {
 	d := &decisions{seed: maphash.MakeSeed(), next: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionNoOpinion, "", nil
 	})}
@@ -212,7 +210,7 @@ func TestRememberedDecisionsAreSmall(t *testing.T) {
 	}
 	for i := range d.slots {
 		if d.slots[i].Load() != nil {
-			t.Fatal("remembered")
+			t.Fatal("a decision about a long name was cached")
 		}
 	}
 }
@@ -223,7 +221,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	allowReaders(b, stores)
 	q := *reader
 	q.Name = "pod-1"
-	for name, authorize := range map[string]authorizer.Authorizer{"remembered": a.Authorizer, "asked": a.chain.decisions.next} {
+	for name, authorize := range map[string]authorizer.Authorizer{"cached": a.Authorizer, "uncached": a.chain.decisions.next} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -246,7 +244,7 @@ func TestDecisionsAreCounted(t *testing.T) {
 	if err := errors.Join(stores.clusterRoles.Add(role), stores.clusterBindings.Add(binding)); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(name, object string) {
+	authorize := func(name, object string) {
 		who := &user.DefaultInfo{Name: name}
 		_, _, _ = a.Authorizer.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", Name: object, ResourceRequest: true})
 	}
@@ -266,16 +264,16 @@ func TestDecisionsAreCounted(t *testing.T) {
 	}
 	before := count()
 	for i := range 10 {
-		ask("ann", fmt.Sprint("pod-", i))
-		ask("ann", "") // of a collection, as it were
-		ask("bob", "pod")
+		authorize("ann", fmt.Sprint("pod-", i))
+		authorize("ann", "") // a request for a collection
+		authorize("bob", "pod")
 	}
 	if n := count() - before; n != 20 {
-		t.Errorf("%v decisions are counted", n)
+		t.Errorf("%v decisions are counted, want 20", n)
 	}
 }
 
-// has reports whether a sample has a label of that value.
+// has reports whether a sample has a label with that value.
 func has(sample *dto.Metric, name, value string) bool {
 	return slices.ContainsFunc(sample.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == name && l.GetValue() == value })
 }

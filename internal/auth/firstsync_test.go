@@ -20,11 +20,11 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
-// starting is the Auth of a server that is starting.
+// starting is an Auth whose informers have not synced.
 type starting struct {
 	*Auth
-	sync func() // lets the informers of RBAC load
-	end  func() // ends the server
+	sync func() // lets RBAC's informers sync
+	end  func() // stops the server
 }
 
 func newStarting(t *testing.T, policy string, modes ...string) *starting {
@@ -50,15 +50,15 @@ func secret(name string, groups ...string) authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get", Namespace: "x", Name: "s", APIVersion: "v1", Resource: "secrets", ResourceRequest: true}
 }
 
-// verdict is the response of an authorizer, and the time that it took.
+// verdict is the decision of an authorizer, and the time that it took.
 type verdict struct {
 	decision authorizer.Decision
 	err      error
 	after    time.Duration
 }
 
-// ask asks the authorizer. The result receives its verdict.
-func (s *starting) ask(ctx context.Context, a authorizer.Attributes) <-chan verdict {
+// authorize calls the authorizer. The channel receives its verdict.
+func (s *starting) authorize(ctx context.Context, a authorizer.Attributes) <-chan verdict {
 	verdicts := make(chan verdict, 1)
 	began := time.Now()
 	go func() {
@@ -72,18 +72,18 @@ func (s *starting) ask(ctx context.Context, a authorizer.Attributes) <-chan verd
 func expect(t *testing.T, what string, verdicts <-chan verdict, decision authorizer.Decision, err error, after time.Duration) {
 	t.Helper()
 	if v := <-verdicts; v.decision != decision || !errors.Is(v.err, err) || v.after != after {
-		t.Errorf("%s: %v, %v after %v; want %v, %v after %v", what, v.decision, v.err, v.after, decision, err, after)
+		t.Errorf("%s: decision %v, error %v after %v; want %v, %v after %v", what, v.decision, v.err, v.after, decision, err, after)
 	}
 }
 
-// TestDecisionsWaitForRoles checks that before the roles are loaded, a request without a role waits instead of being
+// TestDecisionsWaitForRoles checks that until the roles are loaded, a request without a role waits instead of being
 // denied. Requests that need no role do not wait.
 func TestDecisionsWaitForRoles(t *testing.T) {
 	const allow, none = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeRBAC, ModeNode)
 		s.SkipNodeSync()
-		reader, stranger := s.ask(t.Context(), secret("reader")), s.ask(t.Context(), secret("stranger"))
+		reader, stranger := s.authorize(t.Context(), secret("reader")), s.authorize(t.Context(), secret("stranger"))
 		rules := make(chan int, 1)
 		go func() {
 			found, _, _, err := s.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "reader"}, "x")
@@ -94,43 +94,43 @@ func TestDecisionsWaitForRoles(t *testing.T) {
 		}()
 		brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		expect(t, "a short deadline", s.ask(brief, secret("reader")), none, ErrNotSynced, 2*time.Second)
-		expect(t, "the super-user", s.ask(t.Context(), secret("root", user.SystemPrivilegedGroup)), allow, nil, 0)
+		expect(t, "a request with a short deadline", s.authorize(brief, secret("reader")), none, ErrNotSynced, 2*time.Second)
+		expect(t, "a member of system:masters", s.authorize(t.Context(), secret("root", user.SystemPrivilegedGroup)), allow, nil, 0)
 		probe := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: user.Anonymous}, Verb: "get", Path: "/livez/ping"}
-		expect(t, "a probe", s.ask(t.Context(), probe), none, nil, 0)
+		expect(t, "a probe", s.authorize(t.Context(), probe), none, nil, 0)
 		if decision, _, err := s.chain.local(t.Context(), secret("reader")); decision != none || !errors.Is(err, ErrNotSynced) {
-			t.Errorf("a watch's right: %v, %v", decision, err)
+			t.Errorf("the authorization of an open watch: %v, %v; want ErrNotSynced", decision, err)
 		}
 		synctest.Wait()
 		if len(reader)+len(stranger)+len(rules) > 0 {
-			t.Fatal("decided by roles that are not loaded")
+			t.Fatal("decided before the roles were loaded")
 		}
 		time.Sleep(time.Second)
 		s.sync()
-		expect(t, "who has a role", reader, allow, nil, 3*time.Second)
-		expect(t, "who has none", stranger, none, nil, 3*time.Second)
+		expect(t, "a waiting user with a role", reader, allow, nil, 3*time.Second)
+		expect(t, "a waiting user without a role", stranger, none, nil, 3*time.Second)
 		if n := <-rules; n != 1 {
-			t.Errorf("%d rules", n)
+			t.Errorf("%d rules, want 1", n)
 		}
-		expect(t, "the next", s.ask(t.Context(), secret("reader")), allow, nil, 0)
-		expect(t, "the next without a role", s.ask(t.Context(), secret("stranger")), none, nil, 0)
+		expect(t, "a later user with a role", s.authorize(t.Context(), secret("reader")), allow, nil, 0)
+		expect(t, "a later user without a role", s.authorize(t.Context(), secret("stranger")), none, nil, 0)
 	})
 }
 
-// TestDecisionsEndWithTheServer checks that when the server ends, waiting requests fail, and later ones do not wait.
+// TestDecisionsEndWithTheServer checks that when the server stops, waiting requests fail, and later ones do not wait.
 func TestDecisionsEndWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeRBAC)
-		waiting := s.ask(t.Context(), secret("reader"))
+		waiting := s.authorize(t.Context(), secret("reader"))
 		time.Sleep(time.Second)
 		s.end()
 		expect(t, "who waits", waiting, authorizer.DecisionNoOpinion, ErrNotSynced, time.Second)
-		expect(t, "who comes late", s.ask(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, ErrNotSynced, 0)
-		expect(t, "the super-user", s.ask(t.Context(), secret("root", user.SystemPrivilegedGroup)), authorizer.DecisionAllow, nil, 0)
+		expect(t, "a later request", s.authorize(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, ErrNotSynced, 0)
+		expect(t, "a member of system:masters", s.authorize(t.Context(), secret("root", user.SystemPrivilegedGroup)), authorizer.DecisionAllow, nil, 0)
 	})
 }
 
-// TestAuthorizersWithoutObjectsDoNotWait checks that authorizers that read no objects decide at once.
+// TestAuthorizersWithoutObjectsDoNotWait checks that authorizers that read no objects decide immediately.
 func TestAuthorizersWithoutObjectsDoNotWait(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy")
 	if err := os.WriteFile(policy, []byte(`{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"abby","namespace":"*","resource":"*","apiGroup":"*"}}`), 0o600); err != nil {
@@ -138,21 +138,21 @@ func TestAuthorizersWithoutObjectsDoNotWait(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, policy, "ABAC")
-		expect(t, "who is named", s.ask(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
-		expect(t, "who is not", s.ask(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, nil, 0)
+		expect(t, "a user in the ABAC policy", s.authorize(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
+		expect(t, "a user who is not in it", s.authorize(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, nil, 0)
 		s = newStarting(t, policy, "ABAC", ModeRBAC)
-		expect(t, "who is named before RBAC", s.ask(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
+		expect(t, "a user in the ABAC policy, before RBAC", s.authorize(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
 	})
 }
 
-// TestWebhooksAreAskedAfterTheSync checks that a webhook behind RBAC is not asked about requests that RBAC allows once
+// TestWebhooksAreCalledAfterTheSync checks that a webhook after RBAC is not called for requests that RBAC allows once
 // the roles are loaded.
-func TestWebhooksAreAskedAfterTheSync(t *testing.T) {
+func TestWebhooksAreCalledAfterTheSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeRBAC)
-		var asked []string
+		var users []string
 		s.chain.permanent[authzapi.TypeWebhook] = link{authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			asked = append(asked, a.GetUser().GetName())
+			users = append(users, a.GetUser().GetName())
 			return authorizer.DecisionNoOpinion, "", nil
 		})}
 		with := slices.Concat(s.chain.accepted.Authorizers, []authzapi.AuthorizerConfiguration{{Type: authzapi.TypeWebhook, Name: "w"}})
@@ -161,22 +161,22 @@ func TestWebhooksAreAskedAfterTheSync(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.chain.current.Store(links)
-		reader, stranger := s.ask(t.Context(), secret("reader")), s.ask(t.Context(), secret("stranger"))
+		reader, stranger := s.authorize(t.Context(), secret("reader")), s.authorize(t.Context(), secret("stranger"))
 		time.Sleep(time.Second)
 		s.sync()
 		if v := <-reader; v.decision != authorizer.DecisionAllow {
-			t.Errorf("with a role: %v, %v", v.decision, v.err)
+			t.Errorf("a user with a role: decision %v, error %v", v.decision, v.err)
 		}
 		if v := <-stranger; v.decision != authorizer.DecisionNoOpinion || v.err != nil {
-			t.Errorf("without a role: %v, %v", v.decision, v.err)
+			t.Errorf("a user without a role: decision %v, error %v", v.decision, v.err)
 		}
-		if !slices.Equal(asked, []string{"stranger"}) {
-			t.Errorf("the webhook was asked about %q", asked)
+		if !slices.Equal(users, []string{"stranger"}) {
+			t.Errorf("the webhook was called for %q, want stranger", users)
 		}
 	})
 }
 
-// TestNodesWaitForTheGraph checks that requests of nodes that depend on the graph wait until it is complete or
+// TestNodesWaitForTheGraph checks that nodes' requests that depend on the graph wait until it is complete or
 // SkipNodeSync is called.
 func TestNodesWaitForTheGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -185,13 +185,13 @@ func TestNodesWaitForTheGraph(t *testing.T) {
 			User: &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}, Verb: "update", Namespace: "kube-node-lease", Name: "n",
 			APIGroup: "coordination.k8s.io", APIVersion: "v1", Resource: "leases", ResourceRequest: true,
 		}
-		expect(t, "a node's Lease", s.ask(t.Context(), lease), authorizer.DecisionAllow, nil, 0)
-		waiting := s.ask(t.Context(), secret("system:node:n", user.NodesGroup))
+		expect(t, "a node's request for its Lease", s.authorize(t.Context(), lease), authorizer.DecisionAllow, nil, 0)
+		waiting := s.authorize(t.Context(), secret("system:node:n", user.NodesGroup))
 		time.Sleep(time.Second)
 		s.SkipNodeSync()
 		expect(t, "a node's secret", waiting, authorizer.DecisionNoOpinion, nil, time.Second)
 		s.SkipNodeSync()
-		expect(t, "the next", s.ask(t.Context(), secret("system:node:n", user.NodesGroup)), authorizer.DecisionNoOpinion, nil, 0)
+		expect(t, "a later request of a node", s.authorize(t.Context(), secret("system:node:n", user.NodesGroup)), authorizer.DecisionNoOpinion, nil, 0)
 	})
 }
 
@@ -206,6 +206,6 @@ func TestSyncedDecisionsAllocateNothing(t *testing.T) {
 		})})
 	var a authorizer.Attributes = secret("reader")
 	if n := testing.AllocsPerRun(100, func() { _, _, _ = c.Authorize(t.Context(), a) }); n > 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// refersTo has everything that node.Graph.AddPod reads of a pod.
+// refersTo has every field that node.Graph.AddPod reads of a pod.
 type refersTo struct {
 	Namespace, Name, UID, Node, Account string
 	Annotations                         map[string]string
@@ -81,10 +81,10 @@ func TestMaskKeepsWhatTheGraphReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, want := refers(&masked), refers(&decoded); got != want {
-			t.Fatalf("masked:\n%s\nfull:\n%s", got, want)
+			t.Fatalf("masked pod:\n%s\nwhole pod:\n%s", got, want)
 		}
 		if masked.ManagedFields != nil || !reflect.DeepEqual(masked.Spec.Tolerations, []corev1.Toleration(nil)) {
-			t.Fatal("what nobody reads is kept")
+			t.Fatal("the masked pod has a field that AddPod does not read")
 		}
 	}
 }
@@ -97,7 +97,7 @@ func FuzzAppendMasked(f *testing.F) {
 		part, err := appendMasked(nil, message, keep, whole)
 		if err == nil {
 			if again, err := appendMasked(nil, part, keep, whole); err != nil || string(again) != string(part) {
-				t.Errorf("%x is masked to %x, %v", part, again, err)
+				t.Errorf("masking %x again: got %x, error %v", part, again, err)
 			}
 		}
 	})
@@ -113,7 +113,7 @@ func stored(t *testing.T, schema *cache.ResourceSchema, revision int64, pod *cor
 	return cache.NewObject(cache.ObjectConfig{Key: pod.Namespace + "/" + pod.Name, Revision: revision, Body: body}, schema)
 }
 
-// TestGraphFollowsPods checks that a node may read the objects that its pods refer to, until the pods leave it.
+// TestGraphFollowsPods checks that a node may read the objects that its pods refer to, until the pods are gone.
 func TestGraphFollowsPods(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
@@ -153,22 +153,22 @@ func TestGraphFollowsPods(t *testing.T) {
 	known := g.known["x/p"]
 	g.update(stored(t, schema, 3, changed))
 	if g.known["x/p"] != known {
-		t.Error("a change that the graph does not read is taken for one that it reads")
+		t.Error("a change of a field that the graph does not read updated the graph")
 	}
 	g.update(stored(t, schema, 4, pod("n1", "b")))
 	expect("other secret", map[[2]string]bool{{"n1", "a"}: false, {"n1", "b"}: true})
 	g.drop("x/p")
 	expect("deleted", map[[2]string]bool{{"n1", "b"}: false})
 	g.update(stored(t, schema, 5, pod("n2", "b")))
-	expect("made again elsewhere", map[[2]string]bool{{"n1", "b"}: false, {"n2", "b"}: true})
+	expect("created again on another node", map[[2]string]bool{{"n1", "b"}: false, {"n2", "b"}: true})
 	broken := stored(t, schema, 6, pod("n2", "c"))
 	g.update(cache.NewObject(cache.ObjectConfig{Key: broken.Key(), Revision: 6, Body: broken.Body()[:len(broken.Body())-1]}, schema))
 	expect("unreadable", map[[2]string]bool{{"n2", "b"}: true, {"n2", "c"}: false})
 	g.update(stored(t, schema, 7, pod("")))
-	expect("replaced by one without a node", map[[2]string]bool{{"n2", "b"}: false})
+	expect("replaced by a pod without a node", map[[2]string]bool{{"n2", "b"}: false})
 }
 
-// TestLossesConcernNodes checks that when a pod changes, moves or is deleted, a loss is counted for its node only.
+// TestLossesConcernNodes checks that if a pod changes, moves or is deleted, a loss is counted for its node only.
 func TestLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
@@ -194,12 +194,12 @@ func TestLossesConcernNodes(t *testing.T) {
 		do          func()
 		here, other uint64
 	}{
-		{"a pod comes", put(1, here, "a"), 0, 0},
+		{"a pod is created", put(1, here, "a"), 0, 0},
 		{"nothing changes", put(2, here, "a"), 0, 0},
 		{"it refers to another secret", put(3, here, "b"), 1, 0},
-		{"another pod of its name comes elsewhere", put(4, other, "b"), 1, 0},
+		{"a pod of the same name is created on another node", put(4, other, "b"), 1, 0},
 		{"it goes", func() { g.drop("x/p") }, 0, 1},
-		{"it goes again", func() { g.drop("x/p") }, 0, 0},
+		{"it is deleted", func() { g.drop("x/p") }, 0, 0},
 		{"a volume changes", func() { g.losses.count("") }, 1, 1},
 		{"a volume of a node changes", func() { g.losses.count(here) }, 1, 0},
 	} {
@@ -212,13 +212,13 @@ func TestLossesConcernNodes(t *testing.T) {
 			t.Errorf("%s: %d and %d losses, want %d and %d", step.name, got, gotOther, step.here, step.other)
 		}
 		if counted := g.losses.all.Load() > all; counted != (step.here+step.other > 0) {
-			t.Errorf("%s: a round is told of a change: %v", step.name, counted)
+			t.Errorf("%s: the count of all losses changed: %v", step.name, counted)
 		}
 	}
 }
 
-// TestInformedLossesConcernNodes checks that a change of a VolumeAttachment counts a loss for its node, a change of a
-// PersistentVolume for all nodes.
+// TestInformedLossesConcernNodes checks that a change of a VolumeAttachment counts a loss for its node, and a change of
+// a PersistentVolume for all nodes.
 func TestInformedLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}}
@@ -237,7 +237,7 @@ func TestInformedLossesConcernNodes(t *testing.T) {
 	}
 	awaitWatches(t, client, len(all))
 	if n := g.losses.all.Load(); n != 0 {
-		t.Fatalf("%d losses while nothing was lost", n)
+		t.Fatalf("%d losses before any change, want 0", n)
 	}
 	expect := func(what string, node, any uint64) {
 		t.Helper()
@@ -257,15 +257,15 @@ func TestInformedLossesConcernNodes(t *testing.T) {
 	if err := client.StorageV1().VolumeAttachments().Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	expect("the attachment goes", 2, 0)
+	expect("the attachment is deleted", 2, 0)
 	if err := client.CoreV1().PersistentVolumes().Delete(ctx, "v", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	expect("the volume goes", 2, 1)
+	expect("the volume is deleted", 2, 1)
 }
 
-// awaitWatches waits until n watches of client are open. A watch of a fake client does not receive earlier changes,
-// so a write between the list and the watch of an informer is lost.
+// awaitWatches waits until n watches of client are open. A watch of a fake client does not get earlier changes, so a
+// write between an informer's list and its watch would be lost.
 func awaitWatches(t testing.TB, client *fake.Clientset, n int) {
 	t.Helper()
 	proctest.Eventually(t, "informers watch", func() error {
@@ -276,7 +276,7 @@ func awaitWatches(t testing.TB, client *fake.Clientset, n int) {
 			}
 		}
 		if watches < n {
-			return fmt.Errorf("%d of %d do", watches, n)
+			return fmt.Errorf("%d of %d watches are open", watches, n)
 		}
 		return nil
 	})

@@ -19,14 +19,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// webToken returns an unsigned JSON web token with those claims.
+// webToken returns an unsigned JSON web token with the claims.
 func webToken(claims string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"none"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("x"))
 }
 
-// TestDependenciesAreReadFromCredentials checks that dependencies reads expiry and bound objects from tokens and
-// certificates, in every header that may have a token.
+// TestDependenciesAreReadFromCredentials checks that the expiry and the bound objects are read from tokens and
+// certificates, in every header that may hold a token.
 func TestDependenciesAreReadFromCredentials(t *testing.T) {
 	a := &reauthenticator{issuers: []string{"https://here"}}
 	at := time.Unix(2_000_000_000, 0)
@@ -70,9 +70,9 @@ func TestDependenciesAreReadFromCredentials(t *testing.T) {
 	}
 }
 
-// TestRefusalsDifferFromUnavailability checks that a refused credential is reported without an error. If the
-// authenticator cannot decide, it returns an error.
-func TestRefusalsDifferFromUnavailability(t *testing.T) {
+// TestRejectionsDifferFromUnavailability checks that a rejected credential is reported without an error, and that an
+// authenticator that cannot decide returns an error.
+func TestRejectionsDifferFromUnavailability(t *testing.T) {
 	says := func(ok bool, err error) authenticator.Request {
 		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: "x"}}, ok, err
@@ -95,45 +95,45 @@ func TestRefusalsDifferFromUnavailability(t *testing.T) {
 		header  http.Header
 		ok      bool
 		unknown bool
-		others  bool // remote authenticators must be asked: ErrRemote
+		others  bool // remote authenticators must be called: ErrRemote
 	}{
-		"accepted":                    {again: reauthenticator{local: says(true, nil), remote: says(false, down)}, header: other, ok: true},
-		"accepted elsewhere":          {again: reauthenticator{local: says(false, unknown), remote: says(true, nil)}, header: other, ok: true, others: true},
-		"refused":                     {again: reauthenticator{local: says(false, nil)}, header: other},
-		"refused by all":              {again: reauthenticator{local: says(false, unknown), remote: says(false, unknown)}, header: other, others: true},
-		"webhook gives a reason":      {again: reauthenticator{remote: says(false, errors.New("[invalid bearer token, token has expired]"))}, header: other, others: true},
-		"webhook may not be asked":    {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{apierrors.NewForbidden(schema.GroupResource{}, "x", unknown)}))}, header: other, unknown: true, others: true},
-		"webhook is too slow":         {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{context.DeadlineExceeded}))}, header: other, unknown: true, others: true},
-		"webhook is down":             {again: reauthenticator{remote: says(false, down)}, header: other, unknown: true, others: true},
-		"own token, webhook is down":  {again: reauthenticator{local: says(false, unknown), remote: says(false, down)}, header: local, others: true},
-		"own token, all are asked":    {again: reauthenticator{local: says(false, errors.New("token has expired")), remote: says(false, unknown)}, header: local, others: true},
-		"object is gone":              {again: reauthenticator{local: invalidated(gone)}, header: local},
-		"object cannot be read":       {again: reauthenticator{local: invalidated(down)}, header: local, unknown: true},
-		"and webhook refuses":         {again: reauthenticator{local: invalidated(down), remote: says(false, unknown)}, header: local, unknown: true},
-		"secret cannot be read":       {again: reauthenticator{local: says(false, utilerrors.NewAggregate([]error{unread}))}, header: other, unknown: true},
-		"provider refuses":            {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
-		"provider is unreachable":     {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
-		"provider was never reached":  {again: reauthenticator{remote: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
-		"one refuses, one is down":    {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
-		"provider and webhook refuse": {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), errors.New("token is revoked")}))}, header: other, others: true},
-		"webhook beside a provider":   {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("token is revoked")}))}, header: other, others: true},
-		"one is down, one refuses":    {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: authenticator not initialized"), errors.New("token is revoked")}))}, header: other, unknown: true, others: true},
-		"certificate":                 {again: reauthenticator{trusted: []authenticator.Request{says(true, nil)}, remote: says(false, down)}, ok: true},
-		"bad certificate":             {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
-		"certificate made good":       {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, local: says(true, nil)}, header: other, ok: true},
-		"anonymous":                   {again: reauthenticator{local: says(false, nil), remote: says(false, nil), anonymous: says(true, nil)}, ok: true},
+		"accepted":                     {again: reauthenticator{local: says(true, nil), remote: says(false, down)}, header: other, ok: true},
+		"accepted elsewhere":           {again: reauthenticator{local: says(false, unknown), remote: says(true, nil)}, header: other, ok: true, others: true},
+		"rejected":                     {again: reauthenticator{local: says(false, nil)}, header: other},
+		"rejected by all":              {again: reauthenticator{local: says(false, unknown), remote: says(false, unknown)}, header: other, others: true},
+		"webhook gives a reason":       {again: reauthenticator{remote: says(false, errors.New("[invalid bearer token, token has expired]"))}, header: other, others: true},
+		"webhook may not be called":    {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{apierrors.NewForbidden(schema.GroupResource{}, "x", unknown)}))}, header: other, unknown: true, others: true},
+		"webhook is too slow":          {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{context.DeadlineExceeded}))}, header: other, unknown: true, others: true},
+		"webhook is down":              {again: reauthenticator{remote: says(false, down)}, header: other, unknown: true, others: true},
+		"own token, webhook is down":   {again: reauthenticator{local: says(false, unknown), remote: says(false, down)}, header: local, others: true},
+		"own token, all are called":    {again: reauthenticator{local: says(false, errors.New("token has expired")), remote: says(false, unknown)}, header: local, others: true},
+		"object is gone":               {again: reauthenticator{local: invalidated(gone)}, header: local},
+		"object cannot be read":        {again: reauthenticator{local: invalidated(down)}, header: local, unknown: true},
+		"webhook rejects as well":      {again: reauthenticator{local: invalidated(down), remote: says(false, unknown)}, header: local, unknown: true},
+		"secret cannot be read":        {again: reauthenticator{local: says(false, utilerrors.NewAggregate([]error{unread}))}, header: other, unknown: true},
+		"provider rejects":             {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
+		"provider is unreachable":      {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
+		"provider was never reached":   {again: reauthenticator{remote: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
+		"one rejects, one is down":     {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
+		"provider and webhook reject":  {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), errors.New("token is revoked")}))}, header: other, others: true},
+		"webhook beside a provider":    {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("token is revoked")}))}, header: other, others: true},
+		"one is down, one rejects":     {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: authenticator not initialized"), errors.New("token is revoked")}))}, header: other, unknown: true, others: true},
+		"certificate":                  {again: reauthenticator{trusted: []authenticator.Request{says(true, nil)}, remote: says(false, down)}, ok: true},
+		"bad certificate":              {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
+		"bad certificate, valid token": {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, local: says(true, nil)}, header: other, ok: true},
+		"anonymous":                    {again: reauthenticator{local: says(false, nil), remote: says(false, nil), anonymous: says(true, nil)}, ok: true},
 	} {
 		c.again.issuers = []string{"https://here"}
 		_, ok, err := c.again.AuthenticateRequest(&http.Request{Header: c.header})
 		if ok != c.ok || (err != nil) != c.unknown {
-			t.Errorf("%s: %v, %v", name, ok, err)
+			t.Errorf("%s: accepted %v, error %v", name, ok, err)
 		}
 		_, ok, err = localReauthenticator{&c.again}.AuthenticateRequest(&http.Request{Header: c.header})
 		switch {
 		case c.others && !errors.Is(err, ErrRemote):
-			t.Errorf("%s: nobody else is asked: %v, %v", name, ok, err)
+			t.Errorf("%s: local authenticator: accepted %v, error %v, want ErrRemote", name, ok, err)
 		case !c.others && (ok != c.ok || (err != nil) != c.unknown || errors.Is(err, ErrRemote)):
-			t.Errorf("%s: nobody else has to be asked: %v, %v", name, ok, err)
+			t.Errorf("%s: local authenticator: accepted %v, error %v, want no ErrRemote", name, ok, err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// BenchmarkDecodeValue decodes pods of one workload: unchanged; each with its own environment and text; without two
+// BenchmarkDecodeValue decodes pods of one workload: identical ones; each with its own environment and text; without two
 // of their defaults; and each with a unique annotation, so that no fingerprint is known (S1).
 func BenchmarkDecodeValue(b *testing.B) {
 	v, plain := registrytest.Pods(b)
@@ -149,7 +149,7 @@ func BenchmarkDeletedFrame(b *testing.B) {
 	}
 }
 
-// BenchmarkWrite writes objects and makes the responses, by upstream's encoder or of the bytes that were written.
+// BenchmarkWrite writes objects and makes the responses, with upstream's encoder or from the written bytes.
 func BenchmarkWrite(b *testing.B) {
 	server := registrytest.New(b, nil)
 	server.Start(b)
@@ -197,7 +197,7 @@ type benchWriter struct {
 	*testing.B
 	view      *registry.View
 	media     encoding.MediaType
-	upstreams runtime.Encoder // nil: answers are built from the stored bytes
+	upstreams runtime.Encoder // nil: responses are built from the stored bytes
 	out       bytes.Buffer
 }
 
@@ -231,11 +231,11 @@ func (w *benchWriter) run(versioned runtime.Object, create bool, change func(run
 		if err != nil {
 			w.Fatal(err)
 		}
-		w.answer(written, out)
+		w.respond(written, out)
 	}
 }
 
-func (w *benchWriter) answer(written *storage.Written, out runtime.Object) {
+func (w *benchWriter) respond(written *storage.Written, out runtime.Object) {
 	w.out.Reset()
 	if w.upstreams != nil {
 		if err := w.upstreams.Encode(out, &w.out); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// conversions is a codec whose conversions take until their outcome is sent.
+// conversions is a codec that receives the outcome of each conversion, and waits for it.
 type conversions chan func() error
 
 func (c conversions) Decode(data []byte, _ *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
@@ -39,7 +39,7 @@ func (conversions) Identifier() runtime.Identifier { return "conversions" }
 
 var shelfV2 = schema.GroupVersionKind{Group: "example.com", Version: "v2", Kind: "Shelf"}
 
-// converted returns the version that a webhook makes, an object that must be converted, and the conversions.
+// converted returns a version that a webhook converts, an object to be converted, and the conversions.
 func converted(t *testing.T) (*encoding.Version, *cache.Object, conversions) {
 	calls := make(conversions)
 	var custom *encoding.Custom
@@ -92,7 +92,7 @@ func TestReadersShareAConversion(t *testing.T) {
 					first := await(ctx)
 					leave()
 					if err := <-first; !storage.IsRequestTimeout(err) {
-						t.Errorf("the reader that left: %v", err)
+						t.Errorf("the reader that left got %v, want a timeout", err)
 					}
 					var others []chan error
 					for range 5 {
@@ -101,12 +101,12 @@ func TestReadersShareAConversion(t *testing.T) {
 					calls <- c.outcome
 					for _, other := range others {
 						if err := <-other; !c.failed(err) {
-							t.Errorf("a reader that waited: %v", err)
+							t.Errorf("a reader that waited got %v", err)
 						}
 					}
 					if name == "success" {
-						if _, err := e.Item(t.Context(), o); err != nil { // it would wait for a conversion
-							t.Errorf("after a conversion: %v", err)
+						if _, err := e.Item(t.Context(), o); err != nil { // a new conversion would block
+							t.Errorf("a reader after the conversion: %v", err)
 						}
 						return
 					}
@@ -134,12 +134,12 @@ func TestConversionsAreLimited(t *testing.T) {
 		const most = 1000
 		for i := range most {
 			if _, err := e.Item(left, another(i)); !storage.IsRequestTimeout(err) {
-				t.Fatalf("reader %d: %v", i, err)
+				t.Fatalf("reader %d got %v, want a timeout", i, err)
 			}
 		}
 		synctest.Wait()
 		if _, err := e.Item(t.Context(), another(most)); !apierrors.IsTooManyRequests(err) {
-			t.Errorf("one more: %v", err)
+			t.Errorf("one reader more than the limit: %v", err)
 		}
 		for range most {
 			calls <- func() error { return errors.ErrUnsupported }
@@ -147,7 +147,7 @@ func TestConversionsAreLimited(t *testing.T) {
 		synctest.Wait()
 		go func() { calls <- func() error { return nil } }()
 		if _, err := e.Item(t.Context(), another(most)); err != nil {
-			t.Errorf("at last: %v", err)
+			t.Errorf("a reader after the conversions: %v", err)
 		}
 	})
 }

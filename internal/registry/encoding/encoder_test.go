@@ -102,7 +102,7 @@ func (u upstream) partial(t *testing.T, obj runtime.Object) *metav1.PartialObjec
 	return partial
 }
 
-// body is a response with obj in it.
+// body returns a response that contains obj.
 func (u upstream) body(t *testing.T, obj runtime.Object) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -112,7 +112,7 @@ func (u upstream) body(t *testing.T, obj runtime.Object) []byte {
 	return out.Bytes()
 }
 
-// frame is an event in a watch stream.
+// frame returns an event of a watch stream.
 func (u upstream) frame(t *testing.T, event string, obj runtime.Object) []byte {
 	t.Helper()
 	stream := u.info(t).StreamSerializer
@@ -128,7 +128,7 @@ func (u upstream) frame(t *testing.T, event string, obj runtime.Object) []byte {
 	return out.Bytes()
 }
 
-// schemeOf is the scheme that the kinds of r are registered in.
+// schemeOf returns the scheme with the kinds of r.
 func schemeOf(r *registry.Resource) *runtime.Scheme {
 	switch r.GroupResource.Group {
 	case apiextensions.GroupName:
@@ -139,7 +139,7 @@ func schemeOf(r *registry.Resource) *runtime.Scheme {
 	return legacyscheme.Scheme
 }
 
-// readSample is the object as upstream reads it.
+// readSample returns the object as upstream reads it.
 func readSample(t *testing.T, s registrytest.Sample, r *registry.Resource, revision int64) runtime.Object {
 	t.Helper()
 	obj, err := r.Codec().Read(s.Value, revision)
@@ -149,8 +149,7 @@ func readSample(t *testing.T, s registrytest.Sample, r *registry.Resource, revis
 	return obj
 }
 
-// decoded are the views whose JSON is encoded from decoded objects: of other versions than the stored one, with
-// schemas, which contain JSON, and rare kinds.
+// decoded has the views whose JSON is encoded from decoded objects, and the reason.
 var decoded = map[schema.GroupVersionResource]string{
 	{Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"}:                         "v2",
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicies"}:       "v1beta1",
@@ -161,9 +160,8 @@ var decoded = map[schema.GroupVersionResource]string{
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}:                           "few, in a scheme of their own",
 }
 
-// TestEncodersWriteWhatUpstreamWrites holds every encoder of every served kind against
-// upstream's encoders.
-func TestEncodersWriteWhatUpstreamWrites(t *testing.T) {
+// TestEncodersMatchUpstream compares every encoder of every served kind with upstream's encoders.
+func TestEncodersMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen := 0
 	for _, group := range server.Registry.Groups() {
@@ -174,14 +172,14 @@ func TestEncodersWriteWhatUpstreamWrites(t *testing.T) {
 				}
 				seen++
 				if _, ok := decoded[e.GVR]; !ok && !e.View.Encoder(encoding.JSON, encoding.Full).Planned() {
-					t.Errorf("%s is decoded to make its JSON", e.GVR)
+					t.Errorf("%s is decoded to encode its JSON", e.GVR)
 				}
 				t.Run(e.GVR.GroupVersion().String()+"/"+e.GVR.Resource, func(t *testing.T) { testView(t, e.View) })
 			}
 		}
 	}
 	if seen < 50 {
-		t.Errorf("only %d views", seen)
+		t.Errorf("tested %d views, want more", seen)
 	}
 }
 
@@ -207,7 +205,7 @@ func testView(t *testing.T, v *registry.View) {
 
 func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream, s registrytest.Sample) {
 	t.Helper()
-	_, passed, err := f.Uncached().Next(nil, s.Object) // before it is kept
+	_, passed, err := f.Uncached().Next(nil, s.Object) // before the encoding is cached
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +318,7 @@ func testDecoded(t *testing.T, v *registry.View, samples []registrytest.Sample) 
 func equal(t *testing.T, what string, got, want []byte, size int) {
 	t.Helper()
 	if size != len(got) {
-		t.Errorf("%s: size %d, announced %d", what, len(got), size)
+		t.Errorf("%s: %d bytes, want the announced %d", what, len(got), size)
 	}
 	if bytes.Equal(got, want) {
 		return
@@ -333,7 +331,7 @@ func equal(t *testing.T, what string, got, want []byte, size int) {
 	t.Errorf("%s: differs at byte %d\n got %q\nwant %q", what, at, got[from:min(len(got), at+120)], want[from:min(len(want), at+120)])
 }
 
-// listBody is a whole list of items, whose sizes add up to size.
+// listBody returns a whole list of items, whose sizes add up to size.
 func listBody(w wire.Writer, meta wire.ListMeta, items [][]byte, size int) []byte {
 	body := w.AppendListHeader(nil, meta, len(items), size)
 	for i, item := range items {

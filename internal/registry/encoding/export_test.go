@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Read decodes a stored value as upstream's storages give it to a reader.
+// Read decodes a stored value as upstream's storages do for readers.
 func (c *Codec) Read(value []byte, revision int64) (runtime.Object, error) {
 	obj := c.New()
 	if err := c.DecodeUpstream(value, obj, revision); err != nil {
@@ -23,7 +23,7 @@ func (c *Codec) Read(value []byte, revision int64) (runtime.Object, error) {
 	return obj, nil
 }
 
-// DecodeUpstream is DecodeStored by upstream's codec alone.
+// DecodeUpstream is DecodeStored with upstream's codec alone.
 func (c *Codec) DecodeUpstream(data []byte, into runtime.Object, revision int64) error {
 	if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
 		return err
@@ -31,7 +31,7 @@ func (c *Codec) DecodeUpstream(data []byte, into runtime.Object, revision int64)
 	return c.SetRevision(into, revision)
 }
 
-// DecodeUnknown is DecodeValue that knows no fingerprints.
+// DecodeUnknown is DecodeValue without known fingerprints.
 func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.Object {
 	known := c.rules
 	defer func() { c.rules = known }()
@@ -39,7 +39,7 @@ func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.
 	return c.DecodeValue(context.Background(), rest, rest, value, revision)
 }
 
-// The layouts of messages.
+// Layouts of messages.
 type (
 	Layouts = layouts
 	Layout  = layout
@@ -48,15 +48,15 @@ type (
 // Inner returns the layouts of a nested message, nil if it has none.
 func (l *layout) Inner() *Layouts { return l.inner }
 
-// IsTime reports whether a field is a time, and whether it has microseconds.
+// IsTime reports whether a field is a time, and whether it has a fraction of a second.
 func (l *layout) IsTime() (is, micro bool) {
 	return l.role == timeToken || l.role == microTimeToken, l.role == microTimeToken
 }
 
-// IsKept reports whether a skeleton has the field unchanged.
+// IsKept reports whether a skeleton contains the field unchanged.
 func (l *layout) IsKept() bool { return l.role == literalField }
 
-// Tokens returns where the objects of a version have tokens, nil if they have no fingerprints.
+// Tokens returns the fields that are tokens in objects of a version, nil if these have no fingerprints.
 func (c *Codec) Tokens(gvk schema.GroupVersionKind) *Layouts {
 	if c.rules != nil {
 		head := wire.Envelope(gvk.GroupVersion().String(), gvk.Kind)
@@ -69,18 +69,18 @@ func (c *Codec) Tokens(gvk schema.GroupVersionKind) *Layouts {
 	return nil
 }
 
-// Fingerprints counts the values that a rule has completed, and the lookups that found no rule.
+// Fingerprints returns how many values a rule has completed, and how many lookups found no rule.
 func (c *Codec) Fingerprints() (hits, misses uint64) {
 	return c.rules.hits.Load(), c.rules.misses.Load()
 }
 
-// Recognized reports whether a value has one of the patterns that came last.
+// Recognized reports whether a value matches one of the latest patterns.
 func (c *Codec) Recognized(value []byte) bool {
 	kind, raw := c.rules.kindOf(value)
 	return kind != nil && c.rules.matchRecent(&inspected{raw: raw}, kind)
 }
 
-// FingerprintsKnown counts the fingerprints that are remembered.
+// FingerprintsKnown returns the number of remembered fingerprints.
 func (c *Codec) FingerprintsKnown() int { return len(c.rules.rules) }
 
 // ItemAt returns o as an item with revision in place of its own, as a DELETED

@@ -27,8 +27,8 @@ import (
 )
 
 // TestFingerprintsDecodeToTheSameObject decodes values of every resource that has fingerprints, in all versions, as
-// they are stored and without some of their fields. Many have the same fingerprint, and many differ slightly from
-// one. The results must equal those of decoding each value alone.
+// they are stored and without some of their fields. Many values have equal fingerprints, and many differ slightly. The
+// results must equal those of decoding each value alone.
 func TestFingerprintsDecodeToTheSameObject(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
@@ -40,7 +40,7 @@ func TestFingerprintsDecodeToTheSameObject(t *testing.T) {
 		t.Run(r.GroupResource.String(), func(t *testing.T) { checkFingerprints(t, r) })
 	}
 	if tested < 10 {
-		t.Errorf("only %d resources have fingerprints", tested)
+		t.Errorf("%d resources have fingerprints, want more", tested)
 	}
 }
 
@@ -81,15 +81,15 @@ func checkFingerprints(t *testing.T, r *registry.Resource) {
 	}
 	hits, misses := r.Codec().Fingerprints()
 	if hits < uint64(values/4) || misses < bases {
-		t.Errorf("%d values had a known fingerprint, %d had not: too few to tell anything", hits, misses)
+		t.Errorf("%d values had a known fingerprint, %d had not: too few for a test", hits, misses)
 	}
 	if recognized < values/20 {
-		t.Errorf("%d of %d values had the pattern of one before: too few to tell anything", recognized, values)
+		t.Errorf("%d of %d values had a known pattern: too few for a test", recognized, values)
 	}
-	t.Logf("%d known, %d not, %d recognized", hits, misses, recognized)
+	t.Logf("fingerprints: %d known, %d not; patterns: %d recognized", hits, misses, recognized)
 }
 
-// versionsOf lists the kinds that objects of r may be stored as.
+// versionsOf lists the kinds as which objects of r may be stored.
 func versionsOf(r *registry.Resource) []schema.GroupVersionKind {
 	canonical := r.Codec().Canonical
 	var all []schema.GroupVersionKind
@@ -110,9 +110,8 @@ func stored(t *testing.T, obj runtime.Object, gvk schema.GroupVersionKind) []byt
 	return value
 }
 
-// TestFingerprintsOfNoUseAreNotTaken checks that values are no longer fingerprinted if no two have the same
-// fingerprint.
-func TestFingerprintsOfNoUseAreNotTaken(t *testing.T) {
+// TestUselessFingerprintsAreNotTaken checks that values are no longer fingerprinted if all fingerprints differ.
+func TestUselessFingerprintsAreNotTaken(t *testing.T) {
 	server := registrytest.New(t, nil)
 	all := server.Registry.Resources()
 	r := all[slices.IndexFunc(all, func(r *registry.Resource) bool { return r.GroupResource.Resource == "configmaps" })]
@@ -123,7 +122,7 @@ func TestFingerprintsOfNoUseAreNotTaken(t *testing.T) {
 		registrytest.Object(r, "ns/name", stored(t, obj, gvk), 1)
 	}
 	if taken := r.Codec().FingerprintsKnown(); taken > values/2 {
-		t.Errorf("%d of %d values were inspected", taken, values)
+		t.Errorf("%d fingerprints of %d values are remembered, want at most half", taken, values)
 	}
 	want := "key-last"
 	got := registrytest.Object(r, "ns/name", stored(t, &core.ConfigMap{Data: map[string]string{want: "x"}}, gvk), 1)
@@ -132,26 +131,25 @@ func TestFingerprintsOfNoUseAreNotTaken(t *testing.T) {
 	}
 }
 
-// checkValue decodes a value both ways, and by its fingerprint a second time, when that
-// may have been learnt.
+// checkValue decodes a value with known fingerprints and without, twice because the first may add its fingerprint.
 func checkValue(t *testing.T, r *registry.Resource, value []byte, revision int64) {
 	t.Helper()
 	want := r.Codec().DecodeUnknown("ns/name", bytes.Clone(value), revision)
 	for range 2 {
 		got := registrytest.Object(r, "ns/name", bytes.Clone(value), revision)
 		if (got.Err() == nil) != (want.Err() == nil) || got.Err() != nil && got.Err().Error() != want.Err().Error() {
-			t.Fatalf("error %v, decoded anew %v", got.Err(), want.Err())
+			t.Fatalf("error %v, want %v as without fingerprints", got.Err(), want.Err())
 		}
 		if !bytes.Equal(got.Body(), want.Body()) {
-			t.Fatalf("another body:\n%q\ndecoded anew:\n%q\nof:\n%q", got.Body(), want.Body(), value)
+			t.Fatalf("body of %[3]q:\n got %[1]q\nwant %[2]q", got.Body(), want.Body(), value)
 		}
 		if g, w := described(got), described(want); !maps.Equal(g, w) || got.StoredSize() != want.StoredSize() {
-			t.Fatalf("described as %v, decoded anew %v", g, w)
+			t.Fatalf("labels and fields: got %v, want %v", g, w)
 		}
 	}
 }
 
-// described returns the labels and fields of an object that selectors see.
+// described returns the labels and fields of an object that selectors match.
 func described(o *cache.Object) map[string]string {
 	all := make(map[string]string)
 	for _, name := range []string{
@@ -172,9 +170,8 @@ func described(o *cache.Object) map[string]string {
 	return all
 }
 
-// variation changes a stored value: the contents that its Layout leaves out, and, if
-// careless, anything else as well. With fewer, it only leaves fields out; with renamed, equal
-// contents stay equal and others different.
+// variation changes the parts of a stored value that its Layout omits and, if careless is set, other parts, too. With
+// fewer, it only omits fields; with renamed, equal contents stay equal and different ones different.
 type variation struct {
 	rand            *rand.Rand
 	careless, fewer bool
@@ -184,7 +181,7 @@ type variation struct {
 
 func (v *variation) value(value []byte, gvk schema.GroupVersionKind, fields *encoding.Layouts) []byte {
 	raw, _, _, _ := wire.Unenvelope(value)
-	if v.careless && v.rand.Intn(20) == 0 { // the envelope, too
+	if v.careless && v.rand.Intn(20) == 0 { // change the envelope, too
 		return v.other(nil, value, 1)
 	}
 	kind := wire.Kind{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind}
@@ -236,7 +233,7 @@ func (v *variation) content(content []byte, layout *encoding.Layout) []byte {
 	return v.word()
 }
 
-// word is a text that means something somewhere, one of the same object, or neither.
+// word returns a text that is special in some kind, a text of the same object, or any other text.
 func (v *variation) word() []byte {
 	words := []string{"default", "host", "0.0.0.0", "None", "::1", "kubernetes.io/x", "system:masters", "a/b", "\xff\xfe", "true", "0", "{}"}
 	switch n := v.rand.Intn(8); {
@@ -273,7 +270,7 @@ func (v *variation) time(content []byte, micro bool) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(out, 2, protowire.VarintType), nanos)
 }
 
-// other generates fields that are not part of the Layout.
+// other adds fields that the Layout does not have.
 func (v *variation) other(out, field []byte, number protowire.Number) []byte {
 	if v.fewer && v.rand.Intn(15) == 0 {
 		return out
@@ -282,7 +279,7 @@ func (v *variation) other(out, field []byte, number protowire.Number) []byte {
 		return append(out, field...)
 	}
 	switch v.rand.Intn(300) {
-	case 0: // left out
+	case 0: // omitted
 	case 1:
 		out = append(append(out, field...), field...)
 	case 2:
@@ -300,8 +297,8 @@ func (v *variation) other(out, field []byte, number protowire.Number) []byte {
 	return out
 }
 
-// TestUndecodableValuesAreCountedOnce checks that the metric counts each value once, although an attempt to make a rule
-// decodes the value, too.
+// TestUndecodableValuesAreCountedOnce checks that the metric counts each value once, although the value is decoded twice:
+// the second time to make a rule.
 func TestUndecodableValuesAreCountedOnce(t *testing.T) {
 	c := registrytest.New(t, nil).Registry.Endpoint(corev1.SchemeGroupVersion.WithResource("configmaps"), "").View.Resource.Codec()
 	raw := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), nil) // immutable is a bool
@@ -311,7 +308,7 @@ func TestUndecodableValuesAreCountedOnce(t *testing.T) {
 			t.Fatal("the value was decoded")
 		}
 		if got := c.Undecodable(); got != n+1 {
-			t.Errorf("%d are counted after %d", got, n+1)
+			t.Errorf("%d values are counted after %d", got, n+1)
 		}
 	}
 }

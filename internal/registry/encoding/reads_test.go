@@ -23,13 +23,12 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// gvr is a resource of the built-in groups.
+// gvr names a resource of the built-in groups.
 func gvr(group, version, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
 }
 
-// planted puts an object into the store as some other program would have and returns
-// the cache's object of it.
+// planted writes a value to the store as another program would, and returns the cached object.
 func planted(t *testing.T, s *registrytest.Server, v *registry.View, key, value string) *cache.Object {
 	t.Helper()
 	revision := s.Store.PutAll(map[string][]byte{key: []byte(value)})
@@ -44,7 +43,7 @@ func planted(t *testing.T, s *registrytest.Server, v *registry.View, key, value 
 	return o
 }
 
-// jsonItem gives o as an item of a list in JSON.
+// jsonItem returns o as an item of a JSON list.
 func jsonItem(t *testing.T, v *registry.View, o *cache.Object) string {
 	t.Helper()
 	item, err := v.Encoder(encoding.JSON, encoding.Full).Item(t.Context(), o)
@@ -58,7 +57,7 @@ func contains(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			t.Errorf("no %s in %s", part, text)
+			t.Errorf("%s is not in %s", part, text)
 		}
 	}
 }
@@ -67,16 +66,15 @@ func lacks(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if strings.Contains(text, part) {
-			t.Errorf("%s in %s", part, text)
+			t.Errorf("%s is in %s", part, text)
 		}
 	}
 }
 
 const oldPod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"old","namespace":"default"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 
-// TestReadsHaveDefaultsThatWereNotStored checks that an object stored before a field had a default has the default in
-// every read.
-func TestReadsHaveDefaultsThatWereNotStored(t *testing.T) {
+// TestReadsHaveNewDefaults checks that an object stored before a field had a default has the default in every read.
+func TestReadsHaveNewDefaults(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
@@ -103,9 +101,9 @@ func TestReadsHaveDefaultsThatWereNotStored(t *testing.T) {
 	}
 }
 
-// TestReadsHaveWhatConversionChanges checks that served objects have the changes that reading makes besides defaults:
-// fields that fill each other in, corrected values, fields of newer servers.
-func TestReadsHaveWhatConversionChanges(t *testing.T) {
+// TestReadsHaveChangesOfConversion checks that served objects have the changes that upstream's conversion makes besides
+// defaults: fields that set each other, corrected values, unknown fields of newer servers dropped.
+func TestReadsHaveChangesOfConversion(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
@@ -134,8 +132,8 @@ func TestReadsHaveWhatConversionChanges(t *testing.T) {
 	}
 }
 
-// TestErrorsOfEncodingAreUpstreams checks that clients see encoding/json's error for an object without JSON.
-func TestErrorsOfEncodingAreUpstreams(t *testing.T) {
+// TestEncodingErrorsMatchUpstream checks that clients get encoding/json's error for an object without JSON.
+func TestEncodingErrorsMatchUpstream(t *testing.T) {
 	v := registrytest.New(t, nil).Registry.Endpoint(gvr("", "v1", "pods"), "").View
 	pod := podOf(t, v, oldPod)
 	fields := []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec`)}}
@@ -148,7 +146,7 @@ func TestErrorsOfEncodingAreUpstreams(t *testing.T) {
 	o := registrytest.Object(v.Resource, "default/old", value, 9)
 	for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial} {
 		if _, err := v.Encoder(encoding.JSON, projection).Item(t.Context(), o); err == nil || err.Error() != want.Error() {
-			t.Errorf("projection %d: %v, upstream %v", projection, err, want)
+			t.Errorf("projection %d: error %v, want upstream's %v", projection, err, want)
 		}
 	}
 }
@@ -162,7 +160,7 @@ func podOf(t *testing.T, v *registry.View, value string) runtime.Object {
 	return obj
 }
 
-// TestReadsAndEventsAreDecorated checks that served objects, in live events as well, have the changes that a
+// TestReadsAndEventsAreDecorated checks that served objects, also those in live events, have the changes that a
 // storage's decorator makes.
 func TestReadsAndEventsAreDecorated(t *testing.T) {
 	s := registrytest.New(t, nil)
@@ -178,7 +176,7 @@ func TestReadsAndEventsAreDecorated(t *testing.T) {
 	contains(t, jsonItem(t, services, o), `"clusterIPs":["10.0.0.77"]`, `"ipFamilies":["IPv4"]`, `"ipFamilyPolicy":"SingleStack"`)
 	event, _ := (<-events.ResultChan()).Object.(*corev1.Service)
 	if event == nil || len(event.Spec.ClusterIPs) != 1 {
-		t.Errorf("live event %+v", event)
+		t.Errorf("live event %+v lacks the decoration", event)
 	}
 	o = planted(t, s, services, "/registry/services/specs/default/out", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"out","namespace":"default"},`+
 		`"spec":{"type":"ExternalName","externalName":"x.example","internalTrafficPolicy":"Cluster"}}`)
@@ -199,7 +197,7 @@ func TestServedVersionsAreConvertedFromTheSameBytes(t *testing.T) {
 	} {
 		one, two := s.Registry.Endpoint(pair[0], "").View, s.Registry.Endpoint(pair[1], "").View
 		if one.Resource != two.Resource {
-			t.Errorf("%s and %s are stored apart", pair[0], pair[1])
+			t.Errorf("%s and %s have separate caches", pair[0], pair[1])
 		}
 		sameAsUpstream(t, one, 12)
 		sameAsUpstream(t, two, 12)
@@ -214,8 +212,8 @@ func TestServedVersionsAreConvertedFromTheSameBytes(t *testing.T) {
 	lacks(t, jsonItem(t, v2, o), "targetCPUUtilizationPercentage")
 }
 
-// sameAsUpstream holds random objects of a view against upstream's encoders, in
-// all media types and projections.
+// sameAsUpstream compares random objects of a view with those of upstream's encoders, in all media types and
+// projections.
 func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, projections ...encoding.Projection) {
 	t.Helper()
 	if projections == nil {
@@ -251,7 +249,7 @@ func TestDeletedObjectHasTheRevisionOfItsDeletion(t *testing.T) {
 		}
 		for revision, want := range map[string]int{"41": 1, "42": 0, "43": 1} {
 			if n := bytes.Count(item, []byte(revision)); n != want {
-				t.Errorf("media type %d: %q is there %d times, want %d: %q", media, revision, n, want, item)
+				t.Errorf("media type %d: %q occurs %d times, want %d: %q", media, revision, n, want, item)
 			}
 		}
 	}
@@ -281,8 +279,8 @@ func TestItemsHaveNoKindAndObjectsDo(t *testing.T) {
 	sameAsUpstream(t, v, 12)
 }
 
-// TestAwkwardKindsAreWrittenAsEncodingJSONDoes checks kinds whose JSON a transcoder of protobuf could get wrong.
-func TestAwkwardKindsAreWrittenAsEncodingJSONDoes(t *testing.T) {
+// TestAwkwardKindsMatchEncodingJSON checks kinds whose JSON a transcoder of protobuf could get wrong.
+func TestAwkwardKindsMatchEncodingJSON(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, r := range []schema.GroupVersionResource{
 		gvr("", "v1", "pods"), gvr("", "v1", "secrets"), gvr("", "v1", "events"), gvr("coordination.k8s.io", "v1", "leases"),
@@ -297,9 +295,9 @@ func TestAwkwardKindsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 
 }
 
-// TestPartialMetadataIsCutFromTheInternalObject checks that metadata alone comes from upstream's internal object,
-// which for some kinds differs from the stored version.
-func TestPartialMetadataIsCutFromTheInternalObject(t *testing.T) {
+// TestPartialMetadataMatchUpstream checks that a PartialObjectMetadata has the metadata of upstream's internal object,
+// which for some kinds differ from those of the stored version.
+func TestPartialMetadataMatchUpstream(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, resource := range []string{"deployments", "daemonsets", "statefulsets", "replicasets"} {
 		sameAsUpstream(t, s.Registry.Endpoint(gvr("apps", "v1", resource), "").View, 12, encoding.Partial, encoding.PartialV1beta1)
@@ -330,9 +328,8 @@ func TestManagedFieldsAreInEveryRead(t *testing.T) {
 	}
 }
 
-// TestClientsMayMutateWhatTheyAreGiven checks that callers own returned objects: their changes are visible to no one
-// else.
-func TestClientsMayMutateWhatTheyAreGiven(t *testing.T) {
+// TestClientsMayMutateReturnedObjects checks that callers own returned objects: nobody else sees their changes.
+func TestClientsMayMutateReturnedObjects(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -364,16 +361,16 @@ func TestClientsMayMutateWhatTheyAreGiven(t *testing.T) {
 		}
 		served.Items[0].Spec = appsv1.DeploymentSpec{}
 		if !bytes.Equal(o.Body(), before) || jsonItem(t, e.View, o) != want {
-			t.Fatal("the cache was written to")
+			t.Fatal("a change of a returned object changed the cache")
 		}
 	}
 	again := registrytest.Object(e.View.Resource, "default/d", value, revision)
 	if !bytes.Equal(again.Body(), before) {
-		t.Error("the cache holds something else than the store")
+		t.Error("the cache differs from the store")
 	}
 }
 
-// scribble writes to every byte slice, map, pointer and string that v reaches.
+// scribble changes every byte slice, map, pointer and string that v reaches.
 func scribble(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestWritesToBookmarksAreCaught checks that a write to the shared item of bookmarks is detected when the next
+// TestWritesToBookmarksAreCaught checks that a write to the item that bookmarks share is detected when the next
 // bookmark is built from it.
 func TestWritesToBookmarksAreCaught(t *testing.T) {
 	item := []byte(`{"metadata":{"resourceVersion":"1"}}`)

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// skeletonFields is a message of one field of each role, itself nested in field 5.
+// skeletonFields returns a message with one field of each role, nested in its own field 5.
 func skeletonFields() *layouts {
 	inner := layouts{1: {role: nameToken}, 2: {role: opaqueToken}, 3: {role: timeToken}, 4: {role: microTimeToken}, 7: {role: literalField}}
 	outer := inner
@@ -19,7 +19,7 @@ func skeletonFields() *layouts {
 	return &outer
 }
 
-// microsecond is a time with a fraction of a second.
+// microsecond is a time with a fraction of a second, which no skeleton can omit.
 const microsecond = "\x08\x01\x10\xe8\x07"
 
 // model describes in words what a skeleton contains.
@@ -85,7 +85,7 @@ func TestSkeletonIsTheMessage(t *testing.T) {
 		msg := drawMessage(t, 0)
 		var s skeleton
 		if !s.make(msg, skeletonFields()) {
-			return // bytes in the place of a message may be none
+			return // bytes in the place of a message may be no message
 		}
 		want := model(msg, skeletonFields(), make(map[string]int))
 		got := string(s.bytes)
@@ -101,7 +101,7 @@ func TestSkeletonIsTheMessage(t *testing.T) {
 		models[got], skeletons[want] = want, got
 	})
 	if shared == 0 {
-		t.Error("no two messages had the same skeleton")
+		t.Error("no two messages had the same skeleton: nothing was compared")
 	}
 }
 
@@ -149,7 +149,7 @@ func TestPatternIsTheSkeleton(t *testing.T) {
 		}
 	})
 	if matched == 0 || others == 0 {
-		t.Errorf("%d messages matched, %d did not", matched, others)
+		t.Errorf("%d messages matched, %d did not: too few for a test", matched, others)
 	}
 }
 
@@ -205,12 +205,12 @@ func TestTemplateWritesMessagesOfOneSkeleton(t *testing.T) {
 		}
 	})
 	if written == 0 {
-		t.Error("no message had a token")
+		t.Error("no message had a token: nothing was compared")
 	}
 }
 
-// TestTemplateKeepsWhatHasNoNumber checks that content without a number does not change.
-func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
+// TestTemplateKeepsLiterals checks that a template does not change content that is no token.
+func TestTemplateKeepsLiterals(t *testing.T) {
 	var msg []byte
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), []byte("b"))
@@ -225,9 +225,9 @@ func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
 	}
 }
 
-// TestSkeletonRefuses checks that make refuses lengths in non-minimal encodings, which no encoder writes, and too
-// many names, which would take too much work.
-func TestSkeletonRefuses(t *testing.T) {
+// TestSkeletonRejects checks that make rejects lengths in non-minimal encodings, which no encoder writes, and too many
+// names, which would take too much work.
+func TestSkeletonRejects(t *testing.T) {
 	many := []byte{}
 	for i := range 1000 {
 		many = protowire.AppendBytes(protowire.AppendTag(many, 1, protowire.BytesType), fmt.Append(nil, i))
@@ -243,7 +243,7 @@ func TestSkeletonRefuses(t *testing.T) {
 	} {
 		var s skeleton
 		if s.make(msg, skeletonFields()) {
-			t.Errorf("%s: skeleton %q", name, s.bytes)
+			t.Errorf("%s: got skeleton %q, want none", name, s.bytes)
 		}
 	}
 }

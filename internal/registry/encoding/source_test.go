@@ -15,19 +15,19 @@ import (
 )
 
 // TestItemsWithoutRoomAreTheSame checks that list items that do not fit into the budget equal cached ones, and that
-// most of those that fit are not built again.
+// most of those that fit are built once.
 func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 	for _, c := range []struct {
-		room         int64 // for so many bytes of encodings
-		fewest, most int   // items that are made again
+		room         int64 // bytes of the budget
+		fewest, most int   // items that are built again
 		media        encoding.MediaType
 		name         string
 	}{
 		{-1, 0, 0, encoding.JSON, "no bound"},
 		{16 << 20, 0, 0, encoding.JSON, "room for all"},
 		{1 << 20, 100, 400, encoding.JSON, "room for most"},
-		{1 << 10, 480, 500, encoding.JSON, "room for next to nothing"},
-		{1 << 10, 0, 0, encoding.Protobuf, "parts of the canonical bytes"},
+		{1 << 10, 480, 500, encoding.JSON, "room for almost nothing"},
+		{1 << 10, 0, 0, encoding.Protobuf, "items within the canonical bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = c.room })
@@ -65,7 +65,7 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 					}
 				}
 				if made < c.fewest || made > c.most {
-					t.Errorf("%d of %d items were made again, want %d to %d", made, len(objects), c.fewest, c.most)
+					t.Errorf("%d of %d items were built again, want %d to %d", made, len(objects), c.fewest, c.most)
 				}
 			}
 			for i, o := range objects {
@@ -74,21 +74,21 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 					shared = bytes.TrimPrefix(grown, []byte("head"))
 				}
 				if err != nil || !bytes.Equal(shared, first[i]) {
-					t.Fatalf("item %d is not what it was: %v", i, err)
+					t.Fatalf("item %d differs from the first read, error %v", i, err)
 				}
 			}
 			for i, o := range objects {
 				if b, err := f.Item(t.Context(), o); err != nil || !bytes.Equal(b, first[i]) {
-					t.Fatalf("item %d is not what is kept: %v", i, err)
+					t.Fatalf("item %d differs from the cached one, error %v", i, err)
 				}
 			}
 		})
 	}
 }
 
-// TestCheapItemsAreNotKept has a list whose items do not all fit into the cache. The cache keeps items that resemble
-// no other, and not those that are copied from templates.
-func TestCheapItemsAreNotKept(t *testing.T) {
+// TestCheapItemsAreNotCached checks that if not all items of a list fit into the cache, it holds items that resemble no
+// other, and no items that are copied from templates.
+func TestCheapItemsAreNotCached(t *testing.T) {
 	server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = 1 << 20 })
 	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
 	const each = 300
@@ -119,8 +119,8 @@ func TestCheapItemsAreNotKept(t *testing.T) {
 		}
 		return n
 	}
-	// The race detector has pools forget, so that some are not copied.
+	// Under the race detector, pools drop some of their items, so that some objects are not copied.
 	if alike, others := kept(objects[:each]), kept(objects[each:]); others < each/10 || alike > others/2 {
-		t.Errorf("of %d objects that are alike %d are kept, of as many others %d", each, alike, others)
+		t.Errorf("of %d similar objects %d are cached, of as many others %d", each, alike, others)
 	}
 }

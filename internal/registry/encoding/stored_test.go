@@ -46,12 +46,12 @@ func TestCachedObjectsAreRestored(t *testing.T) {
 				t.Fatalf("%s: %v", r.GroupResource, err)
 			}
 			if err := r.Codec().Restore(cached.Body(), got); err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("%s: from the cache comes\n%#v, %v\nfrom the store\n%#v", r.GroupResource, got, err, want)
+				t.Errorf("%s: from the cache:\n%#v, error %v\nfrom the store:\n%#v", r.GroupResource, got, err, want)
 				break
 			}
 		}
 	}
 	if seen < 50 {
-		t.Errorf("only %d resources were tried", seen)
+		t.Errorf("tested %d resources, want more", seen)
 	}
 }

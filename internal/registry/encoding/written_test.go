@@ -16,9 +16,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// TestWritesAreAnsweredAsUpstreamDoes writes random objects of every served kind. The encodings of storage.Written
-// must equal those that upstream's encoders write of the returned object.
-func TestWritesAreAnsweredAsUpstreamDoes(t *testing.T) {
+// TestWritesMatchUpstream writes random objects of every served kind. The encodings of storage.Written must equal those
+// that upstream's encoders make of the returned object.
+func TestWritesMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	server.Start(t)
 	seen := 0
@@ -34,39 +34,39 @@ func TestWritesAreAnsweredAsUpstreamDoes(t *testing.T) {
 		}
 	}
 	if seen < 50 {
-		t.Errorf("only %d views", seen)
+		t.Errorf("tested %d views, want more", seen)
 	}
 }
 
-// storedAsJSON are the groups whose kinds are stored as JSON.
+// storedAsJSON has the groups whose kinds are stored as JSON.
 var storedAsJSON = map[string]bool{"apiextensions.k8s.io": true, "apiregistration.k8s.io": true}
 
 func testWrites(t *testing.T, e *registry.Endpoint) {
-	written, answered := 0, 0
+	written, known := 0, 0
 	for seed := range int64(proctest.Iterations(6)) {
 		w := writer{T: t, view: e.View, random: rand.New(rand.NewSource(seed)), seed: seed}
 		w.run(e.Namespaced)
-		written, answered = written+w.written, answered+w.answered
+		written, known = written+w.written, known+w.known
 	}
 	if codec := e.View.Resource.Codec(); codec.Tokens(codec.Canonical) != nil {
 		if alike, _ := codec.Fingerprints(); alike == 0 {
-			t.Error("no fingerprint of a write is known")
+			t.Error("no write had a known fingerprint")
 		}
 	}
 	// A Decorator changes most random services. Objects that are stored as JSON are known only when they are deleted.
-	// Objects that an update has to read from the store are not known.
-	if answered == 0 || answered < written*9/10 && e.View.Resource.Codec().Decorate == nil && !storedAsJSON[e.GVR.Group] {
-		t.Errorf("of %d writes only %d are known", written, answered)
+	// Objects that an update reads from the store are not known.
+	if known == 0 || known < written*9/10 && e.View.Resource.Codec().Decorate == nil && !storedAsJSON[e.GVR.Group] {
+		t.Errorf("%d of %d written objects were known, want 90%%", known, written)
 	}
 }
 
 // writer writes one object again and again.
 type writer struct {
 	*testing.T
-	view              *registry.View
-	random            *rand.Rand
-	seed              int64
-	written, answered int
+	view           *registry.View
+	random         *rand.Rand
+	seed           int64
+	written, known int
 }
 
 func (w *writer) run(namespaced bool) {
@@ -123,18 +123,18 @@ func (w *writer) name(obj runtime.Object, scope storage.Scope) {
 	accessor.SetResourceVersion("")
 }
 
-// check compares all that may be encoded of out.
+// check compares all encodings of out.
 func (w *writer) check(what string, made *storage.Written, out runtime.Object) {
 	w.Helper()
 	w.written++
 	if made.For(out.DeepCopyObject()) != nil {
-		w.Errorf("%s: a copy of the object is taken for it", what)
+		w.Errorf("%s: Written has the encodings of a copy of the object", what)
 	}
 	o := made.For(out)
 	if o == nil {
 		return
 	}
-	w.answered++
+	w.known++
 	if err := made.ReplaceWithStored(out); err != nil {
 		w.Fatal(err)
 	}
