@@ -69,7 +69,8 @@ type pause struct {
 
 // New returns Controllers. It does no I/O.
 func New(config Config) (*Controllers, error) {
-	config.Client = rest.AddUserAgent(rest.CopyConfig(config.Client), "test-controllers")
+	config.Client = rest.CopyConfig(config.Client)
+	config.Client.UserAgent = "larder/test-controllers"
 	client, err := kubernetes.NewForConfig(config.Client)
 	if err != nil {
 		return nil, fmt.Errorf("testcontrollers: %w", err)
