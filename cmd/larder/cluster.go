@@ -63,7 +63,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	case config.TestControllers:
 		return errors.New("larder cluster runs a kube-controller-manager: --test-controllers cannot be set")
 	}
-	beside := cluster.Cluster{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: config.Progress}
+	beside := cluster.Cluster{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: cmp.Or[io.Writer](config.Progress, io.Discard)}
 	err := beside.Validate()
 	if err == nil && c.programs != "" {
 		if beside.Programs, err = programs.Find(c.programs); err != nil {
@@ -72,7 +72,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	}
 	config.Beside = func(ctx context.Context) (err error) {
 		if c.programs == "" {
-			if beside.Programs, err = programs.Build(ctx, cmp.Or[io.Writer](config.Progress, io.Discard)); err != nil {
+			if beside.Programs, err = programs.Build(ctx, beside.Progress); err != nil {
 				return err
 			}
 		}

@@ -76,7 +76,7 @@ the upstream, which also authenticates and authorizes users. See docs/relay.md.`
 		}
 		config.MemoryBudget, config.Progress, config.SteerCollector = budget.Value(), cmd.ErrOrStderr(), os.Getenv("GOGC") == ""
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
-		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
+		ctx, stop := untilSignal(cmd.ErrOrStderr())
 		defer stop()
 		s, err := relay.New(config)
 		if err != nil {

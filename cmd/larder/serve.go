@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -22,9 +24,6 @@ import (
 
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
-
-// errSecondSignal is the error of a process that ends without draining because of a second signal.
-var errSecondSignal = errors.New("ended by a second signal")
 
 func newServe() *cobra.Command {
 	o := newOptions(server.Default())
@@ -132,7 +131,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	if up.Logs.Format != logsapi.DefaultLogFormat && config.Progress != nil {
 		config.Progress = progressLog{}
 	}
-	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
+	ctx, stop := untilSignal(cmd.ErrOrStderr())
 	defer stop()
 	if o.beside != nil {
 		if err := o.beside(&config); err != nil {
@@ -169,28 +168,25 @@ func limitMemory() {
 	}
 }
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal calls quit, because the
-// kernel ignores it in the first process of a container.
-func untilSignal(quit func()) (context.Context, context.CancelFunc) {
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal ends the process without
+// draining, because the kernel ignores it in the first process of a container.
+func untilSignal(stderr io.Writer) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	ctx, cancel := context.WithCancel(context.Background())
-	over, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, then := range []func(){cancel, quit} {
-			select {
-			case <-signals:
-				then()
-			case <-over:
-				return
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		for range signals {
+			if ctx.Err() != nil {
+				os.Exit(fail(stderr, errors.New("ended by a second signal")))
 			}
+			cancel()
 		}
-	}()
+	})
 	return ctx, func() {
-		signal.Stop(signals)
-		close(over)
-		<-done
+		signal.Stop(signals) // sends nothing after it returns
+		close(signals)
+		receiving.Wait()
 		cancel()
 	}
 }

@@ -44,7 +44,7 @@ func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file stri
 			return err
 		}
 		klog.SetOutput(io.Discard) // gRPC logs each failed attempt; the returned error has the last one
-		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
+		ctx, stop := untilSignal(cmd.ErrOrStderr())
 		defer stop()
 		return run(ctx, args[0])
 	}

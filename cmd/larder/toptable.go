@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -13,7 +15,7 @@ import (
 // topTable formats d as lines of at most width characters; 0 sets no limit. It replaces characters that could control
 // a terminal.
 func topTable(d *costs.Report, width int) []string {
-	seconds := d.To.Sub(d.From).Seconds()
+	seconds := max(d.To.Sub(d.From).Seconds(), 1e-9)
 	lines := []string{clip(summaryLine(d, seconds), width), ""}
 	rows := [][]string{topHead(d)}
 	for i := range d.Rows {
@@ -34,7 +36,7 @@ func windowText(d *costs.Report) string {
 func summaryLine(d *costs.Report, seconds float64) string {
 	return fmt.Sprintf("%s by %s: CPU %s, %s of it for clients; %s requests/s, %s/s, %s events/s; %d names",
 		windowText(d), d.By, percent(d.Process.CPUSeconds, seconds), percent(d.Total.Time().Seconds(), seconds),
-		rate(d.Total[costs.Requests], seconds), bytesText(float64(d.Total[costs.Bytes])/max(seconds, 1e-9)), rate(d.Total[costs.Events], seconds), d.Names)
+		rate(d.Total[costs.Requests], seconds), bytesText(float64(d.Total[costs.Bytes])/seconds), rate(d.Total[costs.Events], seconds), d.Names)
 }
 
 // nameColumns returns the columns that name a client.
@@ -61,17 +63,14 @@ func topHead(d *costs.Report) []string {
 
 func topRow(d *costs.Report, row *costs.Row, seconds float64) []string {
 	used := row.Used
-	cells := []string{percent(used.Time().Seconds(), seconds), bytesText(float64(used[costs.Bytes]) / max(seconds, 1e-9)), rate(used[costs.Requests], seconds), rate(used[costs.Events], seconds)}
+	cells := []string{percent(used.Time().Seconds(), seconds), bytesText(float64(used[costs.Bytes]) / seconds), rate(used[costs.Requests], seconds), rate(used[costs.Events], seconds)}
 	if d.Window == costs.SinceStart.String() {
 		cells = []string{fmt.Sprintf("%.2f", used.Time().Seconds()), bytesText(float64(used[costs.Bytes])), fmt.Sprint(used[costs.Requests]), fmt.Sprint(used[costs.Events])}
 	}
 	cells = append(cells, missedText(d, row))
 	for _, name := range nameColumns(d.By) {
 		value := map[string]string{"USER": row.User, "AGENT": row.UserAgent, "VERB": row.Verb, "RESOURCE": row.Resource}[name]
-		if value = printable(value); value == "" {
-			value = "-"
-		}
-		cells = append(cells, value)
+		cells = append(cells, cmp.Or(printable(value), "-"))
 	}
 	return cells
 }
@@ -96,25 +95,23 @@ func missedText(d *costs.Report, row *costs.Row) string {
 
 // percent returns CPU time in percent of one processor.
 func percent(cpu, seconds float64) string {
-	return fmt.Sprintf("%.1f%%", 100*cpu/max(seconds, 1e-9))
+	return fmt.Sprintf("%.1f%%", 100*cpu/seconds)
 }
 
 func rate(n int64, seconds float64) string {
-	return fmt.Sprintf("%.1f", float64(n)/max(seconds, 1e-9))
+	return fmt.Sprintf("%.1f", float64(n)/seconds)
 }
 
 // bytesText formats a number of bytes in at most six characters.
 func bytesText(n float64) string {
-	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
-		if n < 1000 || unit == "TB" {
-			if unit == "B" || n >= 100 {
-				return fmt.Sprintf("%.0f%s", n, unit)
-			}
-			return fmt.Sprintf("%.1f%s", n, unit)
-		}
-		n /= 1000
+	units := []string{"B", "kB", "MB", "GB", "TB"}
+	for n >= 1000 && len(units) > 1 {
+		n, units = n/1000, units[1:]
 	}
-	return ""
+	if units[0] == "B" || n >= 100 {
+		return fmt.Sprintf("%.0f%s", n, units[0])
+	}
+	return fmt.Sprintf("%.1f%s", n, units[0])
 }
 
 // printable replaces unprintable characters, including those that control a terminal or change the direction of text.
@@ -142,12 +139,7 @@ func align(rows [][]string, width, names int) []string {
 	}
 	first := len(widths) - names
 	for width > 0 && total > width {
-		widest := first
-		for i := first; i < len(widths); i++ {
-			if widths[i] > widths[widest] {
-				widest = i
-			}
-		}
+		widest := first + slices.Index(widths[first:], slices.Max(widths[first:]))
 		if widths[widest] <= 4 {
 			break
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -79,13 +78,12 @@ type reset struct {
 func (r *reset) round(ctx context.Context) error {
 	for i, store := range r.config.Stores {
 		done, err := r.restore(ctx, store, &r.wanted.stores[i])
-		first := r.all.Revision
+		if i > 0 {
+			done.Revision = 0 // Outcome has the revision of the first store only
+		}
 		r.all.add(done)
 		if err != nil {
 			return err
-		}
-		if r.all.Revision = first; i == 0 {
-			r.all.Revision = done.Revision
 		}
 	}
 	return nil
@@ -199,18 +197,11 @@ func (c *Checkpoints) write(ctx context.Context, store kv.Store, changes []chang
 
 // writePhase writes changes in any order.
 func writePhase(ctx context.Context, store kv.Store, changes []change) (Outcome, error) {
-	var next atomic.Int64
-	outcomes := make([]Outcome, min(writers, len(changes)))
+	outcomes := make([]Outcome, len(changes))
 	group, ctx := errgroup.WithContext(ctx)
-	for w := range outcomes {
-		group.Go(func() error {
-			for i := next.Add(1) - 1; i < int64(len(changes)); i = next.Add(1) - 1 {
-				if err := changes[i].write(ctx, store, &outcomes[w]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+	group.SetLimit(writers)
+	for i := range changes {
+		group.Go(func() error { return changes[i].write(ctx, store, &outcomes[i]) })
 	}
 	err := group.Wait()
 	var all Outcome

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -29,10 +28,8 @@ type Cluster struct {
 	Nodes int
 	// ServiceRanges are the server's service CIDRs.
 	ServiceRanges string
-	// Progress receives a few lines about the start; nil discards them.
+	// Progress receives a few lines about the start.
 	Progress io.Writer
-
-	begun time.Time
 }
 
 // Validate checks c without running the programs.
@@ -44,9 +41,9 @@ func (c *Cluster) Validate() error {
 }
 
 // Run runs the cluster beside a ready server. c must be valid. Run returns nil when ctx ends, and an error when a program
-// ends. It may be called once.
+// ends.
 func (c *Cluster) Run(ctx context.Context) error {
-	c.begun, c.Progress = time.Now(), cmp.Or(c.Progress, io.Discard)
+	begun := time.Now()
 	config, err := clientcmd.BuildConfigFromFlags("", c.file("admin.kubeconfig"))
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
@@ -59,17 +56,21 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err := c.writeFiles(config.Host, config.CAData); err != nil {
 		return err
 	}
-	if err := c.authorizeKwok(ctx, client); err != nil {
-		return ignoreEnd(ctx, err)
+	if err = c.authorizeKwok(ctx, client); err == nil {
+		err = c.makeNodes(ctx, client)
 	}
-	if err := c.makeNodes(ctx, client); err != nil {
-		return ignoreEnd(ctx, err)
+	if ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		return err
 	}
 	running, ctx := errgroup.WithContext(ctx)
 	for _, p := range c.programs() {
 		running.Go(func() error { return p.run(ctx) })
 	}
-	running.Go(func() error { return c.awaitNodes(ctx, client) })
+	if c.awaitNodes(ctx, client) == nil {
+		fmt.Fprintf(c.Progress, "cluster: %d nodes, ready after %v; logs in %s\n", c.Nodes, time.Since(begun).Round(10*time.Millisecond), c.file("logs"))
+	}
 	return running.Wait()
 }
 
@@ -78,18 +79,17 @@ func (c *Cluster) file(name string) string { return filepath.Join(c.Dir, name) }
 
 // programs returns the programs to start.
 func (c *Cluster) programs() []*program {
-	ca := c.file(filepath.Join("pki", "ca.crt"))
-	caKey := c.file(filepath.Join("pki", "ca.key"))
+	ca := c.file("pki/ca.crt")
 	logs := c.file("logs")
 	path := func(name string) string { return filepath.Join(c.Programs, name) }
 	return []*program{
 		{path: path(programs.ControllerManager), logs: logs, args: []string{
 			"--kubeconfig=" + c.kubeconfig(programs.ControllerManager),
 			"--use-service-account-credentials",
-			"--service-account-private-key-file=" + c.file(filepath.Join("pki", "sa.key")),
+			"--service-account-private-key-file=" + c.file("pki/sa.key"),
 			"--root-ca-file=" + ca,
 			"--cluster-signing-cert-file=" + ca,
-			"--cluster-signing-key-file=" + caKey,
+			"--cluster-signing-key-file=" + c.file("pki/ca.key"),
 			"--allocate-node-cidrs", "--configure-cloud-routes=false", "--cluster-cidr=" + podRange,
 			"--service-cluster-ip-range=" + c.ServiceRanges,
 			"--controller-shutdown-timeout=" + (shutdownTimeout / 2).String(),
@@ -106,17 +106,13 @@ func (c *Cluster) programs() []*program {
 	}
 }
 
-// awaitNodes reports when all nodes are ready.
+// awaitNodes blocks until all nodes are ready. It returns an error if ctx ends first.
 func (c *Cluster) awaitNodes(ctx context.Context, client kubernetes.Interface) error {
 	const interval = 100 * time.Millisecond
-	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		return err == nil && ready(nodes.Items) >= c.Nodes, nil // a stopping server rejects the request
 	})
-	if err == nil {
-		fmt.Fprintf(c.Progress, "cluster: %d nodes, ready after %v; logs in %s\n", c.Nodes, time.Since(c.begun).Round(10*time.Millisecond), c.file("logs"))
-	}
-	return nil
 }
 
 // ready counts the nodes that are ready and have no taints.
@@ -129,12 +125,4 @@ func ready(nodes []corev1.Node) (n int) {
 		}
 	}
 	return n
-}
-
-// ignoreEnd returns err, or nil if ctx has ended.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }

@@ -15,5 +15,5 @@
 //	kwok.yaml             kwok's configuration
 //	logs/NAME.log         output since the last start
 //
-// Run starts a goroutine for each program and one that waits for the nodes, and returns when all have ended.
+// Run starts a goroutine for each program, and returns when all have ended.
 package cluster

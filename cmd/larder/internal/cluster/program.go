@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -45,7 +46,7 @@ func (p *program) run(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		err = fmt.Errorf("exit status 0")
+		err = errors.New("exit status 0")
 	}
 	return fmt.Errorf("cluster: %s ended unexpectedly: %w; the end of %s: %s", name, err, log.Name(), lastLine(log))
 }
