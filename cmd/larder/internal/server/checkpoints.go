@@ -10,7 +10,6 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -155,19 +154,16 @@ func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) b
 	case err != nil:
 		return false
 	case exists:
-		m, err := meta.Accessor(object)
-		return err == nil && (revisionOf(m.GetResourceVersion()) > w.Revision || !w.Deleted && revisionOf(m.GetResourceVersion()) == w.Revision)
+		revision := revisionOf(object.(metav1.Object).GetResourceVersion())
+		return revision > w.Revision || !w.Deleted && revision == w.Revision
 	default: // deleted by w, or later
 		return w.Deleted || revisionOf(informer.LastSyncResourceVersion()) >= w.Revision
 	}
 }
 
-// revisionOf returns the revision of a resourceVersion, 0 if it is malformed.
+// revisionOf returns the revision of an informer's resourceVersion, 0 before its first list.
 func revisionOf(resourceVersion string) int64 {
-	revision, err := strconv.ParseInt(resourceVersion, 10, 64)
-	if err != nil {
-		return 0
-	}
+	revision, _ := strconv.ParseInt(resourceVersion, 10, 64)
 	return revision
 }
 

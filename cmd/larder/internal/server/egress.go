@@ -62,10 +62,7 @@ func (e egress) dialer(to egressselector.EgressType) utilnet.DialFunc {
 	if e.EgressSelector == nil {
 		return nil
 	}
-	dial, err := e.Lookup(to.AsNetworkContext())
-	if err != nil { // an unknown type
-		return func(context.Context, string, string) (net.Conn, error) { return nil, err }
-	}
+	dial, _ := e.Lookup(to.AsNetworkContext()) // never fails
 	return dial
 }
 

@@ -33,22 +33,17 @@ func (s *Server) buildEncryption(ctx context.Context) error {
 	}
 	encryptionmetrics.RegisterMetrics()
 	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID(), loaded.EncryptionFileContentHash)
-	if !reload {
-		e.transformers, e.checks = encryptionconfig.StaticTransformers(loaded.Transformers), loaded.HealthChecks
-		s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
-			defer end()
-			<-ctx.Done()
-			return ctx.Err()
-		})
-		return nil
+	e.transformers, e.checks = encryptionconfig.StaticTransformers(loaded.Transformers), loaded.HealthChecks
+	run := func(ctx context.Context) { <-ctx.Done() }
+	if reload {
+		dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
+		e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
+		run = controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+			file, dynamic, loaded.EncryptionFileContentHash, serverID()).Run
 	}
-	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
-	e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
-	follow := controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
-		file, dynamic, loaded.EncryptionFileContentHash, serverID())
 	s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
 		defer end()
-		follow.Run(ctx)
+		run(ctx)
 		return ctx.Err()
 	})
 	return nil

@@ -331,14 +331,11 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 // openIfStuck accepts connections if loading makes no progress, for example because a KMS plugin
 // hangs. Probes can then see the state of the start. It returns when ctx ends.
 func (s *Server) openIfStuck(ctx context.Context) {
-	const pause = time.Second
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
 	for last := s.parts.registry.Progress(); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(time.Second):
 		}
 		now := s.parts.registry.Progress()
 		if now == last {
@@ -378,18 +375,14 @@ func (s *Server) await(ctx context.Context) error {
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
 	s.config.Notify("STOPPING=1")
 	s.parts.http.FailReadiness()
-	delay := time.NewTimer(s.config.GenericServerRunOptions.ShutdownDelayDuration)
-	defer delay.Stop()
-	withdrawn := make(chan struct{})
-	go func() {
-		defer close(withdrawn)
-		s.parts.bootstrap.Stop()
-	}()
-	defer func() { <-withdrawn }() // Stop calls this server's API
+	delay := time.After(s.config.GenericServerRunOptions.ShutdownDelayDuration)
+	var withdrawing sync.WaitGroup
+	withdrawing.Go(s.parts.bootstrap.Stop)
+	defer withdrawing.Wait() // Stop calls this server's API
 	select {
 	case failed := <-s.layers.Ended():
 		return failed.Unexpected()
-	case <-delay.C:
+	case <-delay:
 		return nil
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"sync"
@@ -64,15 +65,15 @@ func New(config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	accept := make(chan struct{})
-	var fence *checkpoint.Fence
-	if config.Checkpoints {
-		fence = new(checkpoint.Fence)
+	s := &Server{
+		config: config, layers: lifecycle.New(), metrics: storestats.NewMetrics(config.Etcd.StorageConfig.DBMetricPollInterval),
+		ready: readiness{make(chan struct{}), make(chan struct{})}, begun: make(chan struct{}), accept: make(chan struct{}),
 	}
-	return &Server{
-		config: config, fence: fence, layers: lifecycle.New(), ready: readiness{make(chan struct{}), make(chan struct{})}, begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
-		metrics: storestats.NewMetrics(config.Etcd.StorageConfig.DBMetricPollInterval),
-	}, nil
+	s.open = sync.OnceFunc(func() { close(s.accept) })
+	if config.Checkpoints {
+		s.fence = new(checkpoint.Fence)
+	}
+	return s, nil
 }
 
 // parts are the parts of a server that buildAuth and build create.
@@ -110,10 +111,7 @@ type readiness struct {
 
 // externalAddress returns the address at which other members of the cluster reach this server.
 func (s *Server) externalAddress() string {
-	host := s.config.GenericServerRunOptions.ExternalHost
-	if host == "" {
-		host = s.id.advertise.String()
-	}
+	host := cmp.Or(s.config.GenericServerRunOptions.ExternalHost, s.id.advertise.String())
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
 	}

@@ -38,10 +38,7 @@ func Version() apimachineryversion.Info {
 func upstreamUserAgent() string {
 	info := Version()
 	release, _, _ := strings.Cut(info.GitVersion, "-")
-	commit := info.GitCommit
-	if len(commit) > 7 {
-		commit = commit[:7]
-	}
+	commit := info.GitCommit[:min(7, len(info.GitCommit))]
 	return fmt.Sprintf("kube-apiserver/%s (%s) kubernetes/%s", release, info.Platform, commit)
 }
 
