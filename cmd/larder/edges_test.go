@@ -81,7 +81,7 @@ func upstreamErrors(t *testing.T, args []string) []string {
 
 // larderErrors is upstreamErrors for Larder.
 func larderErrors(args []string) []string {
-	o, fs := newOptions(server.DefaultUpstream()), pflag.NewFlagSet(kubeAPIServerName, pflag.ContinueOnError)
+	o, fs := newOptions(server.DefaultKubeAPIServer()), pflag.NewFlagSet(kubeAPIServerName, pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	o.addTo(fs)
 	if err := fs.Parse(args); err != nil {

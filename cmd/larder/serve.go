@@ -65,7 +65,7 @@ Do not run it beside a kube-controller-manager.`,
 const kubeAPIServerName = "kube-apiserver"
 
 func newKubeAPIServer() *cobra.Command {
-	return serverCommand(newOptions(server.DefaultUpstream()), &cobra.Command{
+	return serverCommand(newOptions(server.DefaultKubeAPIServer()), &cobra.Command{
 		Use:   kubeAPIServerName,
 		Short: "Run the API server with kube-apiserver's defaults",
 		Long: `Run Larder, a Kubernetes API server, with kube-apiserver's defaults.

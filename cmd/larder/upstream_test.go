@@ -13,7 +13,7 @@ import (
 )
 
 func upstreamFlags() *pflag.FlagSet {
-	o, fs := newOptions(server.DefaultUpstream()), pflag.NewFlagSet(kubeAPIServerName, pflag.ContinueOnError)
+	o, fs := newOptions(server.DefaultKubeAPIServer()), pflag.NewFlagSet(kubeAPIServerName, pflag.ContinueOnError)
 	o.addTo(fs)
 	return fs
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Config configures a Server. Make it with [Default] or [DefaultUpstream].
+// Config configures a Server. Make it with [Default] or [DefaultKubeAPIServer].
 type Config struct {
 	// DataDir holds the embedded etcd, the certificates and keys that Config does not
 	// name, and the administrator's kubeconfig. It may be "" if ServerRunOptions names
@@ -167,16 +167,16 @@ func Default() Config {
 	}
 }
 
-// DefaultUpstream returns kube-apiserver's default configuration.
-func DefaultUpstream() Config {
+// DefaultKubeAPIServer returns kube-apiserver's default configuration.
+func DefaultKubeAPIServer() Config {
 	c := Default()
 	c.DataDir, c.ServerRunOptions, c.StatusPage = "", options.NewServerRunOptions(), false
-	c.UserAgent, c.AnyPort = upstreamUserAgent(), true
+	c.UserAgent, c.AnyPort = kubeAPIServerUserAgent(), true
 	return c
 }
 
 // complete sets the defaults of fields that are nil or empty. It copies upstream's options that it or
-// completeUpstream changes, because the caller may use them for another server.
+// completeKubeAPIServer changes, because the caller may use them for another server.
 func (c *Config) complete() {
 	up, core, etcd := *c.ServerRunOptions, *c.Options, *c.Etcd
 	c.ServerRunOptions, up.Options, core.Etcd = &up, &core, &etcd
@@ -200,7 +200,7 @@ func (c *Config) validate() error {
 	if !c.external() && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
 	}
-	errs := []error{c.completeUpstream(), c.validateUpstream(), c.Store.validate(c.external())}
+	errs := []error{c.completeKubeAPIServer(), c.validateKubeAPIServer(), c.Store.validate(c.external())}
 	if c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 {
 		errs = append(errs, fmt.Errorf("--max-connections and --max-connections-per-address must not be negative, are %d and %d", c.MaxConnections, c.MaxConnectionsPerAddress))
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// upstream sets the minimum that kube-apiserver requires.
-func upstream(c *Config) {
-	*c = DefaultUpstream()
+// kubeAPIServer sets the minimum that kube-apiserver requires.
+func kubeAPIServer(c *Config) {
+	*c = DefaultKubeAPIServer()
 	c.Etcd.StorageConfig.Transport.ServerList, c.ServiceAccountSigningKeyFile = []string{"x"}, "x"
 	c.Authentication.ServiceAccounts.Issuers = []string{"https://x"}
 }
@@ -54,10 +54,13 @@ func TestMistakesInOptionsAreNamed(t *testing.T) {
 		{"nothing kept", func(c *Config) {
 			c.Etcd.StorageConfig.Transport.ServerList, c.DataDir, c.Scratch = []string{"x"}, "", true
 		}, ""},
-		{"upstream without a store", func(c *Config) { *c = DefaultUpstream() }, "--etcd-servers"},
-		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Etcd.StorageConfig.Transport.ServerList = []string{"x"} }, "are required flags"},
-		{"upstream", upstream, ""},
-		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.SecureServing.ServerCert.CertDirectory = "" }, "--cert-dir"},
+		{"kube-apiserver without a store", func(c *Config) { *c = DefaultKubeAPIServer() }, "--etcd-servers"},
+		{"kube-apiserver without a key", func(c *Config) {
+			*c = DefaultKubeAPIServer()
+			c.Etcd.StorageConfig.Transport.ServerList = []string{"x"}
+		}, "are required flags"},
+		{"kube-apiserver", kubeAPIServer, ""},
+		{"kube-apiserver without a place for certificates", func(c *Config) { kubeAPIServer(c); c.SecureServing.ServerCert.CertDirectory = "" }, "--cert-dir"},
 		{"unknown reconciler", func(c *Config) { c.EndpointReconcilerType = "some" }, "--endpoint-reconciler-type"},
 		{"empty reconciler", func(c *Config) { c.EndpointReconcilerType = "" }, ""},
 		{"ciphers without HTTP/2", func(c *Config) { c.SecureServing.CipherSuites = []string{"TLS_RSA_WITH_AES_128_CBC_SHA"} }, "HTTP/2-required"},
@@ -93,9 +96,9 @@ func TestNewLeavesOptionsAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestUpstreamsConnectionsHaveNoBound checks that DefaultUpstream sets no limit of connections, as in kube-apiserver.
-func TestUpstreamsConnectionsHaveNoBound(t *testing.T) {
-	if s := DefaultUpstream(); s.MaxConnections != 0 || s.MaxConnectionsPerAddress != 0 {
+// TestKubeAPIServersConnectionsHaveNoBound checks that DefaultKubeAPIServer sets no limit of connections.
+func TestKubeAPIServersConnectionsHaveNoBound(t *testing.T) {
+	if s := DefaultKubeAPIServer(); s.MaxConnections != 0 || s.MaxConnectionsPerAddress != 0 {
 		t.Errorf("%d connections, %d of an address", s.MaxConnections, s.MaxConnectionsPerAddress)
 	}
 }

@@ -33,9 +33,9 @@ func Version() apimachineryversion.Info {
 	return info
 }
 
-// upstreamUserAgent returns the user agent of kube-apiserver's own clients: client-go
+// kubeAPIServerUserAgent returns the user agent of kube-apiserver's own clients: client-go
 // rest/config.go, DefaultKubernetesUserAgent, which knows the version by linker flags alone.
-func upstreamUserAgent() string {
+func kubeAPIServerUserAgent() string {
 	info := Version()
 	release, _, _ := strings.Cut(info.GitVersion, "-")
 	commit := info.GitCommit[:min(7, len(info.GitCommit))]

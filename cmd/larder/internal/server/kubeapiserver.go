@@ -32,9 +32,9 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// completeUpstream completes kube-apiserver's options and checks them without I/O, with kube-apiserver's errors. It
+// completeKubeAPIServer completes kube-apiserver's options and checks them without I/O, with its own errors. It
 // runs upstream's code, and copies options first if that code would connect or change them.
-func (c *Config) completeUpstream() error {
+func (c *Config) completeKubeAPIServer() error {
 	given, generic := *c.ServerRunOptions, *c.GenericServerRunOptions
 	core := *given.Options
 	given.Options, core.GenericServerRunOptions = &core, &generic
@@ -83,8 +83,8 @@ func (c *Config) completeUpstream() error {
 	return errors.Join(done.Validate()...)
 }
 
-// validateUpstream checks options that kube-apiserver checks only when it uses them, or not at all.
-func (c *Config) validateUpstream() error {
+// validateKubeAPIServer checks options that kube-apiserver checks only when it uses them, or not at all.
+func (c *Config) validateKubeAPIServer() error {
 	errs := []error{c.validateMetrics(), c.validateFiles()}
 	if c.GenericServerRunOptions.RequestTimeout == 0 { // kube-apiserver starts, and is never ready
 		errs = append(errs, errors.New("--request-timeout must not be 0: no request would complete in time"))
