@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Parallel tests wait for deadlines of ten seconds most of the time.
+	// Parallel tests spend most of their time waiting for deadlines of ten seconds.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
@@ -93,7 +93,7 @@ func TestReadCountsWhatItDid(t *testing.T) {
 			}
 			if mode.rate > 0 {
 				if _, err := bench.Read(t.Context(), target, config); err == nil {
-					t.Error("an open loop called Between")
+					t.Error("the open loop called Between")
 				}
 				config.Between, wanted = nil, 0
 			}
@@ -102,7 +102,7 @@ func TestReadCountsWhatItDid(t *testing.T) {
 				t.Fatal(err)
 			}
 			if hits.Load() != 12 || accepted.Load() != 12 || between.Load() != wanted {
-				t.Errorf("server saw %d requests, %d with the right headers, %d times between; want 12, 12 and %d: 11 and one to warm up", hits.Load(), accepted.Load(), between.Load(), wanted)
+				t.Errorf("server saw %d requests, %d with the right headers, %d calls of Between; want 12, 12 and %d: 11 and one warm-up", hits.Load(), accepted.Load(), between.Load(), wanted)
 			}
 			if result.Ops != 11 || result.Errors != 1 || result.Bytes != 10_000 || result.BytesPerOp() != 1000 {
 				t.Errorf("got %d requests, %d errors, %d bytes; want 11, 1, 10000", result.Ops, result.Errors, result.Bytes)
@@ -134,9 +134,9 @@ func countConnections(server *httptest.Server) *atomic.Int64 {
 	return opened
 }
 
-func TestConnectionsAreKept(t *testing.T) {
+func TestConnectionsAreReused(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/refused" {
+		if r.URL.Path == "/rejected" {
 			http.Error(w, "no", http.StatusForbidden)
 		}
 		if r.URL.Path == "/closes" {
@@ -153,7 +153,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	for _, c := range []struct {
 		path string
 		want int64
-	}{{"/", 2}, {"/closes", 11}} { // one more warms up
+	}{{"/", 2}, {"/closes", 11}} { // one more in the warm-up
 		opened.Store(0)
 		if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: c.path, Load: bench.Load{Operations: 10, Clients: 1}}); err != nil {
 			t.Fatal(err)
@@ -162,8 +162,8 @@ func TestConnectionsAreKept(t *testing.T) {
 			t.Errorf("%s: %d connections, want %d", c.path, got, c.want)
 		}
 	}
-	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/refused", Load: bench.Load{Operations: 1, Clients: 1}}); err == nil || !strings.Contains(err.Error(), "403 Forbidden: no") {
-		t.Errorf("a refusal before the run gave %v", err)
+	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/rejected", Load: bench.Load{Operations: 1, Clients: 1}}); err == nil || !strings.Contains(err.Error(), "403 Forbidden: no") {
+		t.Errorf("a rejected warm-up: error %v", err)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestReadOverPlainHTTP(t *testing.T) {
 	}
 	result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Load: bench.Load{Operations: 3, Clients: 5}})
 	if err != nil || result.Ops != 3 || result.Bytes != 9 {
-		t.Errorf("got %+v, %v", result, err)
+		t.Errorf("got %+v, error %v", result, err)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestWatchReportsEachDelivery(t *testing.T) {
 			Name: "watch", Path: "/api/v1/pods", Accept: accept, Watchers: 5, Stuck: 2,
 			Objects: seed.PodPaths(4), Load: bench.Load{Operations: 20, Rate: 1000, Clients: 2},
 		}
-		for run := range 2 { // the second run must change the objects again
+		for run := range 2 { // the second run changes the same objects
 			result, err := bench.Watch(t.Context(), target, config)
 			if err != nil {
 				t.Fatal(err)
@@ -220,7 +220,7 @@ func TestWatchReportsEachDelivery(t *testing.T) {
 				t.Errorf("%s, run %d: got %d %ss, %d errors (%s); want 100 deliveries", accept, run, result.Ops, result.Unit, result.Errors, result.FirstError)
 			}
 			if p99, p999 := result.Value(bench.LateP99), result.Value(bench.LateP999); p99 > p999 || p999 > result.Quantile(100).Seconds() {
-				t.Errorf("%s: deliveries came %g and %g s after the answers, and %v after they were due", accept, p99, p999, result.Quantile(100))
+				t.Errorf("%s: deliveries came %g and %g s after the responses, and %v after they were due", accept, p99, p999, result.Quantile(100))
 			}
 			if result.BytesPerOp() < 1000 {
 				t.Errorf("%s: a delivery has %d bytes, want a whole pod", accept, result.BytesPerOp())
@@ -252,19 +252,19 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	}
 	// The rate limit allows one second's bytes and one read within the first second.
 	if least := lists.Latency.Min(); least < int64(lists.BytesPerOp()-(128<<10))*1e6/(1<<20)/2 {
-		t.Errorf("%d bytes took no more than %d us", lists.BytesPerOp(), least)
+		t.Errorf("%d bytes took at least %d us, want the time of the rate limit", lists.BytesPerOp(), least)
 	}
 	if deliveries.Ops != 30 || deliveries.Failures() != 0 {
 		t.Errorf("got %d deliveries, %d errors (%s); want 30", deliveries.Ops, deliveries.Errors, deliveries.FirstError)
 	}
 	config.BytesPerSecond = 0
 	if _, err := bench.Slow(t.Context(), target, config); err == nil {
-		t.Error("a speed of 0 was accepted")
+		t.Error("a rate limit of 0 was accepted")
 	}
 }
 
-// TestSlowReadersReportTruncatedAnswers requests an answer that is cut off.
-func TestSlowReadersReportTruncatedAnswers(t *testing.T) {
+// TestSlowReadersReportTruncatedResponses requests a response that is cut off.
+func TestSlowReadersReportTruncatedResponses(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)
 	server.BreaksOff = "/api/v1/broken"
@@ -285,7 +285,7 @@ func TestSlowReadersReportTruncatedAnswers(t *testing.T) {
 func TestWatchOfNodes(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 6, Namespaces: 1, Nodes: 3, Clients: 2}
 	target, _ := target(t, seed)
-	const watchers, changes = 4, 10 // node 0 has two watchers, and 4 of the 10 changes
+	const watchers, changes = 4, 10 // node 0 has two watchers and 4 of the 10 changes
 	want := seed.Deliveries(watchers, seed.Pods, changes)
 	if want != 14 {
 		t.Fatalf("%d deliveries expected, want 14", want)
@@ -305,7 +305,7 @@ func TestWatchOfNodes(t *testing.T) {
 func TestWatchCountsWhatIsMissing(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)
-	first := 0 // the events of seeding come before
+	first := 0 // the first events are of seeding
 	server.Drop = func(event int) bool {
 		if first == 0 {
 			first = event
@@ -319,7 +319,7 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if result.Errors < 3 || !strings.Contains(result.FirstError, "not delivered") {
-		t.Errorf("%d deliveries are missing (%s), want the 3 of the dropped event at least", result.Errors, result.FirstError)
+		t.Errorf("%d deliveries are missing (%s), want at least the 3 of the dropped event", result.Errors, result.FirstError)
 	}
 	// A failed change counts as one error, and affects nothing else.
 	server.Drop = nil
@@ -332,11 +332,11 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	if _, err := bench.Watch(t.Context(), target, bench.WatchConfig{
 		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: []string{"/api/v1/namespaces/bench-0/pods/none"}, Load: bench.Load{Operations: 1, Clients: 1},
 	}); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("changes of an object that does not exist gave %v", err)
+		t.Errorf("changes of a missing object: error %v", err)
 	}
 }
 
-// TestHeldWatchesThatEnd closes connections during the idle time.
+// TestHeldWatchesThatEnd closes connections during the idle period.
 func TestHeldWatchesThatEnd(t *testing.T) {
 	t.Parallel()
 	for name, streams := range protocols {
@@ -360,7 +360,7 @@ func TestHeldWatchesThatEnd(t *testing.T) {
 				}
 				server.CloseClientConnections()
 			})
-			const long = 10 * time.Second // a busy machine notices within it that they are closed
+			const long = 10 * time.Second // enough for a busy machine to notice that they are closed
 			held, err := bench.Hold(t.Context(), target, bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 5, Idle: long})
 			if err != nil {
 				t.Fatal(err)
@@ -394,7 +394,7 @@ func TestHoldAndStorm(t *testing.T) {
 		t.Errorf("%d watches came back, %d errors; want 20", storm.Ops, storm.Errors)
 	}
 	if got := server.Requests(http.MethodGet) - before; got != 21+41 {
-		t.Errorf("%d requests, want 40 watches more and one for the revision", got-21)
+		t.Errorf("%d more requests, want 40 watches and one for the revision", got-21)
 	}
 }
 
@@ -437,7 +437,7 @@ func TestWritesDeleteWhatTheyCreate(t *testing.T) {
 	}
 	for _, path := range server.Objects() {
 		if strings.Contains(path, "configmaps") {
-			t.Errorf("%s was left behind", path)
+			t.Errorf("%s was not deleted", path)
 		}
 	}
 }
@@ -477,8 +477,8 @@ func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestComponentsHaveObjectsOfTheirOwn sends the writes of components twice. The second run must find none of the
-// objects that the first one has left.
+// TestComponentsHaveObjectsOfTheirOwn sends the writes of components twice. The second run must not use objects that
+// the first one left.
 func TestComponentsHaveObjectsOfTheirOwn(t *testing.T) {
 	target, _ := target(t, bench.SeedConfig{})
 	for range 2 {

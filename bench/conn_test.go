@@ -20,7 +20,7 @@ func TestBodiesAreDrained(t *testing.T) {
 		text  string
 		body  int64
 		fails bool
-		rest  string // bytes that must be left for the next answer
+		rest  string // bytes that must be left for the next response
 	}{
 		{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP", 3, false, "HTTP"},
 		{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nHTTP", 5, false, "HTTP"},
@@ -43,7 +43,7 @@ func TestBodiesAreDrained(t *testing.T) {
 	}
 }
 
-// TestFrames splits a stream anywhere, and checks that the events are read whole.
+// TestFrames checks that a stream that arrives in pieces of any size is read as whole events.
 func TestFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := rapid.SliceOf(rapid.SliceOfN(rapid.ByteRange(' ', '~'), 1, 9000)).Draw(t, "events")
@@ -89,18 +89,18 @@ func (p *piecemeal) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
-func TestInvalidFramesAreRefused(t *testing.T) {
+func TestInvalidFramesAreRejected(t *testing.T) {
 	long := binary.BigEndian.AppendUint32(nil, longestFrame+1)
 	for _, text := range []string{string(long), "\x00\x00\x00\x05abc", "\x00\x00"} {
 		s := &stream{Frames: Frames{From: strings.NewReader(text)}}
 		if _, err := s.next(); err == nil || errors.Is(err, io.EOF) && len(text) > 4 && !errors.Is(err, errStream) {
-			t.Errorf("%q: %v, want a malformed stream", text, err)
+			t.Errorf("%q: error %v, want a malformed stream", text, err)
 		}
 	}
 }
 
-// TestErrorsHaveTheMessageOfTheServer checks the text that errors take from the body of a response.
-func TestErrorsHaveTheMessageOfTheServer(t *testing.T) {
+// TestErrorsHaveTheServersMessage checks the text that errors take from a response's body.
+func TestErrorsHaveTheServersMessage(t *testing.T) {
 	for body, want := range map[string]string{
 		string(EncodeProtobuf(&metav1.Status{Message: "binary"})): "binary", `{"kind":"Status","apiVersion":"v1","message":"text"}`: "text",
 		`{"message":"no kind"}`: "no kind", `{}`: `{}`, "404 page not found": "404 page not found", "\xff" + strings.Repeat("x", 1000): "?" + strings.Repeat("x", 199),
@@ -111,7 +111,7 @@ func TestErrorsHaveTheMessageOfTheServer(t *testing.T) {
 	}
 }
 
-// TestMarks checks that a mark written by markText is found within any text.
+// TestMarks checks that a mark that markText writes is found in any text.
 func TestMarks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run := rapid.Int64Range(0, 99_999_999_999_999).Draw(t, "run")
@@ -119,19 +119,19 @@ func TestMarks(t *testing.T) {
 		frame := rapid.StringMatching(`[a-z"{}:]{0,50}`).Draw(t, "before") + markText(run, i) + rapid.StringMatching(`[a-z"]{0,50}`).Draw(t, "after")
 		gotRun, got, ok := marked([]byte(frame))
 		if !ok || gotRun != run || got != i {
-			t.Fatalf("%q: %d, %d, %v; want %d, %d", frame, gotRun, got, ok, run, i)
+			t.Fatalf("%q: run %d, index %d, found %v; want run %d, index %d", frame, gotRun, got, ok, run, i)
 		}
 		event := []byte("x" + markText(1, 2) + "y")
 		if !CopyMark(event, []byte(frame)) || string(event) != "x"+markText(run, i)+"y" {
-			t.Fatalf("remarked %q", event)
+			t.Fatalf("after CopyMark, the event is %q", event)
 		}
 	})
 	for _, frame := range []string{"", "LBSEQ", "LBSEQ12", "LBSEQ" + strings.Repeat("x", 22)} {
 		if _, _, ok := marked([]byte(frame)); ok {
-			t.Errorf("%q has no mark", frame)
+			t.Errorf("found a mark in %q, which has none", frame)
 		}
 		if CopyMark([]byte(markText(1, 1)), []byte(frame)) || CopyMark([]byte(frame), nil) {
-			t.Errorf("the mark of %q was overwritten", frame)
+			t.Errorf("CopyMark succeeded with %q, which has no mark", frame)
 		}
 	}
 }

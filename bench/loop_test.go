@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// pause stands for an operation that takes this long.
+// pause waits for d, as an operation of that duration.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -24,15 +24,15 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// newTarget returns a Target of loops that send no requests.
+// newTarget returns a Target for loops that send no requests.
 func newTarget(t *testing.T) *Target {
 	target := &Target{protocol: new(atomic.Value), running: new(sync.Map)}
 	target.stopping, target.stop = context.WithCancel(t.Context())
 	return target
 }
 
-// TestOpenLoopCountsFromTheIntendedStart has a server stall once. The latencies of all operations that were due
-// meanwhile must include the wait.
+// TestOpenLoopCountsFromTheIntendedStart has a server stall once. The latencies of all operations that were due during
+// the stall must include the wait.
 func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: NewResult("", "")}
@@ -60,7 +60,7 @@ func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 	})
 }
 
-func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
+func TestClosedLoopContinuesAfterEachResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: NewResult("", "")}
 		start := time.Now()
@@ -73,7 +73,7 @@ func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Nine operations of a second each, by two clients; the failed one takes no time.
+		// Two clients do nine operations of a second each; the failed one takes no time.
 		if got := time.Since(start); got != 5*time.Second {
 			t.Errorf("took %v, want 5s", got)
 		}
@@ -93,13 +93,13 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 				return outcome{}, pause(ctx, time.Second)
 			})
 			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("rate %g: %v, want the deadline's error", rate, err)
+				t.Errorf("rate %g: error %v, want the deadline's", rate, err)
 			}
 		}
 	})
 }
 
-// TestAwaitProgressGivesUp checks that awaitProgress waits as long as deliveries come, and then for the given time.
+// TestAwaitProgressGivesUp checks that awaitProgress waits while deliveries arrive, and then for the given time.
 func TestAwaitProgressGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watchers{progress: make(chan struct{}, 1)}
@@ -121,9 +121,9 @@ func TestAwaitProgressGivesUp(t *testing.T) {
 	})
 }
 
-// TestMixedIsAboutEverything checks that requests of every kind select all pods, nodes and namespaces about
-// equally often.
-func TestMixedIsAboutEverything(t *testing.T) {
+// TestMixedSelectsEverything checks that requests of every kind select all pods, nodes and namespaces about equally
+// often.
+func TestMixedSelectsEverything(t *testing.T) {
 	for _, seed := range []SeedConfig{{Pods: 10000, Namespaces: 50, Nodes: 500}, {Pods: 1000, Namespaces: 5, Nodes: 50}, {Pods: 100, Namespaces: 100, Nodes: 100}} {
 		c := &MixedConfig{Seed: seed}
 		kinds := mixedOrder()
@@ -138,10 +138,10 @@ func TestMixedIsAboutEverything(t *testing.T) {
 			total[kind]++
 		}
 		for kind, want := range []int{seed.Pods, seed.Nodes, seed.Namespaces, 1, seed.Pods} {
-			if got := len(about[kind]); got < want*98/100 { // of 10,000 pods, some are drawn never in 40,000 times
-				t.Errorf("%+v: %s is about %d, want %d", seed, mixedRequests[kind].name, got, want)
+			if got := len(about[kind]); got < want*98/100 { // 40,000 draws miss some of 10,000 pods
+				t.Errorf("%+v: %s selects %d different objects, want %d", seed, mixedRequests[kind].name, got, want)
 			}
-			// The statistic has a mean of want-1 and a standard deviation of sqrt(2*(want-1)).
+			// The statistic's mean is want-1, and its standard deviation is sqrt(2*(want-1)).
 			chi, mean := 0.0, float64(total[kind])/float64(want)
 			for _, n := range about[kind] {
 				chi += (float64(n) - mean) * (float64(n) - mean) / mean
@@ -167,7 +167,7 @@ func TestLatenciesExcludeWorkBetweenOperations(t *testing.T) {
 		}
 		for _, q := range []float64{0, 100} {
 			if got := rec.result.Quantile(q).Round(10 * time.Millisecond); got != time.Second {
-				t.Errorf("p%g is %v, want the operation's second", q, got)
+				t.Errorf("p%g is %v, want 1s", q, got)
 			}
 		}
 	})
@@ -185,7 +185,7 @@ func TestLateOperationsAreCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if rec.result.Late != late || rec.result.Loop != OpenLoop {
-				t.Errorf("%d clients: %d late in %s loop, want %d", clients, rec.result.Late, rec.result.Loop, late)
+				t.Errorf("%d clients: %d late operations in the %s loop, want %d", clients, rec.result.Late, rec.result.Loop, late)
 			}
 		}
 	})
@@ -209,7 +209,7 @@ func TestPlansAreRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			if took := time.Since(start); rec.result.Ops != 0 || took < 5*time.Second || took > 6*time.Second {
-				t.Errorf("%s: warming took %v and recorded %d", text, took, rec.result.Ops)
+				t.Errorf("%s: the warm-up took %v and recorded %d operations", text, took, rec.result.Ops)
 			}
 			start = time.Now()
 			if err := l.run(t.Context(), target, rec, op); err != nil {
@@ -222,12 +222,12 @@ func TestPlansAreRun(t *testing.T) {
 	}
 }
 
-// TestStopEndsLoops stops a loop. Operations in progress are finished unless they take too long, and no more
-// begin.
+// TestStopEndsLoops checks that after Stop, no operation begins, and those in progress are finished unless they take
+// too long.
 func TestStopEndsLoops(t *testing.T) {
 	for name, c := range map[string]struct {
 		loop loop
-		took time.Duration // by one operation
+		took time.Duration // by each operation
 		want int
 		ends time.Duration
 	}{
@@ -255,7 +255,7 @@ func TestStopEndsLoops(t *testing.T) {
 	}
 }
 
-// TestSeries has seconds in which no operation ends, and some with failures.
+// TestSeries has seconds in which no operation ends, and seconds with failures.
 func TestSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget(t)
@@ -276,7 +276,7 @@ func TestSeries(t *testing.T) {
 		}
 		// One operation ends at 1.5 s, where the next one fails, and others at 3, 4.5 and 6 s.
 		if fmt.Sprint(ops, timeouts) != "[0 2 0 1 1 0 1] [0 1 0 0 0 0 0]" {
-			t.Errorf("operations and timeouts of each second are %v and %v", ops, timeouts)
+			t.Errorf("operations per second %v, timeouts per second %v", ops, timeouts)
 		}
 		if got := r.Series[3].Quantile(99).Round(100 * time.Millisecond); got != 1500*time.Millisecond {
 			t.Errorf("p99 of a second is %v", got)

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// some returns a result with operations of 1 ms, 2 ms and so on.
+// some returns a result with operations that took 1 ms, 2 ms and so on.
 func some(n, failed int) *bench.Result {
 	r := &bench.Result{
 		Name: "some", Unit: "request", Counts: bench.Counts{Ops: n, Errors: failed, Latency: hdrhistogram.New(1, 1e8, 3)}, Bytes: int64(1000 * (n - failed)), Wall: time.Duration(n) * time.Millisecond,
@@ -29,7 +29,7 @@ func some(n, failed int) *bench.Result {
 func TestResultArithmetic(t *testing.T) {
 	r := some(100, 0)
 	if r.CPUPerOp() != 300*time.Microsecond || r.Rate() != 1000 || r.BytesPerOp() != 1000 {
-		t.Errorf("per operation: %v, %g/s, %d B", r.CPUPerOp(), r.Rate(), r.BytesPerOp())
+		t.Errorf("CPU per operation %v, rate %g/s, %d B per operation", r.CPUPerOp(), r.Rate(), r.BytesPerOp())
 	}
 	for q, want := range map[float64]time.Duration{50: 50 * time.Millisecond, 99: 99 * time.Millisecond, 100: 100 * time.Millisecond} {
 		if got := r.Quantile(q); got < want || got > want+want/500 {
@@ -48,13 +48,13 @@ func TestMergeAddsUp(t *testing.T) {
 	a.Beside, b.Beside = []bench.Cost{{Name: "etcd", CPU: 2}}, []bench.Cost{{Name: "etcd", CPU: 3}}
 	sum := bench.Merge(a, b)
 	if len(sum.Beside) != 1 || sum.Beside[0].CPU != 5 || a.Beside[0].CPU != 2 {
-		t.Errorf("the other processes used %v, want the sum; the first run has %v", sum.Beside, a.Beside)
+		t.Errorf("the other processes used %v, want the sum of both runs; the first has %v", sum.Beside, a.Beside)
 	}
 	if sum.Ops != 150 || sum.Errors != 10 || sum.Wall != 150*time.Millisecond || sum.ServerCPU != 140*300*time.Microsecond || sum.FirstError != "failure" {
 		t.Errorf("got %+v", sum)
 	}
 	if sum.Latency.TotalCount() != 140 || sum.Quantile(100) != a.Quantile(100) {
-		t.Errorf("%d latencies up to %v", sum.Latency.TotalCount(), sum.Quantile(100))
+		t.Errorf("%d latencies, the longest %v", sum.Latency.TotalCount(), sum.Quantile(100))
 	}
 	if a.Ops != 100 || a.Latency.TotalCount() != 100 {
 		t.Error("merging changed its arguments")
@@ -85,7 +85,7 @@ func TestResultAsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Name != "some" || got.Ops != 100 || got.PerOp != 300_000 || time.Duration(got.Latency.P99) != r.Quantile(99) || len(got.Values) != 1 {
-		t.Errorf("got %+v of %s", got, raw)
+		t.Errorf("got %+v from %s", got, raw)
 	}
 	decoded, err := hdrhistogram.Decode([]byte(got.Latency.HDR))
 	if err != nil || decoded.TotalCount() != 100 || decoded.ValueAtQuantile(50) != r.Latency.ValueAtQuantile(50) {
@@ -110,10 +110,10 @@ func TestResultsSurviveJSON(t *testing.T) {
 	}
 	again, err := json.Marshal(&got)
 	if err != nil || !bytes.Equal(raw, again) {
-		t.Errorf("%v:\n%s\nbecame\n%s", err, raw, again)
+		t.Errorf("error %v; wrote\n%s\nread\n%s", err, raw, again)
 	}
 	if got.Latency.TotalCount() != 95 {
-		t.Errorf("latencies are lost: %d", got.Latency.TotalCount())
+		t.Errorf("got %d latencies, some are lost", got.Latency.TotalCount())
 	}
 	if err := json.Unmarshal([]byte(`{"latency":{"hdr":"x"}}`), &got); err == nil {
 		t.Error("an invalid histogram was read")
@@ -148,7 +148,7 @@ func TestMergeParallelIsExact(t *testing.T) {
 	}
 }
 
-// TestRoundsShowTheirSpread checks that the rounds of a workload are one row, with the p99 of each.
+// TestRoundsShowTheirSpread checks that all rounds of a workload are one row, with the p99 of each.
 func TestRoundsShowTheirSpread(t *testing.T) {
 	var out bytes.Buffer
 	failing := some(100, 4)
@@ -167,11 +167,11 @@ func TestRoundsShowTheirSpread(t *testing.T) {
 		"no coordinated omission", "Closed loop",
 	} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, out.String())
+			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
 	if strings.Count(out.String(), "\n") > 12 {
-		t.Errorf("unwanted text in:\n%s", out.String())
+		t.Errorf("the text says more than it should:\n%s", out.String())
 	}
 }
 
@@ -186,7 +186,7 @@ func TestText(t *testing.T) {
 	}
 	for _, want := range []string{"100 requests", "300 µs", "50.0 MB", "first error: failure", "memory per watch 12.3 KB", "pace 2.5/s", "lag 1.50 ms", "CPU of etcd 1.00 s", "3 watches"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, out.String())
+			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
 }
@@ -194,15 +194,15 @@ func TestText(t *testing.T) {
 func TestFigures(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0", 999: "1.00 µs", 22 * time.Microsecond: "22.0 µs", 1500 * time.Microsecond: "1.50 ms", 444 * time.Millisecond: "444 ms", 2900 * time.Millisecond: "2.90 s", 75 * time.Second: "75.0 s", -time.Millisecond: "-1.00 ms"} {
 		if got := bench.Duration(d); got != want {
-			t.Errorf("%d ns is %q, want %q", d, got, want)
+			t.Errorf("%d ns are written as %q, want %q", d, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 33_000: "33.0 KB", 48_000_000: "48.0 MB", 5_000_000_000: "5.00 GB", -2000: "-2.00 KB"} {
 		if got := bench.Bytes(n); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
+			t.Errorf("%d is written as %q, want %q", n, got, want)
 		}
 	}
 	if got := bench.Machine(); !strings.Contains(got, "CPU") || !strings.Contains(got, "go1.") {
-		t.Errorf("the machine is %q", got)
+		t.Errorf("the machine is described as %q", got)
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// TestHTTP2 sends requests over shared connections. A server that does not speak HTTP/2 is an error.
+// TestHTTP2 sends requests over shared connections, also to a server without HTTP/2, which is an error.
 func TestHTTP2(t *testing.T) {
-	var asked atomic.Int64
+	var requests atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 || r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Accept") != bench.JSON {
-			t.Errorf("got a request by %s with %v", r.Proto, r.Header)
+			t.Errorf("got a request over %s with headers %v", r.Proto, r.Header)
 		}
-		if asked.Add(1) == 3 {
+		if requests.Add(1) == 3 {
 			w.WriteHeader(http.StatusTeapot)
 		}
 		w.Write(make([]byte, 400))
@@ -38,11 +38,11 @@ func TestHTTP2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Ops != 99 || result.Errors != 1 || result.Bytes != 98_000 || asked.Load() != 100 {
-		t.Errorf("%d requests, %d errors (%s), %d bytes, %d seen; want 99, 1, 98000 and 100, of which one warms up", result.Ops, result.Errors, result.FirstError, result.Bytes, asked.Load())
+	if result.Ops != 99 || result.Errors != 1 || result.Bytes != 98_000 || requests.Load() != 100 {
+		t.Errorf("%d requests, %d errors (%s), %d bytes, server saw %d; want 99, 1, 98000 and 100, one for the warm-up", result.Ops, result.Errors, result.FirstError, result.Bytes, requests.Load())
 	}
 	if got := opened.Load(); got > 3 {
-		t.Errorf("%d connections, want one that warms up, and two for eight clients", got)
+		t.Errorf("%d connections, want one for the warm-up and two for eight clients", got)
 	}
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	defer other.Close()
@@ -51,6 +51,6 @@ func TestHTTP2(t *testing.T) {
 	}
 	target.UseHTTP2(4)
 	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Load: bench.Load{Operations: 1, Clients: 1}}); err == nil || !strings.Contains(err.Error(), "does not support HTTP/2") {
-		t.Errorf("a server without HTTP/2 gave %v", err)
+		t.Errorf("a server without HTTP/2: error %v", err)
 	}
 }

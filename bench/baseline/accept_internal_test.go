@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestWatchesAreRegisteredBeforeTheirAnswer checks that a watch is registered for changes before its client has the
-// answer.
-func TestWatchesAreRegisteredBeforeTheirAnswer(t *testing.T) {
+// TestWatchesAreRegisteredBeforeTheResponse checks that a watch is registered for changes before its client has the
+// response.
+func TestWatchesAreRegisteredBeforeTheResponse(t *testing.T) {
 	s := New(Tape{})
 	for range 200 {
 		here, there := net.Pipe()
@@ -16,8 +16,8 @@ func TestWatchesAreRegisteredBeforeTheirAnswer(t *testing.T) {
 			defer close(ended)
 			s.hold(there)
 		}()
-		answer := make([]byte, 1<<10)
-		if _, err := here.Read(answer); err != nil {
+		response := make([]byte, 1<<10)
+		if _, err := here.Read(response); err != nil {
 			t.Fatal(err)
 		}
 		s.mu.Lock()

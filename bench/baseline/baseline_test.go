@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// serve serves a tape that was written to a file and read again, and returns the server.
+// serve writes a tape to a file, reads it again, serves it, and returns the server.
 func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tape")
@@ -55,9 +55,8 @@ func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 	return target
 }
 
-// TestSendsWhatWasRecorded records a server's answers and runs the same workloads
-// against the tape.
-func TestSendsWhatWasRecorded(t *testing.T) {
+// TestServesWhatWasRecorded records a server's responses and runs the same workloads on the tape.
+func TestServesWhatWasRecorded(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	origin, err := bench.NewTarget(kubeconfig)
 	if err != nil {
@@ -90,7 +89,7 @@ func TestSendsWhatWasRecorded(t *testing.T) {
 	}
 	listed, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: path, Accept: bench.Protobuf, Load: bench.Load{Operations: 3, Clients: 2}, Objects: 8})
 	if err != nil || listed.Ops != 3 || listed.Failures() != 0 {
-		t.Errorf("WatchList: %+v, %v", listed, err)
+		t.Errorf("WatchList: %+v, error %v", listed, err)
 	}
 	watched, err := bench.Watch(t.Context(), target, bench.WatchConfig{
 		Path: path, Accept: bench.Protobuf, Watchers: 6, Objects: seed.PodPaths(3), Load: bench.Load{Operations: 10, Clients: 2},
@@ -99,21 +98,22 @@ func TestSendsWhatWasRecorded(t *testing.T) {
 		t.Errorf("watch: %+v, %v; want 60 deliveries of %d bytes", watched, err, len(event)-4)
 	}
 	if version, err := target.Version(t.Context()); version != "limit" || err != nil {
-		t.Errorf("version %q, %v", version, err)
+		t.Errorf("version %q, error %v", version, err)
 	}
 }
 
-func TestRefusesChangesWithoutMark(t *testing.T) {
+// TestInvalidTapes checks that an event without a mark cannot be sent, and that a file that is no tape cannot be read.
+func TestInvalidTapes(t *testing.T) {
 	target := serve(t, baseline.Tape{})
 	err := target.Change(t.Context(), "/api/v1/namespaces/a/pods/b")
 	if err == nil || !strings.Contains(err.Error(), "400") {
-		t.Errorf("an event that has no mark gave %v", err)
+		t.Errorf("an event without a mark: error %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "tape")
 	if err := os.WriteFile(file, []byte("no tape"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := baseline.Load(file); err == nil {
-		t.Error("a file that is not a tape was read")
+		t.Error("a file that is no tape was read")
 	}
 }

@@ -16,7 +16,7 @@ const (
 	ServerRole = "server"
 )
 
-// Serve acts as an API server or an etcd until SIGTERM. A TestMain calls it in that role. The program's arguments
+// Serve runs an API server or an etcd until SIGTERM. A TestMain with that role calls it. The program's arguments
 // configure it: --secure-port is the port of an API server without objects, --listen-client-urls the address of an
 // etcd. API servers with the same --etcd-servers share their objects.
 func Serve() error {
@@ -41,7 +41,7 @@ func Serve() error {
 	if etcd {
 		s.Start()
 	} else {
-		if etcd := flags["etcd-servers"]; etcd != "" { // the etcd holds the objects of all its servers
+		if etcd := flags["etcd-servers"]; etcd != "" { // the etcd has the objects of all its servers
 			to, err := url.Parse(etcd)
 			if err != nil {
 				return err

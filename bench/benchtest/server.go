@@ -1,5 +1,5 @@
-// Package benchtest is a small API server for tests of workloads. It serves HTTP over TLS, keeps
-// objects in memory and sends changes to watches. It has no old revisions and validates nothing.
+// Package benchtest is a small API server for tests of workloads. It serves HTTP over TLS, keeps objects in memory and
+// sends changes to watches. It has no old revisions and validates nothing.
 //
 // Any goroutine may send requests to a Server. Its locks are leaves.
 package benchtest
@@ -30,7 +30,7 @@ type object = map[string]any
 type Server struct {
 	*httptest.Server
 
-	// Drop reports whether to drop an event; nil drops none. Set it before the first request.
+	// Drop reports whether to drop an event; nil means none. Set it before the first request.
 	Drop func(event int) bool
 	// BreaksOff is a path whose response is truncated; "" means none. Set it before the first request.
 	BreaksOff string
@@ -83,7 +83,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/readyz":
 		io.WriteString(w, "ok")
 	case path == "/version":
-		answer(w, http.StatusOK, object{"gitVersion": "v0.0.0-test"})
+		respond(w, http.StatusOK, object{"gitVersion": "v0.0.0-test"})
 	case r.Method == http.MethodGet && r.URL.Query().Get("watch") == "true":
 		s.watch(w, r)
 	case r.Method == http.MethodGet:
@@ -95,7 +95,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func answer(w http.ResponseWriter, code int, body any) {
+func respond(w http.ResponseWriter, code int, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		panic(err) // cannot happen for maps and strings
@@ -105,8 +105,8 @@ func answer(w http.ResponseWriter, code int, body any) {
 	w.Write(text)
 }
 
-func refuse(w http.ResponseWriter, code int, reason string) {
-	answer(w, code, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code})
+func reject(w http.ResponseWriter, code int, reason string) {
+	respond(w, code, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code})
 }
 
 // get returns an object, or a collection if the path names no object.
@@ -114,11 +114,11 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o, ok := s.objects[r.URL.Path]; ok {
-		answer(w, http.StatusOK, o)
+		respond(w, http.StatusOK, o)
 		return
 	}
 	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found && strings.Count(rest, "/") == 2 {
-		refuse(w, http.StatusNotFound, "NotFound")
+		reject(w, http.StatusNotFound, "NotFound")
 		return
 	}
 	items := []json.RawMessage{}
@@ -128,7 +128,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 			items = append(items, s.objects[path])
 		}
 	}
-	answer(w, http.StatusOK, object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(s.revision)}, "items": items})
+	respond(w, http.StatusOK, object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(s.revision)}, "items": items})
 }
 
 // selection returns a function that reports whether a request for a collection selects an object.
@@ -138,8 +138,8 @@ func selection(r *http.Request) func(path string, o json.RawMessage) bool {
 	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found {
 		within = strings.TrimSuffix(rest, resource)
 	}
-	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // other selectors select all
-	shard := strings.Split(r.URL.Query().Get("shardSelector"), "'")                         // hashes of paths, because objects have no UIDs
+	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // ignores other selectors
+	shard := strings.Split(r.URL.Query().Get("shardSelector"), "'")                         // uses hashes of paths, because objects have no UIDs
 	return func(path string, o json.RawMessage) bool {
 		if !strings.Contains(path, "/"+resource+"/") || !strings.Contains(path, "/namespaces/"+within) {
 			return false
@@ -156,7 +156,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	sent, err := decode(r.Body)
 	var named metav1.PartialObjectMetadata
 	if err := errors.Join(err, json.Unmarshal(sent, &named)); err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
+		reject(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	s.mu.Lock()
@@ -168,10 +168,10 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	before, exists := s.objects[path]
 	switch {
 	case r.Method == http.MethodPost && exists:
-		refuse(w, http.StatusConflict, "AlreadyExists")
+		reject(w, http.StatusConflict, "AlreadyExists")
 		return
 	case r.Method != http.MethodPost && !exists:
-		refuse(w, http.StatusNotFound, "NotFound")
+		reject(w, http.StatusNotFound, "NotFound")
 		return
 	case r.Method == http.MethodPatch:
 		sent = merge(before, sent)
@@ -179,7 +179,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
 	s.revision++
 	s.objects[path] = merge(sent, fmt.Appendf(nil, `{"metadata":{"resourceVersion":"%d"}}`, s.revision))
 	s.notifyLocked(kind, path)
-	answer(w, http.StatusOK, s.objects[path])
+	respond(w, http.StatusOK, s.objects[path])
 }
 
 // decode returns an object as JSON.
@@ -207,13 +207,13 @@ func (s *Server) remove(w http.ResponseWriter, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, exists := s.objects[path]; !exists {
-		refuse(w, http.StatusNotFound, "NotFound")
+		reject(w, http.StatusNotFound, "NotFound")
 		return
 	}
 	s.revision++
 	s.notifyLocked("DELETED", path)
 	delete(s.objects, path)
-	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
+	respond(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
 }
 
 func (s *Server) notifyLocked(kind, path string) {
@@ -235,7 +235,7 @@ func eventOf(kind string, o json.RawMessage) []byte {
 
 // watch serves one watch until its client disconnects.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
-	const buffer = 10000 // more events than any test causes
+	const buffer = 10000 // more events than any test has
 	own := &watch{covers: selection(r), events: make(chan []byte, buffer)}
 	binary := strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf") && !strings.Contains(r.Header.Get("Accept"), ",")
 	w.Header().Set("Content-Type", "application/json")
@@ -268,7 +268,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send writes an event in two pieces, as a server may.
+// send writes an event in two pieces, as servers may.
 func send(w http.ResponseWriter, event []byte, framed bool) error {
 	if framed {
 		if _, err := w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(event)))); err != nil {

@@ -42,10 +42,10 @@ func frame(t *testing.T, kind string, obj runtime.Object) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-// TestEventsAreRead checks the names and versions that an informer reads from events.
+// TestEventsAreRead checks which names and versions an informer reads from events.
 func TestEventsAreRead(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "17"}}
-	// The annotation that marks the end of the initial events need not be the first.
+	// The annotation that marks the end of the initial events may come after others.
 	end := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "18", Annotations: map[string]string{"a": "b", "k8s.io/initial-events-end": "true"}}}
 	frames := bench.Frames{From: iotest.OneByteReader(bytes.NewReader(append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...)))}
 	var got []string
@@ -66,7 +66,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-// TestPodsAppearAndDisappearOnce checks which changes a node sees, when its informer gets events and lists again.
+// TestPodsAppearAndDisappearOnce checks which changes a node sees when its informer gets events and lists again.
 func TestPodsAppearAndDisappearOnce(t *testing.T) {
 	sim := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", true, 0)
 	defer sim.close()
@@ -98,8 +98,8 @@ func TestPodsAppearAndDisappearOnce(t *testing.T) {
 	}
 }
 
-// TestNothingDelaysWhatIsDue checks that slow work delays nothing else, and is waited for at the end.
-func TestNothingDelaysWhatIsDue(t *testing.T) {
+// TestSlowWorkDelaysNothing checks that slow work does not delay other work that is due, and that close waits for it.
+func TestSlowWorkDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", true, 0)
 		start := time.Now()
@@ -116,16 +116,16 @@ func TestNothingDelaysWhatIsDue(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		p.close()
 		if len(late) != 3 || late[0]+late[1]+late[2] != 0 {
-			t.Errorf("begun %v after they were due, want three at once", late)
+			t.Errorf("work began %v after it was due, want three at once", late)
 		}
 		if took := time.Since(start); took != time.Minute+3*time.Second {
-			t.Errorf("close returned after %v: it must wait for what has begun", took)
+			t.Errorf("close returned after %v, before work in progress had ended", took)
 		}
 	})
 }
 
-// TestClientsShareConnections checks that a component's requests and watches share one connection with HTTP/2, and
-// that with HTTP/1.1 each watch has its own.
+// TestClientsShareConnections checks that over HTTP/2 a component's requests and watches share one connection, and that
+// over HTTP/1.1 each watch has its own.
 func TestClientsShareConnections(t *testing.T) {
 	var mu sync.Mutex
 	var remotes map[string]bool
@@ -183,14 +183,14 @@ func TestClientsShareConnections(t *testing.T) {
 	}
 }
 
-// TestPodsStayWhereTheyAre checks that the pod of a slot is replaced by one of the same Deployment.
-func TestPodsStayWhereTheyAre(t *testing.T) {
+// TestPodsKeepTheirDeployment checks that the pod of a slot is replaced by a pod of the same Deployment.
+func TestPodsKeepTheirDeployment(t *testing.T) {
 	w := newDataset(size{nodes: 5, podsPerNode: 4})
 	names := make(map[string]bool)
 	for range 3 * w.pods() {
 		slot, old, name := w.replace()
 		if got, ok := slotOf(name); !ok || got != slot || old.name == name || names[name] {
-			t.Fatalf("slot %d: %q takes the place of %q, and is of slot %d", slot, name, old.name, got)
+			t.Fatalf("slot %d: %q replaces %q, but belongs to slot %d", slot, name, old.name, got)
 		}
 		names[name] = true
 	}
@@ -199,7 +199,7 @@ func TestPodsStayWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestPhasesCountFailures checks that results have the name of the phase, and distinguish failures.
+// TestPhasesCountFailures checks that results have the phase's name, and count kinds of failures separately.
 func TestPhasesCountFailures(t *testing.T) {
 	p := newPhase()
 	p.record(leaseRenewal, 3*time.Millisecond, 200, nil)
@@ -211,10 +211,10 @@ func TestPhasesCountFailures(t *testing.T) {
 		t.Fatalf("%d results, want two", len(all))
 	}
 	if r := all[0]; r.Name != "Larder: steady: Lease renewal" || r.Ops != 2 || r.Errors != 1 || r.FirstError != "not now" || r.Latency.TotalCount() != 1 {
-		t.Errorf("%+v", r)
+		t.Errorf("first result: %+v", r)
 	}
 	if r := all[1]; r.Ops != 2 || r.Refused != 1 || r.Timeouts != 1 || r.Errors != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("second result: %+v", r)
 	}
 }
 
@@ -222,11 +222,11 @@ func TestPhasesCountFailures(t *testing.T) {
 func TestMetricsAreFound(t *testing.T) {
 	text := []byte("# TYPE a_total counter\na_total_more 3\na_total 1.5e+06\n")
 	if v, none := metric(text, "a_total"), metric(text, "b"); v != 1.5e6 || none != 0 {
-		t.Errorf("%g and %g", v, none)
+		t.Errorf("got %g, and %g for a missing metric", v, none)
 	}
 }
 
-// TestConfigIsChecked checks that an invalid configuration is refused before anything is started.
+// TestConfigIsChecked checks that an invalid configuration is rejected before anything is started.
 func TestConfigIsChecked(t *testing.T) {
 	good := Config{Nodes: []int{1}, PodsPerNode: 1, Duration: time.Second, Trials: testservers.Trials{Rounds: 1}}
 	for name, spoil := range map[string]func(c *Config){

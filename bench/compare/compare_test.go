@@ -65,10 +65,10 @@ func config(t *testing.T) Config {
 	}
 }
 
-// TestComparison runs a few rows, with the same small server in place of all.
+// TestComparison runs a few rows. The same small server stands for all servers.
 func TestComparison(t *testing.T) {
 	if testing.Short() {
-		t.Skip("runs twenty rows")
+		t.Skip("compares twenty rows")
 	}
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|10|22|23|24|29|31|32|34|35|36|39|42) `)
@@ -91,7 +91,7 @@ func TestComparison(t *testing.T) {
 			}
 			// The memory of an open watch may come from free memory and be 0.
 			if len(r.Results[k]) != c.Rounds || (r.ID != "B26" && r.Figures[0].Best[k] <= 0) {
-				t.Errorf("%s: %s has %d results and the figure %g", r.ID, k, len(r.Results[k]), r.Figures[0].Best[k])
+				t.Errorf("%s: %s has %d results, and %g as its figure", r.ID, k, len(r.Results[k]), r.Figures[0].Best[k])
 			}
 			if n, first := r.Errors(k); n > 0 {
 				t.Errorf("%s: %s: %s", r.ID, k, first)
@@ -108,8 +108,8 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestOneFailureSpoilsNoOtherRow stops kube-apiserver after the first row.
-func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
+// TestOneFailureAffectsNoOtherRow stops kube-apiserver after the first row.
+func TestOneFailureAffectsNoOtherRow(t *testing.T) {
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|31|10) `)
 	var broken error
@@ -124,15 +124,15 @@ func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
 	}
 	table, err := comparison.Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "B10, kube-apiserver") || strings.Contains(err.Error(), "B31") || broken != nil {
-		t.Errorf("got %v, want the failure of B10 alone", err)
+		t.Errorf("got %v, want only the failure of B10", err)
 	}
 	if table == nil || len(table.Rows) != 3 || table.Rows[0].Figures[0].Best[Larder] == 0 || table.Rows[2].Figures[0].Best[Larder] == 0 {
-		t.Errorf("other rows lack results: %+v", table)
+		t.Errorf("other rows have no results: %+v", table)
 	}
 }
 
-// TestInterruptionKeepsWhatWasMeasured checks that an interrupted comparison returns its results.
-func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
+// TestInterruptionKeepsResults checks that an interrupted comparison returns the results until then.
+func TestInterruptionKeepsResults(t *testing.T) {
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|24) `)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -150,11 +150,11 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 	if table == nil || len(table.Rows) == 0 || table.Rows[0].ID != "B1" || table.Rows[0].Figures[0].Best[Larder] == 0 {
-		t.Errorf("the results so far are lost: %+v", table)
+		t.Errorf("the results until then are lost: %+v", table)
 	}
 }
 
-func TestInvalidConfigsAreRefused(t *testing.T) {
+func TestInvalidConfigsAreRejected(t *testing.T) {
 	once := testservers.Trials{Rounds: 1}
 	for _, c := range []Config{{}, {Pods: 1000}, {Pods: 5, Trials: once}, {Pods: 1000, Trials: once, Rows: regexp.MustCompile("no such row")}} {
 		if _, err := New(&c); err == nil {
@@ -163,7 +163,7 @@ func TestInvalidConfigsAreRefused(t *testing.T) {
 	}
 }
 
-// TestIDsAreUnique checks the IDs of rows, which other documents cite.
+// TestIDsAreUnique checks the IDs of rows, which documents cite.
 func TestIDsAreUnique(t *testing.T) {
 	comparison, err := New(&Config{Pods: 10000, StartPods: 50000, Trials: testservers.Trials{Rounds: 1}})
 	if err != nil {
@@ -173,12 +173,12 @@ func TestIDsAreUnique(t *testing.T) {
 	for _, s := range append(comparison.steps(), comparison.startSteps()...) {
 		for _, r := range s.rows {
 			if seen[r.ID] {
-				t.Errorf("two rows are %s", r.ID)
+				t.Errorf("two rows have the ID %s", r.ID)
 			}
 			seen[r.ID] = true
 			for _, f := range r.Figures {
 				if f.of == nil {
-					t.Errorf("%s does not say how to make its figure %q", r.ID, f.Name)
+					t.Errorf("%s does not say how its figure %q is computed", r.ID, f.Name)
 				}
 			}
 		}
@@ -210,7 +210,7 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// TestBest checks that the lowest cost and the highest rate are the best, and that failures do not count.
+// TestBest checks that the best value is the lowest cost or the highest rate, and that failed runs do not count.
 func TestBest(t *testing.T) {
 	results := func(values ...int) []*bench.Result {
 		var all []*bench.Result
@@ -232,7 +232,7 @@ func TestBest(t *testing.T) {
 		{Row{}, Memory, results(), 0},
 	} {
 		if got := c.row.best(c.unit, resident, c.of); got != c.want {
-			t.Errorf("best %g, want %g", got, c.want)
+			t.Errorf("best is %g, want %g", got, c.want)
 		}
 	}
 }
@@ -243,10 +243,10 @@ func TestMarkdownIsATable(t *testing.T) {
 	const columns = 9
 	for line := range bytes.Lines([]byte(table.Markdown())) {
 		if line[0] == '|' && bytes.Count(line, []byte("|")) != columns+1 {
-			t.Errorf("%q has not %d columns", line, columns)
+			t.Errorf("%q does not have %d columns", line, columns)
 		}
 	}
 	if !strings.Contains(table.Markdown(), "B1, Larder: 2 rounds: ") || !strings.Contains(table.Markdown(), "spread 67 %") {
-		t.Errorf("the rounds are not in:\n%s", table.Markdown())
+		t.Errorf("the table does not have the rounds:\n%s", table.Markdown())
 	}
 }

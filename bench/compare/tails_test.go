@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestWritesAreMeasuredAlone checks that the other server is stopped while one is written to, and runs again
+// TestWritesAreMeasuredAlone checks that the other server is stopped while one receives writes, and that it runs again
 // afterwards.
 func TestWritesAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
@@ -36,18 +36,18 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 		s := c.undisturbed(step{run: func(ctx context.Context, measured string) ([]*bench.Result, error) {
 			sizes = append(sizes, c.ops(measured, 500, 500))
 			if _, err := c.servers[kind].Target.Version(ctx); measured != kind || err != nil {
-				t.Errorf("%s is measured: %s, %v", kind, measured, err)
+				t.Errorf("while %s is measured: server %s, error %v", kind, measured, err)
 			}
 			if err := c.servers[other].CheckAlive(); err == nil {
 				t.Errorf("%s runs while %s is measured", other, kind)
 			}
-			// Another Larder makes the changes that watchers see.
+			// The second server makes the changes that watchers see.
 			one, err := c.start(ctx, writer)
 			if err != nil {
 				return nil, err
 			}
 			if same, err := c.start(ctx, writer); same != one || err != nil || one == c.servers[Larder] {
-				t.Errorf("the second start returned another server, or %v", err)
+				t.Errorf("the second start returned another server, or error %v", err)
 			}
 			_, err = one.Target.Version(ctx)
 			return nil, err
@@ -59,7 +59,7 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 			t.Errorf("%s: %v operations, want a warm-up of a tenth first", kind, sizes)
 		}
 		if _, err := c.servers[other].Target.Version(t.Context()); err != nil {
-			t.Errorf("%s afterwards: %v", other, err)
+			t.Errorf("%s does not run afterwards: %v", other, err)
 		}
 	}
 }

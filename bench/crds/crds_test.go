@@ -16,38 +16,37 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestTimedOutRequestsAreRetried checks that a request is repeated after the server's timeout, but after no other
-// error.
+// TestTimedOutRequestsAreRetried checks that a request is retried after the server's timeout, but after no other error.
 func TestTimedOutRequestsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		requests := 0
 		err := until(t.Context(), func(context.Context) (bool, error) {
-			asked++
-			return asked == 3, []error{apierrors.NewTimeoutError("late", 0), nil, nil}[asked-1]
+			requests++
+			return requests == 3, []error{apierrors.NewTimeoutError("late", 0), nil, nil}[requests-1]
 		})
-		if err != nil || asked != 3 {
-			t.Errorf("%d requests: %v", asked, err)
+		if err != nil || requests != 3 {
+			t.Errorf("%d requests, error %v; want 3 and no error", requests, err)
 		}
-		refused := errors.New("refused")
-		if err := until(t.Context(), func(context.Context) (bool, error) { return false, refused }); err != refused {
-			t.Errorf("a rejected request: %v", err)
+		rejected := errors.New("rejected")
+		if err := until(t.Context(), func(context.Context) (bool, error) { return false, rejected }); err != rejected {
+			t.Errorf("a rejected request: error %v, want %v", err, rejected)
 		}
 	})
 }
 
-// TestInvalidConfigsAreRefused checks that an invalid configuration is refused before anything is started.
-func TestInvalidConfigsAreRefused(t *testing.T) {
+// TestInvalidConfigsAreRejected checks that an invalid configuration is rejected before anything is started.
+func TestInvalidConfigsAreRejected(t *testing.T) {
 	for _, c := range []Config{
 		{Clients: 1, Trials: testservers.Trials{Rounds: 1}},
 		{Count: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"etcd"}}},
 	} {
 		if results, err := Run(t.Context(), c); err == nil || results != nil {
-			t.Errorf("%+v: %v, %v", c, results, err)
+			t.Errorf("%+v: results %v, error %v", c, results, err)
 		}
 	}
 }
 
-// TestPathsOfADocument checks that exactly the paths below /apis are found, also in a document that is cut off.
+// TestPathsOfADocument checks that exactly the paths below /apis are found, also in a truncated document.
 func TestPathsOfADocument(t *testing.T) {
 	got := slices.Sorted(maps.Keys(paths([]byte(`{"paths":{"/api/v1/":{},"/apis/":{},"/apis/a/v1/x":{"$ref":"#/apis/no"},"/apis/a/v1/y":{}},"x":"/apis/cut`))))
 	if want := []string{"/apis/", "/apis/a/v1/x", "/apis/a/v1/y"}; !slices.Equal(got, want) {

@@ -30,13 +30,13 @@ func TestUsageOfThisProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after.CPU < before.CPU || after.Reads < before.Reads {
-			t.Fatalf("usage went back from %+v to %+v", before, after)
+			t.Fatalf("usage decreased from %+v to %+v", before, after)
 		}
 	}
 	if _, err := (Process{PID: 1 << 30}).Usage(); err == nil {
 		t.Error("want an error for a process that does not exist")
 	}
 	if usage, err := (Process{}).Usage(); err != nil || usage != (Usage{}) {
-		t.Errorf("the zero Process reports %+v, %v; want nothing", usage, err)
+		t.Errorf("the zero Process reports %+v, error %v; want no usage", usage, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hostile is a text that other formats have to escape.
+// hostile is a text with characters that formats have to escape.
 const hostile = `<script>alert("x" & 'y')</script>`
 
 func result(name string) *bench.Result {
@@ -60,12 +60,12 @@ func TestTextAndJSON(t *testing.T) {
 		"| B27 | create |  | 1.00 ms, 100/s |  | 900 µs, 200/s | 1.11, 2 |  |",
 	} {
 		if !strings.Contains(text.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, text.String())
+			t.Errorf("no %q in:\n%s", want, text.String())
 		}
 	}
 	var results strings.Builder
 	if err := (&report.Report{Results: []*bench.Result{result("workload " + hostile)}}).Text(&results); err != nil || !strings.Contains(results.String(), "1000 requests") {
-		t.Errorf("%v; no requests in\n%s", err, &results)
+		t.Errorf("error %v, or no requests in\n%s", err, &results)
 	}
 	var got struct {
 		Title string
@@ -85,8 +85,8 @@ func TestTextAndJSON(t *testing.T) {
 	}
 }
 
-// TestPairs checks that the table shows both servers side by side: the median of all rounds with minimum and maximum,
-// and the ratio.
+// TestPairs checks that the table shows both servers side by side: the median, minimum and maximum of all rounds, and
+// the ratio of the medians.
 func TestPairs(t *testing.T) {
 	at := func(server, work string, cpu time.Duration) *bench.Result {
 		return &bench.Result{Name: server + ": " + work, Counts: bench.Counts{Ops: 1}, ServerCPU: cpu, Values: []bench.Value{{Name: "heap", Value: 1e6, Unit: "B"}}}
@@ -102,7 +102,7 @@ func TestPairs(t *testing.T) {
 	} {
 		var text strings.Builder
 		if err := r.Markdown(&text); err != nil || !strings.Contains(text.String(), want) {
-			t.Errorf("%v; no %q in\n%s", err, want, &text)
+			t.Errorf("error %v, or no %q in\n%s", err, want, &text)
 		}
 	}
 }

@@ -19,8 +19,8 @@ func good() Config {
 	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Trials: testservers.Trials{Rounds: 1, Servers: []string{testservers.Stock, testservers.Larder}}}
 }
 
-// TestInvalidConfigsAreRefused checks that invalid configurations are refused before anything is started.
-func TestInvalidConfigsAreRefused(t *testing.T) {
+// TestInvalidConfigsAreRejected checks that invalid configurations are rejected before anything is started.
+func TestInvalidConfigsAreRejected(t *testing.T) {
 	c := good()
 	if err := c.Check(); err != nil {
 		t.Error(err)
@@ -36,40 +36,41 @@ func TestInvalidConfigsAreRefused(t *testing.T) {
 		c := good()
 		spoil(&c)
 		if _, err := Run(t.Context(), c); err == nil || !strings.HasPrefix(err.Error(), "rollout: ") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error %v", name, err)
 		}
 	}
 }
 
-// TestRolledOut checks that a Deployment is rolled out when all its pods are new and available, and there are no
-// others.
+// TestRolledOut checks that a Deployment counts as rolled out when all its pods are new and available, and it has no
+// other pods.
 func TestRolledOut(t *testing.T) {
 	whole := appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: each, UpdatedReplicas: each, AvailableReplicas: each}
 	for name, c := range map[string]struct {
 		change func(*appsv1.DeploymentStatus)
 		want   bool
 	}{
-		"all":                  {func(*appsv1.DeploymentStatus) {}, true},
-		"the change is unseen": {func(s *appsv1.DeploymentStatus) { s.ObservedGeneration = 1 }, false},
-		"an old one is left":   {func(s *appsv1.DeploymentStatus) { s.Replicas++ }, false},
-		"one is old":           {func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas-- }, false},
-		"one does not run":     {func(s *appsv1.DeploymentStatus) { s.AvailableReplicas-- }, false},
+		"all":                                    {func(*appsv1.DeploymentStatus) {}, true},
+		"the controller has not seen the change": {func(s *appsv1.DeploymentStatus) { s.ObservedGeneration = 1 }, false},
+		"an old pod is left":                     {func(s *appsv1.DeploymentStatus) { s.Replicas++ }, false},
+		"one pod is old":                         {func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas-- }, false},
+		"one pod is not available":               {func(s *appsv1.DeploymentStatus) { s.AvailableReplicas-- }, false},
 	} {
 		d := deployment(0, each)
 		d.Generation, d.Status = 2, whole
 		c.change(&d.Status)
 		if got := rolledOut(d); got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: rolled out is %v", name, got)
 		}
 	}
 }
 
-// TestFindPrograms checks that the newest complete directory is found, and that a named one must be complete.
+// TestFindPrograms checks that the newest complete directory is found, and that a directory given by name must be
+// complete.
 func TestFindPrograms(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", home)
 	if dir, err := FindPrograms(""); err == nil || !strings.Contains(err.Error(), "larder cluster") {
-		t.Errorf("none: %q, %v", dir, err)
+		t.Errorf("without a directory: found %q, error %v", dir, err)
 	}
 	at := time.Now()
 	keep := func(name string, files ...string) string {
@@ -93,10 +94,10 @@ func TestFindPrograms(t *testing.T) {
 	newest := keep("m", all...)
 	broken := keep("a", all[1:]...)
 	if dir, err := FindPrograms(""); dir != newest || err != nil {
-		t.Errorf("found %q, %v, want %q", dir, err, newest)
+		t.Errorf("found %q, error %v, want %q", dir, err, newest)
 	}
 	if dir, err := FindPrograms(newest); dir != newest || err != nil {
-		t.Errorf("named: %q, %v", dir, err)
+		t.Errorf("given by name: %q, error %v", dir, err)
 	}
 	if _, err := FindPrograms(broken); err == nil {
 		t.Error("a directory without kube-controller-manager was accepted")

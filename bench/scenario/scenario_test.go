@@ -14,11 +14,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// same returns the target itself, for workloads without their own user.
+// same returns its argument, for workloads without a user of their own.
 func same(t *bench.Target) *bench.Target { return t }
 
-// TestResultsHaveTheNamesOfTheirWorkloads checks that the first result sums up all workloads and the others are its
-// parts. The series of a workload that starts later is shifted.
+// TestResultsHaveTheNamesOfTheirWorkloads checks that the first result is the sum of all workloads and the others are
+// its parts. The series of a workload that starts later is shifted.
 func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	target, err := bench.NewTarget(kubeconfig)
@@ -56,7 +56,7 @@ func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 		}
 	}
 	if results[3].Name != "writer create" || len(results[2].Series) < 2 || results[2].Series[0].Ops != 0 {
-		t.Errorf("%q; the late workload has the seconds %v", results[3].Name, results[2].Series)
+		t.Errorf("result %q: the series of the late workload is %v", results[3].Name, results[2].Series)
 	}
 }
 

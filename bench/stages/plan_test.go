@@ -26,11 +26,11 @@ func parse(t *testing.T, text string) stages.Plan {
 func TestDue(t *testing.T) {
 	p := parse(t, "10s:100/s, 10s:100..300/s,5s:300/s")
 	if p.Operations() != 1000+2000+1500 || p.Length() != 25*time.Second || p.Most() != 300 || p.First() != 100 {
-		t.Fatalf("%d operations in %v, %g at most, %g at first", p.Operations(), p.Length(), p.Most(), p.First())
+		t.Fatalf("%d operations in %v, highest level %g, first level %g", p.Operations(), p.Length(), p.Most(), p.First())
 	}
 	for i, want := range map[int]time.Duration{
 		0: 0, 500: 5 * time.Second, 1000: 10 * time.Second, 3000: 20 * time.Second, 3300: 21 * time.Second,
-		// By the middle of the ramp 100*5 + 20*25/2 operations are due.
+		// At the middle of the ramp, 100*5 + 20*25/2 operations are due.
 		1750: 15 * time.Second,
 	} {
 		if got := p.Due(i); (got - want).Abs() > time.Microsecond {
@@ -42,7 +42,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestDueNeverGoesBack draws plans, and checks that operations are due in order, within the plan, and at its rate.
+// TestDueNeverGoesBack draws plans, and checks that operations are due in order, within the plan, at the plan's rate.
 func TestDueNeverGoesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := stages.Plan{Open: true}
@@ -56,7 +56,7 @@ func TestDueNeverGoesBack(t *testing.T) {
 		for i := range p.Operations() {
 			due := p.Due(i)
 			if due < last || due > p.Length() {
-				t.Fatalf("operation %d is due at %v, after one at %v, of %v", i, due, last, p.Length())
+				t.Fatalf("operation %d is due at %v, the one before at %v, the plan's length is %v", i, due, last, p.Length())
 			}
 			last = due
 		}
@@ -85,14 +85,14 @@ func TestOtherPlans(t *testing.T) {
 	}
 }
 
-func TestInvalidPlansAreRefused(t *testing.T) {
+func TestInvalidPlansAreRejected(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "no colon", "10s": "no colon", "10:5/s": "not a duration", "10s:x/s": "not a number", "10s:1../s": "not a number",
 		"10s:5/s,10s:5": "mixed", "0s:5/s": "lasts", "-1s:5/s": "lasts", "10s:-5/s": "0 or more", "10s:NaN/s": "0 or more",
 		"10s:Inf/s": "0 or more", "10s:1.5": "whole numbers", "10s:0/s": "all levels are 0", "9000h:1/s": "at most", "1s:1e9/s": "at most", "1s:1e6": "at most",
 	} {
 		if _, err := stages.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
+			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
 	}
 }

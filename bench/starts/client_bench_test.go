@@ -29,18 +29,18 @@ import (
 )
 
 const (
-	// clientRole makes the test binary the client of BenchmarkClientDuringRestart. Its kubeconfig is the variable clientConfig.
+	// clientRole makes the test binary the client of BenchmarkClientDuringRestart. The variable clientConfig has its kubeconfig.
 	clientRole   = "client"
 	clientConfig = "BENCH_CLIENT_KUBECONFIG"
-	// clientObjects is the number of Services, and of EndpointSlices.
+	// clientObjects is the number of Services, and also of EndpointSlices.
 	clientObjects = 4000
-	// newObject is the name of the Service and of the EndpointSlice that are created after the restart.
+	// newObject is the name of the Service and the EndpointSlice that are created after the restart.
 	newObject = "after-the-restart"
 )
 
-// BenchmarkClientDuringRestart measures a client with client-go's informers of Services and EndpointSlices, whose server
-// receives SIGTERM and starts again: its memory before, its memory at most until both informers follow the new
-// process, and its CPU time. A few other objects change shortly before, as in any cluster.
+// BenchmarkClientDuringRestart measures a client with client-go's informers of Services and EndpointSlices while its
+// server receives SIGTERM and starts again: the client's memory before, its highest memory until both informers follow
+// the new process, and its CPU time. A few other objects change shortly before, as in any cluster.
 func BenchmarkClientDuringRestart(b *testing.B) {
 	trials := testservers.Trials{Servers: []string{testservers.Stock, testservers.Larder}, Say: func(line string) { b.Log(line) }}
 	if err := trials.Build(b.Context(), b.TempDir()); err != nil {
@@ -115,7 +115,7 @@ func clientDuringRestart(b *testing.B, programs testservers.Config, kind string)
 	return err
 }
 
-// fillForClient writes the Services and EndpointSlices into etcd.
+// fillForClient writes Services and EndpointSlices to etcd.
 func fillForClient(ctx context.Context, url string) error {
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{url}})
 	if err != nil {
@@ -152,7 +152,7 @@ func createNewObjects(ctx context.Context, admin kubernetes.Interface) error {
 	return errors.Join(service, slice)
 }
 
-// client is a process with role clientRole.
+// client is a process in the role clientRole.
 type client struct {
 	process.Process
 	cmd   *exec.Cmd
@@ -181,10 +181,11 @@ func startClient(kubeconfig string) (*client, error) {
 	return &client{Process: process.Process{Name: clientRole, PID: cmd.Process.Pid}, cmd: cmd, lines: bufio.NewScanner(stdout), stdin: stdin}, nil
 }
 
-// stop closes the client's input, by which it ends.
+// stop closes the client's input, at which the client ends, and waits for the end.
 func (c *client) stop() error { return errors.Join(c.stdin.Close(), c.cmd.Wait()) }
 
 // await reads the client's output until it has had each of the lines, in any order.
+// await reads the client's output until it has read all lines, in any order.
 func (c *client) await(lines ...string) error {
 	missing := sets.New(lines...)
 	for missing.Len() > 0 && c.lines.Scan() {
@@ -196,9 +197,9 @@ func (c *client) await(lines ...string) error {
 	return nil
 }
 
-// settled waits until the garbage of the first list has gone, and resets the greatest resident memory.
+// settled waits until the garbage of the first list is collected, and resets the highest resident memory.
 func (c *client) settled(ctx context.Context) (process.Usage, error) {
-	const settling = 3 * time.Minute // Go's runtime collects at least every two
+	const settling = 3 * time.Minute // Go's runtime collects garbage at least every two minutes
 	if err := bench.Sleep(ctx, settling); err != nil {
 		return process.Usage{}, err
 	}
@@ -208,8 +209,8 @@ func (c *client) settled(ctx context.Context) (process.Usage, error) {
 	return c.Usage()
 }
 
-// runClient follows Services and EndpointSlices until the input ends. It prints a line when both
-// informers have synced, and one for each new object.
+// runClient follows Services and EndpointSlices until the input ends. It prints one line when both informers have
+// synced, and one for each new object.
 func runClient() error {
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv(clientConfig))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// The test binary runs as any of the servers, or as a client, when it is started with that role.
+// The test binary runs as any of the servers, or as a client, if it is started in that role.
 func TestMain(m *testing.M) {
 	run, ok := map[string]func() error{benchtest.ServerRole: benchtest.Serve, clientRole: runClient}[os.Getenv(benchtest.Role)]
 	if !ok {
@@ -54,7 +54,7 @@ func TestBesideMeasuresEachKind(t *testing.T) {
 	}
 	b.TestServers.Dir, b.TestServers.Larder, b.Servers = t.TempDir(), "/bin/false", []string{testservers.Larder, testservers.Stock}
 	if results, err := b.Run(t.Context()); len(results) != 0 || err == nil || !strings.HasPrefix(err.Error(), "Larder: ") || !strings.Contains(err.Error(), "larder has ended") {
-		t.Errorf("%d results after a failure, %v; want that Larder has ended", len(results), err)
+		t.Errorf("%d results after a failure, error %v; want the error that Larder has ended", len(results), err)
 	}
 	for _, wrong := range []Beside{{Rest: 1, Trials: b.Trials}, {Count: 1, Trials: b.Trials}, {Count: 1, Rest: 1}} {
 		if _, err := wrong.Run(t.Context()); err == nil {
@@ -63,7 +63,7 @@ func TestBesideMeasuresEachKind(t *testing.T) {
 	}
 }
 
-// stored is a custom resource in its stored form.
+// stored is a custom resource as it is stored.
 const stored = `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","generation":1,"name":"worker-0","namespace":"bench-0","uid":"u"},"spec":{"containers":[{"env":[{"name":"A","value":"1"}],"imagePullPolicy":"IfNotPresent","name":"main"}],"replicas":1}}` + "\n"
 
 // custom returns the stored custom resource.
@@ -76,8 +76,8 @@ func custom(t *testing.T) *unstructured.Unstructured {
 	return o
 }
 
-// TestGeneratedDataMatchTheirDescription checks that the objects of each kind of data decode, have different keys,
-// and differ as described.
+// TestGeneratedDataMatchTheirDescription checks that the objects of each kind of data can be decoded, have different
+// keys, and differ as described.
 func TestGeneratedDataMatchTheirDescription(t *testing.T) {
 	const n = 300
 	for _, d := range kinds() {
@@ -123,21 +123,21 @@ func checkStored(t *testing.T, d *data, o object) {
 	}
 }
 
-// TestCustomResourcesAreWrittenAsServersDo checks that keys are in order, that a newline follows, and that old
-// objects lack the fields with defaults.
+// TestCustomResourcesAreWrittenAsServersDo checks that keys are sorted, a newline follows, and old objects lack the
+// fields with defaults.
 func TestCustomResourcesAreWrittenAsServersDo(t *testing.T) {
 	want := strings.NewReplacer("2026-01-01T00:00:00Z", "2026-09-21T14:13:27Z", "worker-0", "worker-7", `"uid":"u"`, `"uid":"0d6f3a52-6a3e-4f5b-9a53-000000000007"`,
 		`"value":"1"}`, `"value":"1"},{"name":"INSTANCE","value":"instance-7"}`).Replace(stored)
 	if got, err := encode(workerWith(nil)(7, 10, custom(t))); err != nil || string(got) != want {
-		t.Errorf("got %s\nwant %s\n%v", got, want, err)
+		t.Errorf("got %s\nwant %s\nerror %v", got, want, err)
 	}
 	want = strings.NewReplacer(`"imagePullPolicy":"IfNotPresent",`, "", `,"replicas":1`, "").Replace(want)
 	if got, err := encode(workerWith(lackCustomDefaults)(7, 10, custom(t))); err != nil || string(got) != want {
-		t.Errorf("old: got %s\nwant %s\n%v", got, want, err)
+		t.Errorf("old: got %s\nwant %s\nerror %v", got, want, err)
 	}
 }
 
-// TestListsAreCompared checks that a list with another length than the first one is a failure.
+// TestListsAreCompared checks that a list counts as failed if its length differs from the first one's.
 func TestListsAreCompared(t *testing.T) {
 	first := &bench.Result{Name: "first", Bytes: 1000}
 	for size, want := range map[int64]int{1000: 0, 1008: 0, 992: 0, 900: 1} {
@@ -157,7 +157,7 @@ func TestConfigs(t *testing.T) {
 		"--data":    {Objects: 1, Trials: testservers.Trials{Rounds: 1}, Data: []string{"other"}},
 	} {
 		if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("got error %v, want %q", err, want)
 		}
 	}
 }

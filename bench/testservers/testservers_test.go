@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// The test binary runs as any of the servers when it is started with this role.
+// The test binary runs as any of the servers if it is started in this role.
 func TestMain(m *testing.M) {
 	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
 		if err := benchtest.Serve(); err != nil {
@@ -76,14 +76,14 @@ func TestFleet(t *testing.T) {
 			continue
 		}
 		if version, err := s.Target.Version(t.Context()); err != nil || version == "" {
-			t.Errorf("%s: version %q, %v", s.Process.Name, version, err)
+			t.Errorf("%s: version %q, error %v", s.Process.Name, version, err)
 		}
 		if usage, err := s.Target.Process.Usage(); err != nil || usage.CPU == 0 {
-			t.Errorf("%s: usage %+v, %v", s.Process.Name, usage, err)
+			t.Errorf("%s: usage %+v, error %v", s.Process.Name, usage, err)
 		}
 	}
 	if err := errors.Join(stock.Stop(), stock.Stop()); err != nil || etcd.CheckAlive() == nil {
-		t.Fatalf("%v; a server's own etcd ends with it", err)
+		t.Fatalf("error %v; want that a server's etcd stops with it", err)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// TestServerThatEnds checks that the error has the last output of a server that ended.
+// TestServerThatEnds checks that the error contains the last output of a server that ended.
 func TestServerThatEnds(t *testing.T) {
 	f := start(t)
 	_, err := f.StartOther(t.Context(), "broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
@@ -131,7 +131,7 @@ func TestConfigs(t *testing.T) {
 // TestBuild checks that programs are built only if they are not given, and kube-apiserver only if it is measured.
 func TestBuild(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // so that nothing can be built
+	cancel() // a canceled context prevents builds
 	for _, c := range []struct {
 		stock, etcd, server string
 		builds              bool
@@ -142,12 +142,12 @@ func TestBuild(t *testing.T) {
 		trials := testservers.Trials{TestServers: given, Servers: []string{c.server}}
 		given.Dir = "dir"
 		if err := trials.Build(ctx, "dir"); (err != nil) != c.builds || trials.TestServers != given {
-			t.Errorf("%+v became %+v, %v", c, trials.TestServers, err)
+			t.Errorf("%+v became %+v, error %v", c, trials.TestServers, err)
 		}
 	}
 }
 
-// TestDirectory checks that servers remove their directory with everything in it.
+// TestDirectory checks that servers remove their directory with all its contents.
 func TestDirectory(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -160,24 +160,24 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := testservers.New(t.Context(), c, "one"); !errors.Is(err, os.ErrExist) {
-		t.Errorf("a second Servers of the same name: %v", err)
+		t.Errorf("a second Servers with the same name: %v", err)
 	}
 	if wrote, err := os.ReadDir(filepath.Join(c.Dir, "one")); len(wrote) == 0 || err != nil {
-		t.Errorf("its servers have written %v, %v", wrote, err)
+		t.Errorf("its servers have written %v, error %v", wrote, err)
 	}
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
 	c.Etcd = ""
 	if _, err := testservers.New(t.Context(), c, "two"); err == nil {
-		t.Error("there is no etcd")
+		t.Error("there is no etcd process")
 	}
 	if left, err := os.ReadDir(c.Dir); len(left) > 0 || err != nil {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files left: %v, error %v", left, err)
 	}
 }
 
-// TestTurns checks that the order of the servers alternates.
+// TestTurns checks that the servers' order alternates.
 func TestTurns(t *testing.T) {
 	trials := testservers.Trials{Servers: []string{testservers.Stock, testservers.Larder}, Rounds: 3}
 	if err := trials.Check(); err != nil {
@@ -190,12 +190,12 @@ func TestTurns(t *testing.T) {
 	})
 	want := []string{"1 kube-apiserver", "1 Larder", "2 Larder", "2 kube-apiserver", "3 kube-apiserver", "3 Larder"}
 	if err != nil || !slices.Equal(got, want) || len(results) != len(want) || results[0].Round != 1 || results[len(want)-1].Round != 3 {
-		t.Errorf("%q, %d results, %v; want %q", got, len(results), err, want)
+		t.Errorf("order %q, %d results, error %v; want %q", got, len(results), err, want)
 	}
-	failure, turns := errors.New("it failed"), 0
+	failure, turns := errors.New("failed"), 0
 	fail := func(string, int) ([]*bench.Result, error) { turns++; return []*bench.Result{{}}, failure }
 	if results, err := trials.Each(fail); !errors.Is(err, failure) || !strings.HasPrefix(err.Error(), testservers.Stock) || len(results) != 1 || turns != 1 {
-		t.Errorf("%d results of %d turns, %v; want those until the first failure, and its server", len(results), turns, err)
+		t.Errorf("%d results of %d turns, error %v; want the results until the first failure, and its server's name", len(results), turns, err)
 	}
 	for _, wrong := range []testservers.Trials{{Servers: []string{"larder"}, Rounds: 1}, {}} {
 		if err := wrong.Check(); err == nil {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// some returns a result with operations of 1 ms, 2 ms and so on, times a factor.
+// some returns a result with operations that took 1 ms, 2 ms and so on, times a factor.
 func some(n int, factor float64) *bench.Result {
 	r := &bench.Result{
 		Name: "some", Unit: "request", Counts: bench.Counts{Ops: n, Latency: hdrhistogram.New(1, 1e8, 3)}, Wall: time.Duration(float64(n)*factor) * time.Millisecond,
@@ -47,7 +47,7 @@ func parsed(t *testing.T, flags ...string) thresholds.Thresholds {
 		}
 	}
 	if len(all.Bounds) != len(flags) {
-		t.Fatalf("%v are %d bounds", flags, len(all.Bounds))
+		t.Fatalf("%v have %d bounds", flags, len(all.Bounds))
 	}
 	return all
 }
@@ -58,7 +58,7 @@ func TestThresholds(t *testing.T) {
 	for _, c := range []struct {
 		of      *bench.Result
 		flags   string
-		crossed string // the whole text of the error
+		crossed string // the complete text of the error
 	}{
 		{some(100, 1), "", ""},
 		{failing, "", "max-errors 0, but it is 1; max-timeouts 0, but it is 2; max-refused 0, but it is 3"},
@@ -73,7 +73,7 @@ func TestThresholds(t *testing.T) {
 		{some(100, 1), "min-rate 2000", "min-rate 2000, but it is 1000"},
 		{some(100, 1), "max-rss 49e6", "max-rss 49.0 MB, but it is 50.0 MB"},
 		{some(100, 1), "max-rss 51e6; max-peak-rss 51e6", "max-peak-rss 51.0 MB, but it is 60.0 MB"},
-		// A figure that was not measured crosses every bound, and the error says why.
+		// A figure that was not measured violates every bound, and the error says why.
 		{&bench.Result{Name: "some", Unit: "request", FirstError: "refused", Counts: bench.Counts{Ops: 7, Errors: 7}}, "max-cpu-per-op 1h; max-errors -1",
 			"max-cpu-per-op 3600.0 s, but it is unknown, because none of 7 requests has succeeded; first error: refused"},
 		{&bench.Result{Name: "some", Counts: bench.Counts{Ops: 1}, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is unknown"},
@@ -85,7 +85,7 @@ func TestThresholds(t *testing.T) {
 		err := thresholds.Err(parsed(t, flags...).Evaluate([]*bench.Result{c.of}))
 		if c.crossed == "" {
 			if err != nil {
-				t.Errorf("%s: %v", c.flags, err)
+				t.Errorf("%s: error %v, want none", c.flags, err)
 			}
 			continue
 		}
@@ -101,7 +101,7 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// TestThresholdsOfKinds checks that a bound without a name is for the whole, and one with a name for that kind.
+// TestThresholdsOfKinds checks that a bound without a name applies to the sum, and one with a name to that kind.
 func TestThresholdsOfKinds(t *testing.T) {
 	whole, get, node := some(100, 1), some(80, 1), some(20, 10)
 	whole.Name, get.Name, node.Name = "mixed load", "get pod", "list node"
@@ -119,27 +119,27 @@ func TestThresholdsOfKinds(t *testing.T) {
 	} {
 		wanted := parsed(t, strings.Split(flags, "; ")...)
 		if err := wanted.Check(all); err != nil {
-			t.Errorf("%s: %v", flags, err)
+			t.Errorf("%s: error %v, want none", flags, err)
 		}
 		err := thresholds.Err(wanted.Evaluate(all))
 		if (err == nil) != (crossed == "") || err != nil && !strings.Contains(err.Error(), crossed) {
-			t.Errorf("%s: %v, want %q", flags, err, crossed)
+			t.Errorf("%s: error %v, want %q", flags, err, crossed)
 		}
 	}
 	for flag, want := range map[string]string{
 		"max-p99 lists=1s": `no result has this name; there are "mixed load", "get pod", "list node"`, "max-cpu-per-op list=1s": "all kinds together",
 	} {
 		if err := parsed(t, flag).Check(all); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", flag, err, want)
+			t.Errorf("%s: error %v, want %q", flag, err, want)
 		}
 	}
 }
 
-func TestInvalidBoundsAreRefused(t *testing.T) {
+func TestInvalidBoundsAreRejected(t *testing.T) {
 	for _, f := range thresholds.Figures() {
 		for _, text := range []string{"", "x", "=1", "list=", "list=x", "-2", "NaN"} {
 			if b, err := thresholds.ParseBound(f, text); err == nil {
-				t.Errorf("--%s %q is %+v", f.Name, text, b)
+				t.Errorf("--%s %q was accepted as %+v", f.Name, text, b)
 			}
 		}
 		if f.Help == "" {
@@ -148,7 +148,7 @@ func TestInvalidBoundsAreRefused(t *testing.T) {
 	}
 }
 
-// rounds returns the results of several rounds, which differ by some thousandths.
+// rounds returns the results of several rounds that differ by a few thousandths.
 func rounds(factor float64, n int) []*bench.Result {
 	var all []*bench.Result
 	for i := range n {
@@ -180,7 +180,7 @@ func TestBaseline(t *testing.T) {
 		}
 		err = thresholds.Err(thresholds.Cases(changes))
 		if (err == nil) != (c.worse == "") || err != nil && (!errors.Is(err, thresholds.ErrThreshold) || !strings.Contains(err.Error(), c.worse)) {
-			t.Errorf("%s: %v, want %q", name, err, c.worse)
+			t.Errorf("%s: error %v, want %q", name, err, c.worse)
 		}
 		if len(changes) != 4 || len(thresholds.Cases(changes)) != 4 {
 			t.Errorf("%s: %d changes, want p50, p99, the rate and the CPU time", name, len(changes))
@@ -201,8 +201,8 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// TestUnsuitableBaselinesAreRefused checks that unsuitable baselines are refused before anything is measured.
-func TestUnsuitableBaselinesAreRefused(t *testing.T) {
+// TestUnsuitableBaselinesAreRejected checks that unsuitable baselines are rejected before anything is measured.
+func TestUnsuitableBaselinesAreRejected(t *testing.T) {
 	for want, c := range map[string]struct {
 		old   []*bench.Result
 		names []string
@@ -213,7 +213,7 @@ func TestUnsuitableBaselinesAreRefused(t *testing.T) {
 		`no result "other", but "some"`:                          {rounds(1, 5), []string{"other"}, 5},
 	} {
 		if err := thresholds.CanCompare(c.old, c.names, c.now); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("got error %v, want %q", err, want)
 		}
 	}
 	if err := thresholds.CanCompare(rounds(1, 4), []string{"some"}, 4); err != nil {

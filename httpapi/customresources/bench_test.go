@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// stocked is a CRD with a status and 20 fields, like those of larder-bench crds.
-func stocked(plural string) string {
+// benchCRD returns a CRD with a status and 20 fields, like those of larder-bench crds.
+func benchCRD(plural string) string {
 	var fields strings.Builder
 	for i := range 20 {
 		fmt.Fprintf(&fields, `,"field%d":{"type":"string","maxLength":100}`, i)
@@ -18,7 +18,7 @@ func stocked(plural string) string {
 		`"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"replicas":{"type":"integer","default":1}%[2]s}},"status":{"type":"object","properties":{"ready":{"type":"boolean"}}}}}}}]}}`, plural, fields.String())
 }
 
-// item returns an object of a stocked CRD as JSON; n makes versions of it differ.
+// item returns an object of a benchCRD as JSON. Objects with different n differ.
 func item(plural, name, revision string, n int) string {
 	var fields strings.Builder
 	for i := range 10 {
@@ -32,7 +32,7 @@ func item(plural, name, revision string, n int) string {
 }
 
 // revision returns the resourceVersion of an object.
-func revision(get func(path string) answer, path string) string {
+func revision(get func(path string) response, path string) string {
 	var object struct {
 		Metadata struct{ ResourceVersion string } `json:"metadata"`
 	}
@@ -46,7 +46,7 @@ func BenchmarkWrites(b *testing.B) {
 	for _, kind := range []string{"create", "update", "merge", "status", "apply", "delete"} {
 		b.Run(kind, func(b *testing.B) {
 			s := newServer(b)
-			s.define(b, stocked("things"))
+			s.define(b, benchCRD("things"))
 			last := s.do(b, http.MethodPost, path, "application/json", item("things", "one", "", 1))
 			if kind == "delete" {
 				for i := range b.N {
@@ -60,7 +60,7 @@ func BenchmarkWrites(b *testing.B) {
 				case "create":
 					s.do(b, http.MethodPost, path, "application/json", item("things", fmt.Sprintf("a%d", i), "", i))
 				case "update":
-					last = s.do(b, http.MethodPut, path+"/one", "application/json", item("things", "one", revision(func(string) answer { return last }, ""), i))
+					last = s.do(b, http.MethodPut, path+"/one", "application/json", item("things", "one", revision(func(string) response { return last }, ""), i))
 				case "merge":
 					s.do(b, http.MethodPatch, path+"/one", "application/merge-patch+json", fmt.Sprintf(`{"spec":{"replicas":%d}}`, i+2))
 				case "status":
@@ -79,8 +79,8 @@ func BenchmarkWrites(b *testing.B) {
 func BenchmarkFirstWrite(b *testing.B) {
 	s := newServer(b)
 	for i := range b.N {
-		s.define(b, stocked(fmt.Sprintf("things%d", i)))
-		s.eventually(b, call{method: http.MethodGet, path: fmt.Sprintf("/apis/bench.example.com/v1/things%d", i)}, func(a answer) bool { return a.code == http.StatusOK })
+		s.define(b, benchCRD(fmt.Sprintf("things%d", i)))
+		s.eventually(b, call{method: http.MethodGet, path: fmt.Sprintf("/apis/bench.example.com/v1/things%d", i)}, func(a response) bool { return a.code == http.StatusOK })
 	}
 	b.ReportAllocs()
 	b.ResetTimer()

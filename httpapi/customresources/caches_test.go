@@ -59,14 +59,13 @@ func randomShelf(random *rand.Rand, name, version string) string {
 	return string(data)
 }
 
-// TestOffersAreWhatTheStoreHolds checks that a cache filled by the server's own writes equals one filled from the
-// store.
-func TestOffersAreWhatTheStoreHolds(t *testing.T) {
+// TestOffersMatchTheStore checks that a cache filled by the server's own writes equals one filled from the store.
+func TestOffersMatchTheStore(t *testing.T) {
 	for name, text := range map[string]string{"several versions": shelves, "one version": oneVersion()} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
 			s.define(t, text)
-			s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusOK })
+			s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return a.code == http.StatusOK })
 			r := s.registry.CustomResource(shelvesResource())
 			random := rand.New(rand.NewPCG(1, 2))
 			for i := range 40 {
@@ -84,14 +83,14 @@ func TestOffersAreWhatTheStoreHolds(t *testing.T) {
 					s.do(t, http.MethodPost, shelvesV2, "application/json", randomShelf(random, name+"-other", "v2"))
 				}
 			}
-			s.get(t, shelvesV1) // has seen all of it
+			s.get(t, shelvesV1) // waits until the cache has all writes
 			offered := cached(r)
 			if r.Reflector.Stats.Offered.Load() == 0 {
-				t.Error("nothing was taken from offers")
+				t.Error("no object was adopted from an offer")
 			}
 			loads := r.Reflector.Stats.Loads.Load()
 			r.Reflector.Reload()
-			proctest.Eventually(t, "the cache loads again", func() error {
+			proctest.Eventually(t, "the cache is loaded again", func() error {
 				if r.Reflector.Stats.Loads.Load() == loads {
 					return errors.New("not yet")
 				}
@@ -106,13 +105,13 @@ func TestOffersAreWhatTheStoreHolds(t *testing.T) {
 func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Errorf("%d objects, %d", len(got), len(want))
+		t.Errorf("got %d objects, want %d", len(got), len(want))
 	}
 	for key, w := range want {
 		g := got[key]
 		switch {
 		case g == nil:
-			t.Errorf("%s is not there", key)
+			t.Errorf("%s is missing", key)
 			continue
 		case string(g.Body()) != string(w.Body()) || g.Revision() != w.Revision() || g.StoredSize() != w.StoredSize():
 			t.Errorf("%s:\n got %d %d %s\nwant %d %d %s", key, g.Revision(), g.StoredSize(), g.Body(), w.Revision(), w.StoredSize(), w.Body())
@@ -120,19 +119,19 @@ func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 		}
 		for _, label := range []string{"n", "more", "none"} {
 			if got, want := g.Labels().Get(label), w.Labels().Get(label); got != want {
-				t.Errorf("%s: label %s is %q, %q", key, label, got, want)
+				t.Errorf("%s: label %s is %q, want %q", key, label, got, want)
 			}
 		}
 		for _, field := range []string{"metadata.name", "metadata.namespace", "spec.color", "spec.colour"} {
 			if got, want := g.Fields().Get(field), w.Fields().Get(field); got != want {
-				t.Errorf("%s: %s is %q, %q", key, field, got, want)
+				t.Errorf("%s: field %s is %q, want %q", key, field, got, want)
 			}
 		}
 	}
 }
 
-// TestCheckCoversCustomResources checks that the consistency check finds a wrong cache of custom resources, which
-// then loads again.
+// TestCheckCoversCustomResources checks that the consistency check finds a wrong cache of custom resources, and that
+// the cache is then loaded again.
 func TestCheckCoversCustomResources(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.CheckInterval = 100 * time.Millisecond })
 	s.define(t, shelves)
@@ -152,15 +151,15 @@ func TestCheckCoversCustomResources(t *testing.T) {
 	}
 	until("the cache is compared", func(now storage.CheckStats) bool { return now.Equal > 1 })
 	if now := r.CheckStats(); now.Different != 0 {
-		t.Fatalf("a sound cache: %+v", now)
+		t.Fatalf("a correct cache differs: %+v", now)
 	}
 	item := s.put(t, "/registry/example.com/shelves/ns/other", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"other","namespace":"ns"}}`)
 	s.get(t, shelvesV1)
 	r.Cache.Apply(cache.Batch{Revision: item + 1, Changes: []cache.Change{{Key: "ns/s3"}}})
-	s.put(t, "/registry/example.com/elsewhere", "x") // for the store to be at that revision, too
+	s.put(t, "/registry/example.com/elsewhere", "x") // the store reaches the cache's revision
 	until("the difference is found", func(now storage.CheckStats) bool { return now.Different > 0 })
 	contains(t, s.get(t, "/metrics").body, `larder_cache_offered_total{group="example.com",resource="shelves"} `)
-	proctest.Eventually(t, "what was lost is back", func() error {
+	proctest.Eventually(t, "the lost object is back", func() error {
 		if a := s.get(t, shelvesV1+"/s3"); a.code != http.StatusOK {
 			return fmt.Errorf("%s", a)
 		}
@@ -174,8 +173,8 @@ func oneVersion() string {
 	return one
 }
 
-// TestResumesLoadsNothing checks that a watch of a custom resource resumes cheaply only if the resource has a cache
-// and no webhook converts it. The check itself loads no cache.
+// TestResumesLoadsNothing checks that a custom resource's watches resume cheaply only if the resource has a cache and
+// no conversion webhook. The check itself loads no cache.
 func TestResumesLoadsNothing(t *testing.T) {
 	for _, converts := range []bool{false, true} {
 		s := newServer(t)
@@ -188,13 +187,13 @@ func TestResumesLoadsNothing(t *testing.T) {
 		req := &request.Request{}
 		req.Verb, req.Group, req.Version, req.Resource = "watch", "example.com", "v1", "shelves"
 		if s.extensions.Resumes(req, "1") || s.registry.CustomResource(shelvesResource()) != nil {
-			t.Error("a resource without a cache has one, or resumes")
+			t.Error("the resource has a cache before its first read, or its watches resume cheaply")
 		}
-		s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusOK })
+		s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return a.code == http.StatusOK })
 		var list metav1.PartialObjectMetadataList
 		must(t, json.Unmarshal([]byte(s.get(t, shelvesV1).body), &list))
 		if got := s.extensions.Resumes(req, list.ResourceVersion); got == converts {
-			t.Errorf("with a webhook %v: a watch resumes: %v", converts, got)
+			t.Errorf("with a webhook %v: watches resume cheaply: %v", converts, got)
 		}
 	}
 }

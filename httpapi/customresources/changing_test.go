@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// crates is a CRD whose version is visible everywhere by the name of a property.
+// crates is a CRD. One of its property names shows everywhere which state of the CRD is served.
 const crates = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -36,7 +36,7 @@ spec:
 `
 
 // TestGenerationGoesBack checks that everything derived from a CRD follows its content: OpenAPI documents, discovery,
-// schemas, tables, and conditions. After a reset or in a restored etcd, a generation may repeat with other content.
+// schemas, Tables and conditions. After a reset, or in a restored etcd, a generation may recur with other content.
 func TestGenerationGoesBack(t *testing.T) {
 	s := newServer(t)
 	s.define(t, crates)
@@ -54,8 +54,8 @@ func TestGenerationGoesBack(t *testing.T) {
 		})
 	}
 	properties := []string{"one", "two", "three"}
-	showsAlone := func(property string) func(answer) bool {
-		return func(a answer) bool {
+	showsAlone := func(property string) func(response) bool {
+		return func(a response) bool {
 			for _, p := range properties {
 				if strings.Contains(a.body, `"`+p+`"`) != (p == property) {
 					return false
@@ -88,30 +88,30 @@ func TestGenerationGoesBack(t *testing.T) {
 		}
 		s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}, showsAlone(property))
 		s.eventually(t, call{method: http.MethodGet, path: "/apis/example.k8s.io/v1/crates", accept: "application/json;as=Table;v=v1;g=meta.k8s.io"}, showsAlone(property))
-		swagger := s.get(t, "/openapi/v2").body // of all kinds, where any of the words may be
+		swagger := s.get(t, "/openapi/v2").body // describes all kinds, which may use the property names
 		swagger = swagger[strings.Index(swagger, `"io.k8s.example.v1.Crate"`):]
 		if at := strings.Index(swagger, `"`+property+`":{"type":"string"}`); at < 0 || at > 2_000 {
-			t.Errorf("%s is not in the definition: %.1000s", property, swagger)
+			t.Errorf("%s is not in the OpenAPI definition: %.1000s", property, swagger)
 		}
 		made := s.do(t, http.MethodPost, "/apis/example.k8s.io/v1/crates", "application/json",
 			`{"apiVersion":"example.k8s.io/v1","kind":"Crate","metadata":{"generateName":"c-"},"one":"1","two":"2","three":"3"}`)
 		for _, p := range properties {
 			if strings.Contains(made.body, `"`+p+`":"`) != (p == property) {
-				t.Errorf("as %s: %s", property, made.body)
+				t.Errorf("created with property %s: %s", property, made.body)
 			}
 		}
 	}
 	expect("one", 1, "ApprovedAnnotation")
-	first, _, _, err = s.store.Get(t.Context(), key) // with all conditions
+	first, _, _, err = s.store.Get(t.Context(), key) // has all conditions
 	must(t, err)
 	changeTo("two")
 	expect("two", 2, "UnapprovedAnnotation")
-	s.put(t, key, string(first.Value)) // no client reads documents meanwhile
+	s.put(t, key, string(first.Value)) // no client reads documents between the changes
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.k8s.io/v1"}, showsAlone("one"))
 	changeTo("three")
 	expect("three", 2, "UnapprovedAnnotation")
 
-	// The API rejects this non-structural schema today, but old objects in the store can have it.
+	// Today's API rejects this non-structural schema, but the store may have it from before.
 	faulty := func(generation int64) string {
 		d, err := client.Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
@@ -140,15 +140,15 @@ func TestConditionIsWrittenOncePerState(t *testing.T) {
 	must(t, err)
 	defer w.Stop()
 	const name = "crates.example.k8s.io"
-	// reasons waits until the CRD has a property, and last as the reason of its condition. It returns
-	// all reasons that the condition had meanwhile.
+	// reasons waits until the CRD has the property, and its condition the reason last. It returns all reasons that the
+	// condition had until then.
 	reasons := func(property, last string) []string {
 		t.Helper()
 		var seen []string
 		for event := range w.ResultChan() {
 			crd, ok := event.Object.(*apiextensionsv1.CustomResourceDefinition)
 			if !ok {
-				t.Fatalf("watch of CRDs: %v", event)
+				t.Fatalf("watch of CRDs: event %v", event)
 			}
 			c := apihelpers.FindCRDCondition(crd, apiextensionsv1.KubernetesAPIApprovalPolicyConformant)
 			if crd.Name != name || c == nil {
@@ -172,18 +172,18 @@ func TestConditionIsWrittenOncePerState(t *testing.T) {
 	_, err = client.UpdateStatus(t.Context(), crd, metav1.UpdateOptions{})
 	must(t, err)
 	reasons("one", "Foreign")
-	const other = "boxes.example.k8s.io" // by its condition, the controller has handled the event of the first
+	const other = "boxes.example.k8s.io" // when it has its condition, the controller has handled the earlier event
 	s.define(t, strings.NewReplacer("crates", "boxes", "crate", "box", "Crate", "Box", "[one]", "[b]").Replace(crates))
-	proctest.Eventually(t, "the second CRD has its condition", func() error {
+	proctest.Eventually(t, "the second CRD gets its condition", func() error {
 		d, err := client.Get(t.Context(), other, metav1.GetOptions{})
 		must(t, err)
 		if apihelpers.FindCRDCondition(d, apiextensionsv1.KubernetesAPIApprovalPolicyConformant) == nil {
-			return errors.New("none")
+			return errors.New("no condition")
 		}
 		return nil
 	})
 	s.change(t, name, func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Names.ShortNames = []string{"two"} })
 	if got, want := reasons("two", "ApprovedAnnotation"), []string{"Foreign", "ApprovedAnnotation"}; !slices.Equal(got, want) {
-		t.Errorf("after a foreign write and a change: %q", got)
+		t.Errorf("reasons after another writer's condition and a change: %q", got)
 	}
 }

@@ -62,7 +62,7 @@ func nameOf(obj any) string {
 	return obj.(*unstructured.Unstructured).GetName()
 }
 
-// await waits until want has been received.
+// await waits until seen has delivered want.
 func await(t *testing.T, seen <-chan string, want string) {
 	t.Helper()
 	var others []string
@@ -74,7 +74,7 @@ func await(t *testing.T, seen <-chan string, want string) {
 			}
 			others = append(others, got)
 		case <-time.After(proctest.Patience):
-			t.Fatalf("no %q; seen %q", want, slices.Compact(others))
+			t.Fatalf("%q was not delivered, only %q", want, slices.Compact(others))
 		}
 	}
 }

@@ -23,12 +23,12 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
-// converter is a conversion webhook between v1, which has spec.color, and v2, which has spec.colour and the same
-// value as a label.
+// converter is a conversion webhook between v1, which has spec.color, and v2, which has spec.colour and a label with
+// the same value.
 type converter struct {
 	*httptest.Server
 	down  atomic.Bool
-	pause atomic.Int64 // before a response, in nanoseconds
+	pause atomic.Int64 // delays responses, in nanoseconds
 	calls atomic.Int64
 	held  sync.RWMutex // locked while the webhook hangs
 }
@@ -121,20 +121,20 @@ func TestWebhookConvertsEachStateOnce(t *testing.T) {
 	read(shelvesV1+"/old", `"color":"red"`)
 	read(shelvesV1, `"color":"red"`)
 	if n := c.calls.Load(); n != 0 {
-		t.Errorf("%d conversions of what is stored in the version that is read", n)
+		t.Errorf("%d conversions of objects that are stored in the requested version", n)
 	}
 	for range 5 {
 		read(shelvesV2+"/old", `"colour":"red"`)
 		read(shelvesV2, `"colour":"red"`)
 	}
 	if n := c.calls.Load(); n != 1 {
-		t.Errorf("%d conversions of one object", n)
+		t.Errorf("%d conversions of one object, want 1", n)
 	}
 	s.put(t, shelfKey+"old", strings.Replace(old, `"red"`, `"blue"`, 1))
 	read(shelvesV2+"/old", `"colour":"blue"`)
 	read(shelvesV2, `"colour":"blue"`)
 	if n := c.calls.Load(); n != 2 {
-		t.Errorf("%d conversions of two states", n)
+		t.Errorf("%d conversions of two states, want 2", n)
 	}
 	contains(t, s.get(t, shelvesV2+"?fieldSelector=spec.colour%3Dblue").body, `"colour":"blue"`)
 	contains(t, s.get(t, shelvesV2+"?fieldSelector=spec.colour%3Dred").body, `"items":[]`)
@@ -144,13 +144,13 @@ func TestWebhookConvertsEachStateOnce(t *testing.T) {
 		contains(t, string(event)+object, "ADDED", `"colour":"blue"`)
 	}
 	if n := c.calls.Load(); n != calls {
-		t.Errorf("%d conversions for watches of what was converted for lists", n-calls)
+		t.Errorf("%d conversions for watches of objects that were converted for lists", n-calls)
 	}
 }
 
-// TestNoDefaultsInWhatAWebhookReturns checks that all reads of an object agree, although the schema has a default for
-// a field that the webhook does not set.
-func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
+// TestNoDefaultsInConvertedObjects checks that all reads of an object agree, although the schema has a default for a
+// field that the webhook does not set.
+func TestNoDefaultsInConvertedObjects(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by, func(d *apiextensionsv1.CustomResourceDefinition) {
 		for i := range d.Spec.Versions {
@@ -170,7 +170,7 @@ func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
 			if path == "/old" && accept == metadata {
 				continue
 			}
-			a := s.ask(t, call{method: http.MethodGet, path: shelvesV2 + path, accept: accept})
+			a := s.send(t, call{method: http.MethodGet, path: shelvesV2 + path, accept: accept})
 			contains(t, a.body, `"name":"old"`)
 			lacks(t, a.body, "large")
 		}
@@ -182,9 +182,9 @@ func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
 	}
 }
 
-// TestPagesOfWhatAWebhookSelects checks that lists with selectors on converted objects have pages, and convert no
-// more objects than a page needs. A list at any revision has no pages, as in kube-apiserver's cache.
-func TestPagesOfWhatAWebhookSelects(t *testing.T) {
+// TestPagesOfConvertedObjects checks that lists whose selectors match converted objects have pages, and convert no more
+// objects than a page needs. A list at any revision has no pages, as in kube-apiserver's cache.
+func TestPagesOfConvertedObjects(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
 	const objects = 20
@@ -238,8 +238,8 @@ type selection struct {
 	wanted   []string
 }
 
-// ask lists, and adds the differences from the last list to the wanted events.
-func (l *selection) ask(t *testing.T, s *server) {
+// list lists, and adds the differences from the last list to the wanted events.
+func (l *selection) list(t *testing.T, s *server) {
 	t.Helper()
 	var list struct {
 		Metadata struct{ ResourceVersion string }
@@ -269,7 +269,7 @@ func (l *selection) ask(t *testing.T, s *server) {
 	}
 }
 
-// eventText describes an event without the resourceVersion, which changes when an object is deleted.
+// eventText describes an event without its resourceVersion, which a deletion changes.
 func eventText(kind string, object map[string]any) string {
 	object = runtime.DeepCopyJSON(object)
 	if metadata, ok := object["metadata"].(map[string]any); ok {
@@ -298,7 +298,7 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 					&selection{path: shelvesV1 + "?" + strings.Replace(selector, "colour", "color", 1)})
 			}
 			for _, l := range all {
-				l.ask(t, s)
+				l.list(t, s)
 			}
 			random := rand.New(rand.NewPCG(1, 2))
 			colors := []string{"red", "blue", "green"}
@@ -318,7 +318,7 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 					s.do(t, http.MethodPatch, path+"/"+shelf, "application/merge-patch+json", object)
 				}
 				for _, l := range all {
-					l.ask(t, s)
+					l.list(t, s)
 				}
 			}
 			for _, l := range all {
@@ -337,7 +337,7 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 					var object map[string]any
 					must(t, json.Unmarshal([]byte(text), &object))
 					if got := eventText(string(kind), object); !slices.ContainsFunc(slices.Collect(maps.Values(l.listed)), func(o map[string]any) bool { return got == eventText("ADDED", o) }) {
-						t.Errorf("%s: initial event %s", l.path, got)
+						t.Errorf("%s: unexpected initial event %s", l.path, got)
 					}
 				}
 			}
@@ -345,9 +345,9 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 	}
 }
 
-// TestWebhookThatIsDownFailsOnlyWhatNeedsIt checks that only requests that need conversion fail while the webhook
-// is down, and that they succeed afterwards.
-func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
+// TestWebhookThatIsDownFailsOnlyConversions checks that while the webhook is down, only requests that need conversion
+// fail, and that they succeed afterwards.
+func TestWebhookThatIsDownFailsOnlyConversions(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
 	s.put(t, shelfKey+"old", old)
@@ -362,25 +362,25 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 			t.Errorf("%s: upstream %s, larder %s", path, want, a)
 		}
 	}
-	// Requests in the stored version succeed, and see later writes.
+	// Requests in the stored version succeed and have later writes.
 	w := s.watch(t, shelvesV1+"?watch=1")
 	if _, object, _ := w.next(t); !strings.Contains(object, `"color":"red"`) {
-		t.Errorf("watch: %s", object)
+		t.Errorf("first watch event: %s", object)
 	}
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"new"},"spec":{"color":"green"}}`)
 	if _, object, _ := w.next(t); !strings.Contains(object, `"color":"green"`) {
-		t.Errorf("watch: %s", object)
+		t.Errorf("second watch event: %s", object)
 	}
 	contains(t, s.get(t, shelvesV1).body, `"color":"red"`, `"color":"green"`)
-	contains(t, s.ask(t, call{method: http.MethodGet, path: shelvesV1, accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}).body, `"name":"new"`)
+	contains(t, s.send(t, call{method: http.MethodGet, path: shelvesV1, accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}).body, `"name":"new"`)
 
 	c.down.Store(false)
 	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
 	contains(t, s.get(t, shelvesV2).body, `"colour":"red"`, `"colour":"green"`)
 }
 
-// TestReadsLeaveAWebhookThatHangs checks that reads of an object end at their deadlines if the webhook does not
-// convert it, and that they share one call.
+// TestReadsLeaveAWebhookThatHangs checks that if the webhook hangs, reads of an object share one call, and end at their
+// deadlines.
 func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
@@ -391,7 +391,7 @@ func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
 	defer release()
 	for _, path := range []string{shelvesV2 + "/old?", shelvesV2 + "?"} {
 		for _, accept := range []string{"", "", "application/json;as=Table;v=v1;g=meta.k8s.io"} {
-			a := s.ask(t, call{method: http.MethodGet, path: path + "timeout=100ms", accept: accept})
+			a := s.send(t, call{method: http.MethodGet, path: path + "timeout=100ms", accept: accept})
 			if a.code != http.StatusGatewayTimeout {
 				t.Fatalf("%s, %q: %s", path, accept, a)
 			}
@@ -400,11 +400,11 @@ func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
 	release()
 	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
 	if n := c.calls.Load(); n != 1 {
-		t.Errorf("%d conversions of one object", n)
+		t.Errorf("%d conversions of one object, want 1", n)
 	}
 }
 
-// TestUnconvertibleObjectsAreDeletedUnread deletes an object that the webhook cannot convert, where the gate allows it.
+// TestUnconvertibleObjectsAreDeletedUnread deletes an object that the webhook cannot convert, as a feature gate allows.
 func TestUnconvertibleObjectsAreDeletedUnread(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	s, c := newServer(t), newConverter(t)
@@ -412,16 +412,16 @@ func TestUnconvertibleObjectsAreDeletedUnread(t *testing.T) {
 	s.put(t, shelfKey+"old", old)
 	c.down.Store(true)
 	const unread = `{"kind":"DeleteOptions","apiVersion":"v1","ignoreStoreReadErrorWithClusterBreakingPotential":true}`
-	if a := s.ask(t, call{method: http.MethodDelete, path: shelvesV2 + "/old", kind: "application/json", body: unread}); a.code != http.StatusOK {
+	if a := s.send(t, call{method: http.MethodDelete, path: shelvesV2 + "/old", kind: "application/json", body: unread}); a.code != http.StatusOK {
 		t.Errorf("delete: %s", a)
 	}
 	if left, err := s.store.Range(t.Context(), everythingBelow(shelfKey)); err != nil || len(left.Items) > 0 {
-		t.Errorf("%d objects are left, %v", len(left.Items), err)
+		t.Errorf("%d objects are left, error %v", len(left.Items), err)
 	}
 }
 
-// TestListsThatNeedAWebhook checks that a list fails before its first byte is sent if the webhook fails, whatever its
-// size, page, projection or format. It ends at its deadline if the webhook is slow.
+// TestListsThatNeedAWebhook checks that if the webhook fails, a list fails before its first byte is sent, whatever its
+// size, page, projection or format. If the webhook is slow, the list ends at its deadline.
 func TestListsThatNeedAWebhook(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
@@ -436,17 +436,17 @@ func TestListsThatNeedAWebhook(t *testing.T) {
 	c.down.Store(true)
 	for _, a := range []call{{path: shelvesV2}, {path: shelvesV2 + "?limit=30"}, {path: shelvesV2, accept: metadata}, {path: shelvesV2, accept: table}, {path: shelvesV2 + "?pretty=true"}} {
 		a.method = http.MethodGet
-		if got := s.ask(t, a); got.code != http.StatusInternalServerError || !strings.Contains(got.body, "conversion webhook for example.com/v1, Kind=Shelf failed") {
-			t.Errorf("%+v: %d, %d bytes", a, got.code, len(got.body))
+		if got := s.send(t, a); got.code != http.StatusInternalServerError || !strings.Contains(got.body, "conversion webhook for example.com/v1, Kind=Shelf failed") {
+			t.Errorf("%+v: status %d, %d bytes", a, got.code, len(got.body))
 		}
 	}
 	c.down.Store(false)
 	c.pause.Store(int64(100 * time.Millisecond))
 	if got := s.get(t, shelvesV2+"?timeout=500ms"); got.code != http.StatusGatewayTimeout {
-		t.Errorf("with a slow webhook: %d, %d bytes", got.code, len(got.body))
+		t.Errorf("with a slow webhook: status %d, %d bytes", got.code, len(got.body))
 	}
 	c.pause.Store(0)
 	if got := s.get(t, shelvesV2); got.code != http.StatusOK || strings.Count(got.body, `"colour":"red"`) != objects {
-		t.Errorf("%d, %d bytes", got.code, len(got.body))
+		t.Errorf("with the webhook's response: status %d, %d bytes", got.code, len(got.body))
 	}
 }

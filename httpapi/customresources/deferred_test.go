@@ -28,7 +28,7 @@ func withoutStorages(c *customresources.Config) {
 
 const unresolved = "error resolving resource"
 
-// shelf returns the creation of an object.
+// shelf returns a request that creates an object.
 func shelf(name string) call {
 	body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":%q},"spec":{"color":"red"}}`, name)
 	return call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: body}
@@ -40,7 +40,7 @@ func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
 	// Until the informer has seen the CRD, the handler serves requests and builds the storages.
-	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a response) bool { return a.code == http.StatusOK })
 	for _, c := range []call{
 		{path: shelvesV1}, {path: shelvesV1 + "?limit=1"}, {path: "/apis/example.com/v2/shelves"},
 		{path: shelvesV1 + "?fieldSelector=spec.color%3Dred&labelSelector=a%3Db"},
@@ -48,20 +48,20 @@ func TestEmptyReadsBuildNoStorages(t *testing.T) {
 		{path: shelvesV1, accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"},
 	} {
 		c.method = http.MethodGet
-		if a := s.ask(t, c); a.code != http.StatusOK {
+		if a := s.send(t, c); a.code != http.StatusOK {
 			t.Errorf("%+v: %s", c, a)
 		}
 	}
 	if a := s.get(t, shelvesV1+"/nobody"); a.code != http.StatusNotFound {
-		t.Errorf("an object that there is not: %s", a)
+		t.Errorf("a missing object: %s", a)
 	}
 	w := s.watch(t, shelvesV1+"?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan")
 	kind, object, _ := w.next(t)
 	if kind != "BOOKMARK" || !strings.Contains(object, metav1.InitialEventsAnnotationKey) {
-		t.Errorf("a watch began with %s %s", kind, object)
+		t.Errorf("the watch sent %s %s, want nothing", kind, object)
 	}
 	for _, c := range []call{shelf("a"), {method: http.MethodGet, path: shelvesV1}, {method: http.MethodDelete, path: shelvesV1}} {
-		if a := s.ask(t, c); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
+		if a := s.send(t, c); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
 			t.Errorf("%s %s: %s", c.method, c.path, a)
 		}
 	}
@@ -74,12 +74,12 @@ func TestObjectsBuildTheStorages(t *testing.T) {
 	s.define(t, shelves)
 	s.put(t, shelfKey+"a", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a","namespace":"ns","uid":"1"},"spec":{"color":"red"}}`)
 	if a := s.get(t, shelvesV1); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
-		t.Errorf("a list: %s", a)
+		t.Errorf("list: %s", a)
 	}
 }
 
-// TestStoragesOfCRDsWithWebhooksAreNotDeferred checks that the storages of a CRD with a conversion webhook, which may
-// fail to build, are built for the first request, as upstream does.
+// TestStoragesOfCRDsWithWebhooksAreNotDeferred checks that the storages of a CRD with a conversion webhook are built
+// for the first request, as upstream does, because building them may fail.
 func TestStoragesOfCRDsWithWebhooksAreNotDeferred(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
@@ -90,15 +90,15 @@ func TestStoragesOfCRDsWithWebhooksAreNotDeferred(t *testing.T) {
 		}
 	})
 	if a := s.get(t, shelvesV1); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
-		t.Errorf("a list: %s", a)
+		t.Errorf("list: %s", a)
 	}
 }
 
 var revisions = regexp.MustCompile(`"resourceVersion":"\d+"`)
 
-// TestEmptyReadsAreAnsweredAsUpstreamDoes checks that reads of a CRD without objects have the same responses before and
-// after its storages are built, and that these are upstream's.
-func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
+// TestEmptyReadsMatchUpstream checks that reads of a CRD without objects have the same responses before and after its
+// storages are built, and that these are upstream's.
+func TestEmptyReadsMatchUpstream(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	var calls []call
@@ -114,36 +114,36 @@ func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 			calls = append(calls, call{method: http.MethodGet, path: path, accept: accept})
 		}
 	}
-	answered := func(a answer) string {
+	normalized := func(a response) string {
 		return fmt.Sprint(a.code, a.header.Get("Content-Type"), revisions.ReplaceAllString(a.body, ""))
 	}
 	before := make([]string, len(calls))
 	for i, c := range calls {
-		before[i] = answered(s.ask(t, c))
+		before[i] = normalized(s.send(t, c))
 	}
 	for i, c := range calls {
-		if a := answered(s.upstream(t, c)); a != before[i] {
-			t.Errorf("%+v:\n%s\nupstream answers\n%s", c, before[i], a)
+		if a := normalized(s.upstream(t, c)); a != before[i] {
+			t.Errorf("%+v:\n got %s\nwant %s", c, before[i], a)
 		}
 	}
 	for i, c := range calls {
-		if a := answered(s.ask(t, c)); a != before[i] {
-			t.Errorf("%+v:\n%s\nis later answered\n%s", c, before[i], a)
+		if a := normalized(s.send(t, c)); a != before[i] {
+			t.Errorf("%+v, after the storages are built:\n got %s\nwant %s", c, a, before[i])
 		}
 	}
 }
 
-// TestRefusalsNameCBOR checks that 406 responses name CBOR if it is enabled, as upstream's do.
-func TestRefusalsNameCBOR(t *testing.T) {
+// TestNotAcceptableNamesCBOR checks that 406 responses name CBOR if it is enabled, as upstream's do.
+func TestNotAcceptableNamesCBOR(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
 	s := newServer(t)
 	s.define(t, shelves)
 	for _, path := range []string{shelvesV1, shelvesV1 + "/nobody", shelvesV1 + "?watch=true"} {
 		for _, accept := range []string{"text/plain", "application/vnd.kubernetes.protobuf"} {
 			c := call{method: http.MethodGet, path: path, accept: accept}
-			a := s.ask(t, c) // first, for it waits until the CRD is served
+			a := s.send(t, c) // before upstream, because it waits until the CRD is served
 			if want := s.upstream(t, c); a.code != want.code || a.body != want.body || want.code != http.StatusNotAcceptable {
-				t.Errorf("%+v:\n%s\nupstream answers\n%s", c, a, want)
+				t.Errorf("%+v:\n got %s\nwant %s", c, a, want)
 			}
 		}
 	}
@@ -153,23 +153,23 @@ const firstWrites = 16
 
 // beginFirstWrites defines a CRD and begins to create firstWrites objects of it concurrently. It returns a function
 // that waits for the responses.
-func (s *server) beginFirstWrites(t *testing.T) (await func() []answer) {
+func (s *server) beginFirstWrites(t *testing.T) (await func() []response) {
 	t.Helper()
 	s.define(t, shelves)
 	s.get(t, shelvesV1)
-	answers := make([]answer, firstWrites)
+	responses := make([]response, firstWrites)
 	var all sync.WaitGroup
-	for i := range answers {
-		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
+	for i := range responses {
+		all.Go(func() { responses[i] = s.send(t, shelf(fmt.Sprint("s", i))) })
 	}
-	return func() []answer {
+	return func() []response {
 		all.Wait()
-		return answers
+		return responses
 	}
 }
 
-// TestFirstWritesMakeOneHandler checks that concurrent first writes to a CRD build its storages only once. A
-// second handler's storages would be refused.
+// TestFirstWritesMakeOneHandler checks that concurrent first writes to a CRD build its storages once. The storages of a
+// second handler would be rejected.
 func TestFirstWritesMakeOneHandler(t *testing.T) {
 	s := newServer(t)
 	for _, a := range s.beginFirstWrites(t)() {
@@ -178,25 +178,25 @@ func TestFirstWritesMakeOneHandler(t *testing.T) {
 		}
 	}
 	if listed := strings.Count(s.get(t, shelvesV1).body, `"uid"`); listed != firstWrites {
-		t.Errorf("%d objects are listed", listed)
+		t.Errorf("%d objects are listed, want %d", listed, firstWrites)
 	}
 }
 
-// TestFirstWritesMeetChanges checks that the first objects of a CRD can be written while the CRD changes.
+// TestFirstWritesMeetChanges checks that the first objects of a CRD can be written while it changes.
 func TestFirstWritesMeetChanges(t *testing.T) {
 	s := newServer(t)
 	await := s.beginFirstWrites(t)
-	s.change(t, "shelves.example.com", describe("anew"))
+	s.change(t, "shelves.example.com", describe("changed"))
 	for _, a := range await() {
 		if a.code != http.StatusCreated {
 			t.Errorf("%s", a)
 		}
 	}
-	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return strings.Count(a.body, `"uid"`) == firstWrites })
+	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return strings.Count(a.body, `"uid"`) == firstWrites })
 }
 
-// TestFirstWritesMeetDeletions writes the first objects of a CRD while it is deleted. No write may fail with a
-// server error, no object may be left, and the resource must be unknown in the end.
+// TestFirstWritesMeetDeletions writes the first objects of a CRD while it is deleted. No write may fail with a server
+// error. In the end no object may be left, and the resource must be unknown.
 func TestFirstWritesMeetDeletions(t *testing.T) {
 	s := newServer(t)
 	await := s.beginFirstWrites(t)
@@ -207,10 +207,10 @@ func TestFirstWritesMeetDeletions(t *testing.T) {
 			t.Errorf("%s", a)
 		}
 	}
-	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusNotFound })
-	proctest.Eventually(t, "the definition is gone", func() error {
+	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return a.code == http.StatusNotFound })
+	proctest.Eventually(t, "the CRD is deleted", func() error {
 		if _, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("still there: %v", err)
+			return fmt.Errorf("it still exists: %v", err)
 		}
 		return nil
 	})

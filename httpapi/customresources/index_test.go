@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestIndexesStayAsTheyAre checks that an index does not change when others are made from it, and that a group is
+// TestIndexesAreImmutable checks that an index does not change when others are made from it, and that a group is
 // removed with its last resource.
-func TestIndexesStayAsTheyAre(t *testing.T) {
+func TestIndexesAreImmutable(t *testing.T) {
 	one, other, third := schema.GroupResource{Group: "a", Resource: "x"}, schema.GroupResource{Group: "a", Resource: "y"}, schema.GroupResource{Group: "b", Resource: "x"}
 	servings := []*serving{new(serving), new(serving), new(serving)}
 	var empty index
@@ -28,19 +28,19 @@ func TestIndexesStayAsTheyAre(t *testing.T) {
 	} {
 		got := []*serving{step.index.of(one), step.index.of(other), step.index.of(third)}
 		if !slices.Equal(got, step.want) {
-			t.Errorf("%d: %v, want %v", i, got, step.want)
+			t.Errorf("index %d: of returned %v, want %v", i, got, step.want)
 		}
 		n := 0
 		for s := range step.index.all() {
 			if n++; !slices.Contains(step.want, s) {
-				t.Errorf("%d: all has a serving that is not there", i)
+				t.Errorf("index %d: all returned a serving that is not in the index", i)
 			}
 		}
 		if want := len(step.want) - len(slices.DeleteFunc(slices.Clone(step.want), func(s *serving) bool { return s != nil })); n != want {
-			t.Errorf("%d: all has %d, want %d", i, n, want)
+			t.Errorf("index %d: all returned %d servings, want %d", i, n, want)
 		}
 	}
 	if got := fmt.Sprint(len(fewer), len(all)); got != "1 2" {
-		t.Errorf("groups: %s, want 1 2", got)
+		t.Errorf("numbers of groups: %s, want 1 2", got)
 	}
 }

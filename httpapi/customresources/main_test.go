@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	proctest.Main(m,
-		// Webhook clients keep connections to servers that have ended for a while.
+		// Webhook clients keep their connections for a while after a server has stopped.
 		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
 		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
 	)

@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestNamesAreTakenInTheirGroup checks that a CRD's kind is not accepted while another CRD of the group has it,
-// and that groups do not affect each other.
-func TestNamesAreTakenInTheirGroup(t *testing.T) {
+// TestNamesAreUniqueInTheirGroup checks that a CRD's kind is not accepted while another CRD of the group has it, and
+// that groups do not affect each other.
+func TestNamesAreUniqueInTheirGroup(t *testing.T) {
 	s := newServer(t)
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	first := s.define(t, shelves)
@@ -33,7 +33,7 @@ func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	}
 	accepted := func(name string, want bool) {
 		t.Helper()
-		proctest.Eventually(t, "the names of "+name+" are judged", func() error {
+		proctest.Eventually(t, "the names of "+name+" are accepted or rejected", func() error {
 			d, err := client.Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -50,15 +50,14 @@ func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	accepted(other.Name, true)
 }
 
-// TestDocumentsFollowCRDs checks that the OpenAPI documents follow creations, changes and deletions of
-// CRDs.
+// TestDocumentsFollowCRDs checks that the OpenAPI documents follow creations, changes and deletions of CRDs.
 func TestDocumentsFollowCRDs(t *testing.T) {
 	s := newServer(t)
 	described := func(path, text string, want bool) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("%s has %q: %t", path, text, want), func() error {
+		proctest.Eventually(t, fmt.Sprintf("%s contains %q: %t", path, text, want), func() error {
 			if a := s.get(t, path); a.code != http.StatusOK || strings.Contains(a.body, text) != want {
-				return fmt.Errorf("%d, %d bytes", a.code, len(a.body))
+				return fmt.Errorf("status %d, %d bytes", a.code, len(a.body))
 			}
 			return nil
 		})
@@ -70,16 +69,16 @@ func TestDocumentsFollowCRDs(t *testing.T) {
 		for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
 			described(path, "com.example.v1.Shelf", true)
 		}
-		s.change(t, "shelves.example.com", describe("how it is now"))
+		s.change(t, "shelves.example.com", describe("changed"))
 		for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
-			described(path, "how it is now", true)
+			described(path, "changed", true)
 		}
 		must(t, s.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", metav1.DeleteOptions{}))
 	}
 }
 
-// TestNamesAndEstablishmentAreOneWrite checks that a new CRD is updated once, when its names are accepted and it
-// is established; upstream needs two updates. A CRD with a conversion webhook is established by another update.
+// TestNamesAndEstablishmentAreOneWrite checks that one update accepts the names of a new CRD and establishes it;
+// upstream needs two. A CRD with a conversion webhook is established by another update.
 func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
 	accepted := []string{"NamesAccepted True NoConflicts", "Established True InitialNamesAccepted"}
 	for _, c := range []struct {
@@ -100,7 +99,7 @@ func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
 			for i, want := range c.want {
 				now, ok := (<-w.ResultChan()).Object.(*apiextensionsv1.CustomResourceDefinition)
 				if !ok {
-					t.Fatal("the watch of definitions ended")
+					t.Fatal("the watch of CRDs ended")
 				}
 				var got []string
 				for _, c := range now.Status.Conditions {
@@ -110,7 +109,7 @@ func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
 					t.Errorf("state %d: conditions %q, want %q", i, got, want)
 				}
 				if i == len(c.want)-1 && now.ResourceVersion != crd.ResourceVersion {
-					t.Errorf("state %d is not the established one", i)
+					t.Errorf("state %d is not established", i)
 				}
 			}
 		})

@@ -10,8 +10,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// shelves is a CRD with defaults, nullable and other fields, an embedded object, a part that is not pruned, and
-// two versions.
+// shelves is a CRD with defaults, nullable and other fields, an embedded object, a part that is not pruned, and two
+// versions.
 const shelves = `
 metadata: {name: shelves.example.com}
 spec:
@@ -58,7 +58,7 @@ const (
 	shelfKey  = "/registry/example.com/shelves/ns/"
 )
 
-// old is an object that was stored under an older schema.
+// old is an object stored under an older schema.
 const old = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"old","namespace":"ns","uid":"u",` +
 	`"labels":{"good":"1","bad":{"x":1}},"creationTimestamp":"2020-01-01T00:00:00Z","unheard":"of"},` +
 	`"spec":{"color":"red","unknown":1,"firm":null,"free":{"any":[1]},` +
@@ -84,19 +84,19 @@ func TestReadsPruneAndDefaultCustomResources(t *testing.T) {
 	_, object, _ := s.watch(t, shelvesV1+"?watch=1").next(t)
 	check("watch", object)
 
-	// Reads must not write.
+	// Reads write nothing to the store.
 	item, _, _, err := s.store.Get(t.Context(), shelfKey+"old")
 	must(t, err)
 	if string(item.Value) != old || item.Revision != revision {
-		t.Errorf("stored is now %s", item.Value)
+		t.Errorf("the stored object became %s", item.Value)
 	}
-	// Another version is pruned by its own schema, after the defaults of the stored version.
+	// Another version is pruned by its own schema, after the stored version's defaults were applied.
 	other := s.get(t, shelvesV2+"/old").body
 	contains(t, other, `"apiVersion":"example.com/v2"`, `"width":80`)
 	lacks(t, other, "color", "firm", "free")
 }
 
-// TestManyVersions reads and watches an object in each of 60 versions. Their encodings need more than 256 numbers.
+// TestManyVersions reads and watches an object in each of 60 versions, which have more than 256 encodings.
 func TestManyVersions(t *testing.T) {
 	s := newServer(t)
 	const one = "\n  - {name: v%d, served: true, storage: %t, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}"
@@ -117,9 +117,9 @@ func TestManyVersions(t *testing.T) {
 	}
 }
 
-// TestCachedCustomResourcesAreAnsweredAsUpstreamDoes compares responses from cached bytes with those of upstream's
-// handler, which decodes and encodes each object.
-func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
+// TestCachedCustomResourcesMatchUpstream compares responses from cached bytes with those of upstream's handler, which
+// decodes and encodes each object.
+func TestCachedCustomResourcesMatchUpstream(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.put(t, shelfKey+"old", old)
@@ -129,7 +129,7 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 	s.do(t, http.MethodPost, shelvesV2, "application/json",
 		`{"apiVersion":"example.com/v2","kind":"Shelf","metadata":{"name":"two"},"spec":{"colour":"blue"}}`)
-	// These are large enough to be compressed.
+	// These objects are large enough to be compressed.
 	s.do(t, http.MethodPost, shelvesV1, "application/json",
 		`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"large","labels":{"n":"1"}},"spec":{"color":"red","free":`+findings(300)+`}}`)
 	s.do(t, http.MethodPost, shelvesV2, "application/json",
@@ -154,12 +154,12 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 		for i, path := range paths {
 			for j, accept := range accepts {
 				if testing.Short() && (i+j)%3 != 0 {
-					continue // every path and every type is left
+					continue // every path and every type is still tested
 				}
 				c := call{method: http.MethodGet, path: base + path, accept: accept}
-				got, want := ageless(s.ask(t, c)), ageless(s.upstream(t, c))
+				got, want := ageless(s.send(t, c)), ageless(s.upstream(t, c))
 				if got.code != want.code || got.body != want.body || got.header.Get("Content-Type") != want.header.Get("Content-Type") {
-					t.Errorf("%s as %q:\nupstream %s %q\nlarder   %s %q", c.path, accept,
+					t.Errorf("%s as %q:\nupstream %s %q\nLarder   %s %q", c.path, accept,
 						want, want.header.Get("Content-Type"), got, got.header.Get("Content-Type"))
 				}
 			}
@@ -169,14 +169,13 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 
 var age = regexp.MustCompile(`"(\d+[smh])+"`)
 
-// ageless returns a without the ages in table cells, which differ between two responses.
-func ageless(a answer) answer {
+// ageless returns a without the ages in Table cells, which differ between two responses.
+func ageless(a response) response {
 	a.body = age.ReplaceAllString(a.body, `"AGE"`)
 	return a
 }
 
-// TestReadsFollowAChangedCRD checks that a change of the CRD ends watches, and that nothing derived from
-// the old schema is read afterwards.
+// TestReadsFollowAChangedCRD checks that a change of the CRD ends watches, and that no later read uses the old schema.
 func TestReadsFollowAChangedCRD(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -184,7 +183,7 @@ func TestReadsFollowAChangedCRD(t *testing.T) {
 	contains(t, s.get(t, shelvesV1+"/old").body, `"width":80`)
 	w := s.watch(t, shelvesV1+"?watch=1")
 	if _, _, ok := w.next(t); !ok {
-		t.Fatal("watch ended at once")
+		t.Fatal("the watch ended before the change")
 	}
 	s.change(t, "shelves.example.com", func(d *apiextensionsv1.CustomResourceDefinition) {
 		properties := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
@@ -195,13 +194,13 @@ func TestReadsFollowAChangedCRD(t *testing.T) {
 		delete(properties, "free")
 	})
 	if event, object, ok := w.next(t); ok {
-		t.Errorf("watch went on with %s %s", event, object)
+		t.Errorf("after the change, the watch sent %s %s", event, object)
 	}
-	changed := func(a answer) bool { return strings.Contains(a.body, `"width":120`) }
+	changed := func(a response) bool { return strings.Contains(a.body, `"width":120`) }
 	a := s.eventually(t, call{method: http.MethodGet, path: shelvesV1 + "/old"}, changed)
 	contains(t, a.body, `"unknown":1`)
 	lacks(t, a.body, "free")
-	for _, path := range []string{shelvesV1, shelvesV1 + "/old"} { // the old value must never return
+	for _, path := range []string{shelvesV1, shelvesV1 + "/old"} { // must never have the old value
 		lacks(t, s.get(t, path).body, `"width":80`, "free")
 	}
 	_, object, _ := s.watch(t, shelvesV1+"?watch=1").next(t)
@@ -215,18 +214,18 @@ func TestRecreatedCRDHasNoObjects(t *testing.T) {
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
-	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusNotFound })
+	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return a.code == http.StatusNotFound })
 	page, err := s.store.Range(t.Context(), everythingBelow(shelfKey))
 	must(t, err)
 	if len(page.Items) != 0 {
-		t.Errorf("left in the store: %v", page.Items)
+		t.Errorf("objects left in the store: %v", page.Items)
 	}
 	s.define(t, shelves)
 	a := s.get(t, shelvesV1)
 	contains(t, a.body, `"items":[]`)
 }
 
-// findings returns JSON with escapes and numbers that encoding/json would write differently.
+// findings returns JSON with escapes and numbers that encoding/json writes differently.
 func findings(n int) string {
 	var b strings.Builder
 	for i := range n {

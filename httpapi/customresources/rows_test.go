@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// printed is a CRD with columns of all types. Some values do not have the type of their column.
+// printed is a CRD with columns of all types. Some values do not have their column's type.
 const printed = `
 metadata: {name: shelves.example.com}
 spec:
@@ -37,8 +37,8 @@ spec:
     - {name: Label, type: string, jsonPath: '.metadata.labels.a\.b/c'}
 `
 
-// TestRowsAreWhatUpstreamPrints compares tables, whose rows are cached, with those of upstream's handler.
-func TestRowsAreWhatUpstreamPrints(t *testing.T) {
+// TestRowsMatchUpstream compares Tables from cached rows with those of upstream's handler.
+func TestRowsMatchUpstream(t *testing.T) {
 	s := newServer(t)
 	s.define(t, printed)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -56,8 +56,8 @@ func TestRowsAreWhatUpstreamPrints(t *testing.T) {
 		for _, path := range []string{shelvesV1, shelvesV1 + "/s07"} {
 			c := call{method: http.MethodGet, path: path + include, accept: table}
 			for deadline := time.Now().Add(proctest.Patience); ; {
-				// A value that is equal before and after is equal in between, because ages only grow.
-				before, got, after := s.upstream(t, c), s.ask(t, c), s.upstream(t, c)
+				// Ages only grow, so a response that is equal before and after did not change in between.
+				before, got, after := s.upstream(t, c), s.send(t, c), s.upstream(t, c)
 				if before.body == after.body {
 					if got.code != after.code || got.body != after.body {
 						t.Errorf("%s:\n got %d %s\nwant %d %s", c.path, got.code, got.body, after.code, after.body)
@@ -65,16 +65,16 @@ func TestRowsAreWhatUpstreamPrints(t *testing.T) {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatal("ages do not stand still")
+					t.Fatal("the ages changed during every comparison")
 				}
 			}
 		}
 	}
 	r := s.registry.CustomResource(shelvesResource())
 	decodes := r.Codec().Decodes()
-	s.ask(t, call{method: http.MethodGet, path: shelvesV1, accept: table})
+	s.send(t, call{method: http.MethodGet, path: shelvesV1, accept: table})
 	if n := r.Codec().Decodes() - decodes; n >= objects {
-		t.Errorf("%d objects were decoded for rows that were printed before", n)
+		t.Errorf("%d objects were decoded for cached rows", n)
 	}
 }
 

@@ -33,14 +33,13 @@ func justGet() storage.GetOptions { return storage.GetOptions{} }
 
 func everythingBelow(key string) kv.RangeOptions { return kv.RangeOptions{Prefix: key} }
 
-// certificateOf returns the PEM certificate of a test server, to be used as its CA.
+// certificateOf returns the PEM certificate of a test server, which is also its CA.
 func certificateOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// TestUnknownPathsAreAnsweredAsUpstreamDoes checks that unknown groups, versions, resources and paths are not
-// found.
-func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
+// TestUnknownPathsAreNotFound checks that unknown groups, versions, resources and paths are not found.
+func TestUnknownPathsAreNotFound(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	for _, path := range []string{
@@ -48,7 +47,7 @@ func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 		"/apis/example.com/v1/boxes", "/apis/example.com/v1/shelves/x", "/apis/example.com/v9", "/apis/example.com/v1/namespaces/ns/shelves/x/y/z",
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
-			if a := s.ask(t, call{method: method, path: path}); a.code != http.StatusNotFound {
+			if a := s.send(t, call{method: method, path: path}); a.code != http.StatusNotFound {
 				t.Errorf("%s %s: %s", method, path, a)
 			}
 		}
@@ -59,21 +58,21 @@ func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 func TestDiscoveryFollowsCRDs(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
-	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a response) bool { return a.code == http.StatusOK })
 	contains(t, s.get(t, "/apis/example.com/v1").body, `"name":"shelves"`, `"kind":"Shelf"`, `"storageVersionHash"`)
 	contains(t, s.get(t, "/apis/example.com").body, `"preferredVersion":{"groupVersion":"example.com/v2","version":"v2"}`)
 	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	var list apidiscoveryv2.APIGroupDiscoveryList
-	must(t, yaml.Unmarshal([]byte(s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body), &list))
+	must(t, yaml.Unmarshal([]byte(s.send(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body), &list))
 	last := list.Items[len(list.Items)-1]
 	if last.Name != "example.com" || len(last.Versions) != 2 || last.Versions[0].Version != "v2" {
-		t.Errorf("aggregated: %+v", last)
+		t.Errorf("aggregated discovery ends with %+v", last)
 	}
 	must(t, s.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
 	for _, path := range []string{"/apis/example.com/v1", "/apis/example.com"} {
-		s.eventually(t, call{method: http.MethodGet, path: path}, func(a answer) bool { return a.code == http.StatusNotFound })
+		s.eventually(t, call{method: http.MethodGet, path: path}, func(a response) bool { return a.code == http.StatusNotFound })
 	}
-	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
+	lacks(t, s.send(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
 }
 
 // TestDiscoveryKeepsCRDsApart checks that discovery survives a status that claims the name of another CRD's resource,
@@ -86,7 +85,7 @@ func TestDiscoveryKeepsCRDsApart(t *testing.T) {
 		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "boards", Singular: "board", Kind: "Board", ListKind: "BoardList"}
 		d.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: new(apiextensionsv1.CustomResourceSubresourceStatus)}
 	})
-	shows := func(a answer) bool { return strings.Contains(a.body, `"boards/status"`) }
+	shows := func(a response) bool { return strings.Contains(a.body, `"boards/status"`) }
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, shows)
 	for {
 		boards.Status.AcceptedNames.Plural = "shelves"
@@ -110,13 +109,13 @@ func TestDiscoveryKeepsCRDsApart(t *testing.T) {
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, shows)
 }
 
-// TestCRDsInBuiltInGroupsComeAndGo checks that a CRD may be in a built-in group, and even have the name of
-// a built-in resource. Its versions are in discovery, but requests go to the built-in group, as in kube-apiserver,
-// and it can be deleted.
+// TestCRDsInBuiltInGroupsComeAndGo checks that a CRD may be in a built-in group, and even have the name of a built-in
+// resource. Discovery has its versions, but requests go to the built-in group, as in kube-apiserver. The CRD can be
+// deleted.
 func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 	s := newServer(t)
 	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-	before := s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body
+	before := s.send(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body
 	for _, name := range []string{"shelves.storage.k8s.io", "networkpolicies.networking.k8s.io"} {
 		resource, group, _ := strings.Cut(name, ".")
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +123,7 @@ func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 				d.Name, d.Spec.Group, d.Spec.Names.Plural = name, group, resource
 				d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}
 			})
-			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a answer) bool {
+			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a response) bool {
 				var list apidiscoveryv2.APIGroupDiscoveryList
 				must(t, yaml.Unmarshal([]byte(a.body), &list))
 				at := slices.IndexFunc(list.Items, func(g apidiscoveryv2.APIGroupDiscovery) bool { return g.Name == group })
@@ -138,25 +137,25 @@ func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 					t.Errorf("%s: %s", path, a)
 				}
 			}
-			if n := strings.Count(s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"name":"`+group+`"`); n != 1 {
-				t.Errorf("/apis has the group %d times", n)
+			if n := strings.Count(s.send(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"name":"`+group+`"`); n != 1 {
+				t.Errorf("/apis has the group %d times, want once", n)
 			}
 			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 			must(t, client.Delete(t.Context(), name, deleteNow()))
-			proctest.Eventually(t, "the definition is gone", func() error {
+			proctest.Eventually(t, "the CRD is deleted", func() error {
 				if _, err := client.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-					return fmt.Errorf("it is there, %v", err)
+					return fmt.Errorf("it still exists, error %v", err)
 				}
 				return nil
 			})
-			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a answer) bool { return a.body == before })
+			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a response) bool { return a.body == before })
 		})
 	}
 }
 
-// TestEstablishedCRDsAreServedAtOnce checks that a CRD is served as soon as a client sees that it is established. The
-// server's informer may not have seen this yet.
-func TestEstablishedCRDsAreServedAtOnce(t *testing.T) {
+// TestEstablishedCRDsAreServedImmediately checks that a CRD is served as soon as a client sees that it is established,
+// even if the server's informer has not seen it yet.
+func TestEstablishedCRDsAreServedImmediately(t *testing.T) {
 	s := newServer(t)
 	for i := range 20 {
 		name := string(rune('a' + i))
@@ -170,7 +169,7 @@ func TestEstablishedCRDsAreServedAtOnce(t *testing.T) {
 	}
 }
 
-// TestStatusAndScaleAreServed checks the subresources status and scale.
+// TestStatusAndScaleAreServed checks the status and scale subresources.
 func TestStatusAndScaleAreServed(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
@@ -196,22 +195,22 @@ func TestStatusAndScaleAreServed(t *testing.T) {
 	}
 }
 
-// TestDeepPatchesAreRefused checks that patches of custom resources have the same limits as others.
-func TestDeepPatchesAreRefused(t *testing.T) {
+// TestDeepPatchesAreRejected checks that patches of custom resources have the same limits as others.
+func TestDeepPatchesAreRejected(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
 	for levels, code := range map[int]int{patches.MaxDepth: http.StatusOK, patches.MaxDepth + 1: http.StatusBadRequest} {
 		body := strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
-		a := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a", kind: "application/merge-patch+json", body: body})
+		a := s.send(t, call{method: http.MethodPatch, path: shelvesV1 + "/a", kind: "application/merge-patch+json", body: body})
 		if a.code != code {
-			t.Errorf("%d levels: %s, want %d", levels, a, code)
+			t.Errorf("patch with %d levels: %s, want %d", levels, a, code)
 		}
 	}
 }
 
-// TestApplyKnowsTheSchema checks that server-side apply merges lists of type map by their keys.
-func TestApplyKnowsTheSchema(t *testing.T) {
+// TestApplyUsesTheSchema checks that server-side apply merges lists of type map by their keys.
+func TestApplyUsesTheSchema(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
 		kind := "map"
@@ -228,14 +227,14 @@ func TestApplyKnowsTheSchema(t *testing.T) {
 	s.do(t, http.MethodPatch, shelvesV1+"/a?fieldManager=one", apply, head+"books: [{name: p, pages: 1}]\n")
 	a := s.do(t, http.MethodPatch, shelvesV1+"/a?fieldManager=two", apply, head+"books: [{name: q, pages: 2}]\n")
 	contains(t, compact(t, a.body), `"books":[{"name":"p","pages":1},{"name":"q","pages":2}]`)
-	conflict := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two", kind: apply, body: head + "books: [{name: p, pages: 3}]\n"})
+	conflict := s.send(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two", kind: apply, body: head + "books: [{name: p, pages: 3}]\n"})
 	if conflict.code != http.StatusConflict {
 		t.Errorf("conflict: %s", conflict)
 	}
-	// As JSON, with duplicate keys.
+	// JSON with duplicate keys.
 	object := `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"},"books":[{"name":"q","pages":%s}]}`
-	applied := func(pages, directive string) answer {
-		return s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two" + directive, kind: apply, body: fmt.Sprintf(object, pages)})
+	applied := func(pages, directive string) response {
+		return s.send(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two" + directive, kind: apply, body: fmt.Sprintf(object, pages)})
 	}
 	for _, directive := range []string{"", "&fieldValidation=Strict", "&fieldValidation=Warn", "&fieldValidation=Ignore"} {
 		if a := applied("7", directive); a.code != http.StatusOK || a.header.Get("Warning") != "" {
@@ -244,7 +243,7 @@ func TestApplyKnowsTheSchema(t *testing.T) {
 		a := applied(`7,"pages":8`, directive)
 		strict, warned := directive == "&fieldValidation=Strict", directive == "" || directive == "&fieldValidation=Warn"
 		if (a.code == http.StatusBadRequest) != strict || strings.Contains(a.header.Get("Warning"), "already set") != warned {
-			t.Errorf("%s, with a member twice: %s, warning %q", directive, a, a.header.Get("Warning"))
+			t.Errorf("%s, with a duplicate key: %s, warning %q", directive, a, a.header.Get("Warning"))
 		}
 	}
 }

@@ -39,7 +39,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// server is an API server with custom resources on a store in memory, and a client for its CRDs.
+// server is an API server with custom resources and a store in memory, and a client for its CRDs.
 type server struct {
 	store      *kvtest.Memory
 	door       *httpapi.Server
@@ -54,7 +54,7 @@ func newServer(t testing.TB, change ...func(*registry.Config)) *server {
 	return newServerOf(t, func(*customresources.Config) {}, change...)
 }
 
-// newServerOf is newServer with changes to the configuration of custom resources.
+// newServerOf is newServer with a change of the configuration of custom resources.
 func newServerOf(t testing.TB, configure func(*customresources.Config), change ...func(*registry.Config)) *server {
 	t.Helper()
 	back := registrytest.New(t, nil, change...)
@@ -92,7 +92,7 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	return s
 }
 
-// run runs part of a server until the test ends.
+// run runs a part of a server until the test ends.
 func run(t testing.TB, part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -112,7 +112,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// define creates a CRD, written in YAML, and waits until it is established.
+// define creates a CRD from YAML and waits until it is established.
 func (s *server) define(t testing.TB, text string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crd := new(apiextensionsv1.CustomResourceDefinition)
@@ -129,17 +129,17 @@ func (s *server) define(t testing.TB, text string, change ...func(*apiextensions
 	for event := range w.ResultChan() {
 		now, ok := event.Object.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok {
-			t.Fatalf("watch of definitions: %v", event)
+			t.Fatalf("watch of CRDs: event %v", event)
 		}
 		if apihelpers.IsCRDConditionTrue(now, apiextensionsv1.Established) {
 			return now
 		}
 	}
-	t.Fatal("the watch of definitions ended")
+	t.Fatal("the watch of CRDs ended")
 	return nil
 }
 
-// change updates a CRD. The server follows a little later.
+// change updates a CRD. The server sees the change a little later.
 func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
 	t.Helper()
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
@@ -157,7 +157,7 @@ func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.
 	}
 }
 
-// put writes a value to the store, bypassing the API, and returns its revision.
+// put writes a value to the store directly and returns its revision.
 func (s *server) put(t testing.TB, key, value string) int64 {
 	t.Helper()
 	item, _, _, err := s.store.Get(t.Context(), key)
@@ -165,19 +165,19 @@ func (s *server) put(t testing.TB, key, value string) int64 {
 	result, err := s.store.Put(t.Context(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
 	must(t, err)
 	if !result.Committed {
-		t.Fatalf("%s was changed", key)
+		t.Fatalf("another write changed %s", key)
 	}
 	return result.Revision
 }
 
-// answer is the response to a request.
-type answer struct {
+// response is a server's response.
+type response struct {
 	code   int
 	header http.Header
 	body   string
 }
 
-func (a answer) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
+func (a response) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
 
 // call is a request.
 type call struct{ method, path, accept, kind, body string }
@@ -197,26 +197,26 @@ func (c call) request(ctx context.Context) *http.Request {
 	return req
 }
 
-// ask sends a request to the server.
-func (s *server) ask(t testing.TB, c call) answer {
+// send sends a request to the server and reads the response.
+func (s *server) send(t testing.TB, c call) response {
 	t.Helper()
 	resp, err := s.door.RoundTripper().RoundTrip(c.request(t.Context()))
 	must(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	must(t, err)
-	return answer{resp.StatusCode, resp.Header, string(body)}
+	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-func (s *server) get(t testing.TB, path string) answer {
+func (s *server) get(t testing.TB, path string) response {
 	t.Helper()
-	return s.ask(t, call{method: http.MethodGet, path: path})
+	return s.send(t, call{method: http.MethodGet, path: path})
 }
 
-// do sends a write that must succeed.
-func (s *server) do(t testing.TB, method, path, kind, body string) answer {
+// do sends a write, which must succeed.
+func (s *server) do(t testing.TB, method, path, kind, body string) response {
 	t.Helper()
-	a := s.ask(t, call{method: method, path: path, kind: kind, body: body})
+	a := s.send(t, call{method: method, path: path, kind: kind, body: body})
 	if a.code >= 300 {
 		t.Fatalf("%s %s: %s", method, path, a)
 	}
@@ -224,7 +224,7 @@ func (s *server) do(t testing.TB, method, path, kind, body string) answer {
 }
 
 // upstream sends a request to upstream's handler, which decodes objects and encodes them again.
-func (s *server) upstream(t testing.TB, c call) answer {
+func (s *server) upstream(t testing.TB, c call) response {
 	t.Helper()
 	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -235,7 +235,7 @@ func (s *server) upstream(t testing.TB, c call) answer {
 	})
 	w := httptest.NewRecorder()
 	filters.WithRequestReceivedTimestamp(handler).ServeHTTP(w, c.request(t.Context()))
-	return answer{w.Code, w.Result().Header, w.Body.String()}
+	return response{w.Code, w.Result().Header, w.Body.String()}
 }
 
 // stream is an open watch.
@@ -275,14 +275,14 @@ func (s *stream) next(t testing.TB) (watch.EventType, string, bool) {
 }
 
 // eventually repeats a request until want accepts the response.
-func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer {
+func (s *server) eventually(t testing.TB, c call, want func(response) bool) response {
 	t.Helper()
-	var a answer
+	var a response
 	proctest.Eventually(t, fmt.Sprintf("%s %s", c.method, c.path), func() error {
-		if a = s.ask(t, c); want(a) {
+		if a = s.send(t, c); want(a) {
 			return nil
 		}
-		return fmt.Errorf("still %s", a)
+		return fmt.Errorf("got %s", a)
 	})
 	return a
 }
@@ -291,7 +291,7 @@ func contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			t.Errorf("no %s in %s", part, text)
+			t.Errorf("%s is not in %s", part, text)
 		}
 	}
 }
@@ -305,7 +305,7 @@ func lacks(t testing.TB, text string, parts ...string) {
 	}
 }
 
-// compact returns JSON without insignificant spaces.
+// compact returns JSON without insignificant whitespace.
 func compact(t testing.TB, text string) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -28,14 +28,14 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// stock is upstream's complete handler for one CRD, with its own store.
-type stock struct {
+// upstreamHandler is upstream's complete handler for one CRD, with its own store.
+type upstreamHandler struct {
 	http.Handler
 	crd *apiextensionsv1.CustomResourceDefinition
 }
 
-// newStock runs a stock with the schemas of s until the test ends.
-func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefinition) *stock {
+// newUpstreamHandler runs upstream's handler with the schemas of s until the test ends.
+func newUpstreamHandler(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefinition) *upstreamHandler {
 	t.Helper()
 	back := registrytest.New(t, nil)
 	webhooks, err := admission.NewWebhooks(admission.NewServiceResolver(back.Registry, false), back.ClientConfig, nil, nil)
@@ -44,9 +44,9 @@ func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefini
 	must(t, err)
 	crd = crd.DeepCopy()
 	for i := range crd.Status.Conditions {
-		crd.Status.Conditions[i].LastTransitionTime = metav1.Time{} // creates need not wait
+		crd.Status.Conditions[i].LastTransitionTime = metav1.Time{} // the handler does not delay creations
 	}
-	made := &stock{crd: crd}
+	made := &upstreamHandler{crd: crd}
 	var handler interface {
 		http.Handler
 		GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
@@ -67,7 +67,7 @@ func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefini
 	handler, err = apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, made, http.NotFoundHandler(), custom, nil, nil, webhooks, webhooks.Auth, 1,
 		authorizerfactory.NewAlwaysAllowAuthorizer(), time.Minute, time.Minute, schemas, 3<<20)
 	must(t, err)
-	_, err = handler.GetCustomResourceListerCollectionDeleter(crd) // makes the storages
+	_, err = handler.GetCustomResourceListerCollectionDeleter(crd) // builds the storages
 	must(t, err)
 	back.Start(t)
 	run(t, custom.Run)
@@ -82,34 +82,34 @@ func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefini
 	return made
 }
 
-// ask sends a request to upstream's handler.
-func (s *stock) ask(t *testing.T, req *http.Request) answer {
+// send sends a request to upstream's handler.
+func (s *upstreamHandler) send(t *testing.T, req *http.Request) response {
 	t.Helper()
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, req)
-	return answer{w.Code, w.Result().Header, w.Body.String()}
+	return response{w.Code, w.Result().Header, w.Body.String()}
 }
 
 // Informer implements informers.CustomResourceDefinitionInformer.
-func (s *stock) Informer() cache.SharedIndexInformer { return noEvents{} }
+func (s *upstreamHandler) Informer() cache.SharedIndexInformer { return noEvents{} }
 
 // Lister implements informers.CustomResourceDefinitionInformer.
-func (s *stock) Lister() listers.CustomResourceDefinitionLister { return s }
+func (s *upstreamHandler) Lister() listers.CustomResourceDefinitionLister { return s }
 
 // List implements listers.CustomResourceDefinitionLister.
-func (s *stock) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+func (s *upstreamHandler) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return []*apiextensionsv1.CustomResourceDefinition{s.crd}, nil
 }
 
 // Get implements listers.CustomResourceDefinitionLister.
-func (s *stock) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (s *upstreamHandler) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if s.crd.Name == name {
 		return s.crd, nil
 	}
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
 }
 
-var _ informers.CustomResourceDefinitionInformer = (*stock)(nil)
+var _ informers.CustomResourceDefinitionInformer = (*upstreamHandler)(nil)
 
 // noEvents is an informer that never calls its event handlers.
 type noEvents struct{ cache.SharedIndexInformer }

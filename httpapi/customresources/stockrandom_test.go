@@ -17,13 +17,13 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-var seeds = flag.Int("seeds", 8, "how many random definitions to compare with upstream's handler")
+var seeds = flag.Int("seeds", 8, "number of random CRDs to compare with upstream's handler")
 
 // dice generates a random CRD and random requests for its objects.
 type dice struct {
 	*rand.Rand
 	versions []string
-	known    map[string][]string // the fields of each version
+	known    map[string][]string // the fields in each version's schema
 }
 
 func (d *dice) of(list ...string) string { return list[d.IntN(len(list))] }
@@ -31,7 +31,7 @@ func (d *dice) of(list ...string) string { return list[d.IntN(len(list))] }
 // chance returns true once in n calls, on average.
 func (d *dice) chance(n int) bool { return d.IntN(n) == 0 }
 
-// randomFields are the fields that random schemas select from. The last two values of each field are invalid.
+// randomFields are the fields of random schemas. The last two values of each field are invalid.
 var randomFields = map[string]struct {
 	schema string
 	values []string
@@ -50,7 +50,7 @@ var randomFields = map[string]struct {
 	"default": {`{"type":"object","default":{},"properties":{"a":{"type":"string","default":"b"},"c":{"type":"boolean"}}}`, []string{`{}`, `{"a":"x"}`, `{"c":true,"d":1}`, `{"a":1}`, `[]`}},
 }
 
-// fields returns the names of some fields, always in the same order.
+// fields returns the names of random fields, always in the same order.
 func (d *dice) fields() []string {
 	var list []string
 	for _, name := range []string{"text", "count", "free", "empty", "share", "port", "words", "parts", "labels", "inner", "grows", "default"} {
@@ -61,7 +61,7 @@ func (d *dice) fields() []string {
 	return list
 }
 
-// crd returns a random CRD whose first version is the stored one.
+// crd returns a random CRD. Its first version is stored.
 func (d *dice) crd() string {
 	d.versions, d.known = []string{"v1", "v2", "v1beta1"}[:1+d.IntN(3)], make(map[string][]string)
 	var list []string
@@ -96,7 +96,7 @@ func (d *dice) members(version string) string {
 		values := randomFields[field].values
 		n := len(values)
 		if !d.chance(8) {
-			n -= 2 // valid ones
+			n -= 2 // only valid ones
 		}
 		if d.chance(2) {
 			list = append(list, fmt.Sprintf("%q:%s", field, values[d.IntN(n)]))
@@ -173,15 +173,15 @@ func (s sent) call(revision string) call {
 	return call{method: s.method, path: s.path, accept: s.accept, kind: s.kind, body: strings.ReplaceAll(s.body, "$RV", revision)}
 }
 
-// particulars matches values that the two servers generate independently, such as UIDs.
+// particulars matches values that each server generates, such as UIDs.
 var particulars = regexp.MustCompile(`("?(?:uid|resourceVersion|creationTimestamp|time|deletionTimestamp)"?: ?)"[^"]*"|UID in object meta: [-0-9a-f]+|"\d+s"|[0-9a-f]{8}-[0-9a-f-]{27}`)
 
 // untyped matches errors about values of the wrong type. If there are several, upstream names only some.
 var untyped = regexp.MustCompile(`(?s)['" ]*(failed to create typed patch object|failed to convert \w+ object).*`)
 
-// gist is the part of a response that is compared. Upstream reports errors in random order, and orders managedFields by
-// time in seconds.
-func gist(a answer) string {
+// gist returns the part of a response that is compared. Upstream reports errors in random order, and sorts
+// managedFields by times in seconds.
+func gist(a response) string {
 	body := strings.ReplaceAll(strings.ReplaceAll(a.body, "|-\n ", "'"), `\`, "")
 	body = untyped.ReplaceAllString(particulars.ReplaceAllString(body, "$1"), "$1")
 	if a.code == http.StatusUnprocessableEntity || a.code == http.StatusConflict || strings.Contains(body, "managedFields") {
@@ -192,9 +192,9 @@ func gist(a answer) string {
 	return fmt.Sprintf("%d %s %q %s", a.code, a.header.Get("Content-Type"), a.header.Values("Warning"), body)
 }
 
-// TestRandomRequestsAreAnsweredAsByUpstream sends the same random requests for objects of random CRDs to the server and
-// to upstream's handler, and compares the responses.
-func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
+// TestRandomRequestsMatchUpstream sends the same random requests for objects of random CRDs to the server and to
+// upstream's handler, and compares the responses.
+func TestRandomRequestsMatchUpstream(t *testing.T) {
 	t.Parallel()
 	codes, requests := make(map[int]int), 200
 	if testing.Short() {
@@ -205,32 +205,32 @@ func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
 		text := d.crd()
 		s := newServer(t)
 		crd := s.define(t, text)
-		upstream := newStock(t, s, crd)
+		upstream := newUpstreamHandler(t, s, crd)
 		collection := func(version string) string {
 			if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
 				return "/apis/example.com/" + version + "/namespaces/ns/shelves"
 			}
 			return "/apis/example.com/" + version + "/shelves"
 		}
-		send := func(c call, to func(*http.Request) answer) answer {
+		send := func(c call, to func(*http.Request) response) response {
 			req := c.request(t.Context())
 			req.Header.Set("User-Agent", "tester/1.0")
 			return to(req)
 		}
-		own := func(req *http.Request) answer {
+		own := func(req *http.Request) response {
 			resp, err := s.door.RoundTripper().RoundTrip(req)
 			must(t, err)
 			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)
 			must(t, err)
-			return answer{resp.StatusCode, resp.Header, string(body)}
+			return response{resp.StatusCode, resp.Header, string(body)}
 		}
-		theirs := func(req *http.Request) answer { return upstream.ask(t, req) }
+		theirs := func(req *http.Request) response { return upstream.send(t, req) }
 		for range requests {
 			r := d.request(collection)
 			item, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSuffix(r.path, "/status"), "/scale"), "?")
-			get := func(to func(*http.Request) answer) string {
-				return revision(func(path string) answer { return send(call{method: http.MethodGet, path: path}, to) }, item)
+			get := func(to func(*http.Request) response) string {
+				return revision(func(path string) response { return send(call{method: http.MethodGet, path: path}, to) }, item)
 			}
 			got, want := send(r.call(get(own)), own), send(r.call(get(theirs)), theirs)
 			codes[want.code]++
@@ -242,7 +242,7 @@ func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
 	}
 	for _, code := range []int{200, 201, 400, 404, 405, 409, 422} {
 		if codes[code] < requests/40 {
-			t.Errorf("only %d answers of %d: %v", codes[code], code, codes)
+			t.Errorf("%d responses with status %d, want %d or more; all: %v", codes[code], code, requests/40, codes)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// These tests have one goroutine, and take the race detector a minute.
+// These tests use one goroutine, and take the race detector a minute.
 
 //go:build !race
 
@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// schemas returns schemas that are special cases of upstream's OpenAPI builder.
+// schemas returns schemas that upstream's OpenAPI builder treats specially.
 func schemas() map[string]string {
 	return map[string]string{
 		"none":       ``,
@@ -87,7 +87,7 @@ func subresourced(status, scale bool) func(*apiextensionsv1.CustomResourceDefini
 	}
 }
 
-// versionsOf adds copies of the first version. The last one is not served.
+// versionsOf adds copies of the first version. The last copy is not served.
 func versionsOf(names ...string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) {
 		for i, name := range names {
@@ -102,7 +102,7 @@ func listed(listKind string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Names.ListKind = listKind }
 }
 
-// serves returns an Extensions that serves CRDs, without informers and controllers.
+// serves returns an Extensions that serves CRDs without informers and controllers.
 func serves(crds ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
 	e := &Extensions{templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3()}
 	var servings index
@@ -113,7 +113,7 @@ func serves(crds ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
 	return e
 }
 
-// plainly is an Extensions without templates, so that upstream's builder builds all documents.
+// plainly is an Extensions without templates: upstream's builder builds all documents.
 type plainly struct{ *Extensions }
 
 func (p plainly) OpenAPIV2() []openapi.Description[spec.Swagger] {
@@ -155,7 +155,7 @@ func counting[T any](built map[string]bool, list []openapi.Description[T]) []ope
 	return list
 }
 
-// documentsOf serves the OpenAPI documents of a server with these extensions.
+// documentsOf serves the OpenAPI documents of a server with the extensions.
 func documentsOf(t *testing.T, e openapi.Extensions) *http.ServeMux {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -167,7 +167,7 @@ func documentsOf(t *testing.T, e openapi.Extensions) *http.ServeMux {
 	return mux
 }
 
-// prefixes is a mux for OpenAPI handlers.
+// prefixes makes a ServeMux a router of OpenAPI handlers.
 type prefixes struct{ *http.ServeMux }
 
 func (p prefixes) HandlePrefix(path string, h http.Handler) { p.Handle(path, h) }
@@ -180,8 +180,8 @@ func read(mux *http.ServeMux, path string) string {
 	return fmt.Sprint(w.Code, w.Body.String())
 }
 
-// TestTemplatesDescribeAsUpstream checks that documents built from templates equal upstream's, byte by byte.
-func TestTemplatesDescribeAsUpstream(t *testing.T) {
+// TestTemplatesMatchUpstream checks that documents built from templates equal upstream's, byte by byte.
+func TestTemplatesMatchUpstream(t *testing.T) {
 	var crds []*apiextensionsv1.CustomResourceDefinition
 	for i, name := range slices.Sorted(maps.Keys(schemas())) {
 		text := schemas()[name]
@@ -192,14 +192,14 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 			crd(t, "scale.example.com", fmt.Sprintf("Scale%d", i), text, subresourced(false, true), loose),
 		}
 		if testing.Short() {
-			of = of[i%4 : i%4+1] // every schema and every group is left
+			of = of[i%4 : i%4+1] // every schema and every group is still tested
 		}
 		crds = append(crds, of...)
 	}
 	upstreamAlone := map[string]bool{}
 	for _, d := range []*apiextensionsv1.CustomResourceDefinition{
 		crd(t, "core.api.k8s.io", "Pod", schemas()["texts"]),                         // a CRD of that name is built in
-		crd(t, "lower.example.com", "collectionwidget", schemas()["texts"], cluster), // its operations begin with another verb
+		crd(t, "lower.example.com", "collectionwidget", schemas()["texts"], cluster), // its operation IDs begin with another verb
 		crd(t, "dash.example.com", "Some-Thing", schemas()["texts"]),
 		crd(t, "field.example.com", "Picked", schemas()["texts"], func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Spec.Versions[0].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.name"}}
@@ -231,17 +231,17 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	}
 	for name, want := range upstreamAlone {
 		if built[name] != want {
-			t.Errorf("%s was described by upstream's builder: %t, want %t", name, built[name], want)
+			t.Errorf("%s was built by upstream's builder: %t, want %t", name, built[name], want)
 		}
 		delete(built, name)
 	}
 	for name := range built {
-		t.Errorf("%s was described by upstream's builder", name)
+		t.Errorf("%s was built by upstream's builder", name)
 	}
 }
 
-// TestConflictsOfKindsMatchUpstream checks that if the kinds of two CRDs of a group conflict, neither is in the
-// documents, as upstream does.
+// TestConflictsOfKindsMatchUpstream checks that if two CRDs of a group have conflicting kinds, the documents contain
+// neither, as upstream's.
 func TestConflictsOfKindsMatchUpstream(t *testing.T) {
 	crds := []*apiextensionsv1.CustomResourceDefinition{
 		crd(t, "twice.example.com", "Thing", ""), crd(t, "twice.example.com", "ThingList", ""),
@@ -250,6 +250,6 @@ func TestConflictsOfKindsMatchUpstream(t *testing.T) {
 	const path = "/openapi/v3/apis/twice.example.com/v1"
 	got, want := read(documentsOf(t, counted{serves(crds...), built}), path), read(documentsOf(t, plainly{serves(crds...)}), path)
 	if got != want || strings.Contains(got, "{") || !built["apis/twice.example.com/v1"] {
-		t.Errorf("got %.300s, want %.300s; upstream's builder was asked for %v", got, want, built)
+		t.Errorf("got %.300s, want %.300s; upstream's builder built %v", got, want, built)
 	}
 }

@@ -23,7 +23,7 @@ type tooLarge struct{}
 func (tooLarge) Error() string    { return "etcdserver: request is too large" }
 func (tooLarge) Code() codes.Code { return codes.InvalidArgument }
 
-// narrowStore rejects values that have too much and the word "large", like etcd rejects large values.
+// narrowStore rejects values that contain tooMuch and the word "large", as etcd rejects large values.
 type narrowStore struct {
 	kv.Store
 	tooMuch string
@@ -37,11 +37,11 @@ func (s narrowStore) Put(ctx context.Context, key string, value []byte, options 
 	return s.Store.Put(ctx, key, value, options)
 }
 
-// TestLargeObjectsAreStoredWithoutManagedFields checks that an object that the store rejects as too large is written
-// again without managedFields, within the same request.
+// TestLargeObjectsAreStoredWithoutManagedFields checks that if the store rejects an object as too large, the same
+// request writes it again without managedFields.
 func TestLargeObjectsAreStoredWithoutManagedFields(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.Store = narrowStore{c.Store, `"managedFields"`} })
-	// Without embedded objects the server knows that encoded objects do not change when they are decoded.
+	// Without embedded objects, the server knows that decoding does not change encoded objects.
 	s.define(t, strings.Replace(shelves, "inner: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}", "inner: {type: object}", 1))
 	shelf := func(name, color string) string {
 		return `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"` + name + `"},"spec":{"color":"` + color + `"}}`
@@ -53,7 +53,7 @@ func TestLargeObjectsAreStoredWithoutManagedFields(t *testing.T) {
 	lacks(t, patched.body, "managedFields")
 }
 
-// signing is admission that adds managedFields of its own.
+// signing is an admission plugin that adds managedFields.
 type signing struct{}
 
 // Handles implements admission.Interface.
@@ -74,8 +74,8 @@ func (signing) Admit(_ context.Context, a admission.Attributes, _ admission.Obje
 	return nil
 }
 
-// TestLargeObjectsKeepManagedFieldsOfAdmission checks which managedFields that admission sets are stored when an object
-// is too large with those of the request: those of an update, as in kube-apiserver, but not those of a patch.
+// TestLargeObjectsKeepManagedFieldsOfAdmission checks which managedFields set by admission are stored if an object is
+// too large with those of the request: those of an update, as in kube-apiserver, but not those of a patch.
 func TestLargeObjectsKeepManagedFieldsOfAdmission(t *testing.T) {
 	s := newServerOf(t, func(c *customresources.Config) { c.Admission = signing{} }, func(c *registry.Config) {
 		c.Store = narrowStore{c.Store, `"manager":"tester"`}

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// blockingAdmission is an admission plugin that blocks an operation on objects named slow.
+// blockingAdmission is an admission plugin that blocks one operation on objects named slow.
 type blockingAdmission struct {
 	operation     admission.Operation
 	entered, open chan struct{}
@@ -37,8 +37,8 @@ func (b blockingAdmission) Admit(_ context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// TestNothingIsCreatedAfterTheDeletion deletes a CRD while one of its objects is being created, by POST and by
-// apply. The object must be deleted too, so that a later CRD of the same name does not have it.
+// TestNothingIsCreatedAfterTheDeletion deletes a CRD while one of its objects is being created, with POST and with
+// apply. The object must be deleted, too, so that a later CRD of that name does not have it.
 func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 	const object = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"slow","namespace":"ns"}}`
 	for name, create := range map[string]call{
@@ -49,8 +49,8 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 			plugin := blockingAdmission{admission.Create, make(chan struct{}), make(chan struct{})}
 			s := newServerOf(t, func(c *customresources.Config) { c.Admission = plugin })
 			s.define(t, shelves)
-			created := make(chan answer, 1)
-			go func() { created <- s.ask(t, create) }()
+			created := make(chan response, 1)
+			go func() { created <- s.send(t, create) }()
 			<-plugin.entered
 
 			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
@@ -58,10 +58,10 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 			crd, err := s.extensions.CRDs().Lister().Get("shelves.example.com")
 			must(t, err)
 			var opened atomic.Bool
-			asks, told := make(chan struct{}), make(chan struct{})
+			calling, returned := make(chan struct{}), make(chan struct{})
 			go func() {
-				defer close(told)
-				close(asks)
+				defer close(returned)
+				close(calling)
 				if _, err := s.extensions.GetCustomResourceListerCollectionDeleter(crd); err != nil && !apierrors.IsNotFound(err) {
 					t.Error(err)
 				}
@@ -69,10 +69,10 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 					t.Error("objects may be deleted while one is being created")
 				}
 			}()
-			<-asks
+			<-calling
 			late := call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: strings.Replace(object, "slow", "late", 1)}
-			proctest.Eventually(t, "creations are refused", func() error {
-				if a := s.ask(t, late); a.code != http.StatusForbidden && a.code != http.StatusNotFound {
+			proctest.Eventually(t, "creations are rejected", func() error {
+				if a := s.send(t, late); a.code != http.StatusForbidden && a.code != http.StatusNotFound {
 					return errors.New(a.String())
 				}
 				return nil
@@ -80,18 +80,18 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 			opened.Store(true)
 			close(plugin.open)
 			if a := <-created; a.code != http.StatusCreated {
-				t.Errorf("created: %s", a)
+				t.Errorf("the create request got %s, want 201", a)
 			}
-			<-told
-			proctest.Eventually(t, "the definition is gone", func() error {
+			<-returned
+			proctest.Eventually(t, "the CRD is deleted", func() error {
 				_, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
 				if apierrors.IsNotFound(err) {
 					return nil
 				}
-				return fmt.Errorf("still there, %v", err)
+				return fmt.Errorf("it still exists, error %v", err)
 			})
 			if left, err := s.store.Range(t.Context(), everythingBelow("/registry/example.com/shelves/")); err != nil || len(left.Items) > 0 {
-				t.Errorf("%d objects are left, %v", len(left.Items), err)
+				t.Errorf("%d objects are left, error %v", len(left.Items), err)
 			}
 		})
 	}
@@ -103,22 +103,22 @@ func TestUpdatesDoNotDelayTheDeletion(t *testing.T) {
 	s := newServerOf(t, func(c *customresources.Config) { c.Admission = plugin })
 	s.define(t, shelves)
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"slow"}}`)
-	patched := make(chan answer, 1)
+	patched := make(chan response, 1)
 	go func() {
-		patched <- s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/slow", kind: "application/merge-patch+json", body: `{"spec":{"width":1}}`})
+		patched <- s.send(t, call{method: http.MethodPatch, path: shelvesV1 + "/slow", kind: "application/merge-patch+json", body: `{"spec":{"width":1}}`})
 	}()
 	<-plugin.entered
 	crds := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	must(t, crds.Delete(t.Context(), "shelves.example.com", deleteNow()))
-	proctest.Eventually(t, "the definition is gone", func() error {
+	proctest.Eventually(t, "the CRD is deleted", func() error {
 		_, err := crds.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("still there, %v", err)
+		return fmt.Errorf("it still exists, error %v", err)
 	})
 	close(plugin.open)
 	if a := <-patched; a.code != http.StatusNotFound && a.code != http.StatusConflict {
-		t.Errorf("patched: %s", a)
+		t.Errorf("the patch got %s, want 404 or 409", a)
 	}
 }

@@ -31,7 +31,7 @@ func shelves(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinitio
 	return crd
 }
 
-// upstreamOf returns upstream's strategy and the checks for a CRD.
+// upstreamOf returns upstream's strategy and Larder's checks for a CRD.
 func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (upstreamStrategy, *checks) {
 	t.Helper()
 	schemas, err := SchemasOf(crd)
@@ -52,14 +52,14 @@ func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (up
 	return customresource.NewStrategy(nil, true, kind, validator, nil, s, nil, scale, nil), checksOf(kind, true, schemaOf(&crd.Spec.Versions[0]), s, scale)
 }
 
-// TestProvedObjectsAreValidatedAsUpstreamDoes checks that errors are upstream's for objects that are proved valid
-// and for others.
-func TestProvedObjectsAreValidatedAsUpstreamDoes(t *testing.T) {
+// TestProvedObjectsMatchUpstream checks that validation errors equal upstream's, for objects that are proved valid and
+// for others.
+func TestProvedObjectsMatchUpstream(t *testing.T) {
 	t.Parallel()
 	metadata := `"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a","namespace":"b","uid":"u","resourceVersion":"1"}`
 	for name, c := range map[string]struct {
 		schema  string
-		objects []string // the members beside metadata; those at even indexes are valid
+		objects []string // members besides metadata; objects with even indexes are valid
 	}{
 		"plain":     {`{"type":"object","properties":{"spec":{"type":"object","properties":{"n":{"type":"string","maxLength":3}}}}}`, []string{`"spec":{"n":"abc"}`, `"spec":{"n":"abcd"}`, `"spec":{}`, `"spec":[]`}},
 		"scale":     {`{"type":"object","properties":{"spec":{"type":"object","properties":{"replicas":{"type":"integer"}}}}}`, []string{`"spec":{"replicas":3}`, `"spec":7`, `"spec":{"replicas":-1}`}},
@@ -74,7 +74,7 @@ func TestProvedObjectsAreValidatedAsUpstreamDoes(t *testing.T) {
 		upstream, made := upstreamOf(t, crd)
 		own := &strategy{upstream, func() *checks { return made }}
 		if len(c.objects) == 0 && made.schema != nil {
-			t.Errorf("%s: something is proved", name)
+			t.Errorf("%s: checks exist, want none", name)
 		}
 		objects := []*unstructured.Unstructured{}
 		for _, members := range append(c.objects, `"metadata":{"name":"A_B","namespace":"b","resourceVersion":"1"}`) {

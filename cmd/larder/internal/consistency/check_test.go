@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// outcome is a writer's knowledge of the result of its write.
+// outcome is what a writer knows about the result of its write.
 type outcome int
 
 const (
 	unknown outcome = iota // there was no response, or an inconclusive one
-	refused
+	rejected
 	acknowledged
 )
 
@@ -23,18 +23,18 @@ type write struct {
 	payload  payload // id 0 for a deletion
 	key      string
 	deletes  int64 // revision in a deletion's precondition
-	revision int64 // of an acknowledged write; 0 when the response did not tell it
+	revision int64 // of an acknowledged write; 0 if the response did not contain it
 
-	transaction int64 // that it is part of, 0 if it is one by itself
+	transaction int64 // to which the write belongs; 0 means none
 	outcome     outcome
-	note        string // of the response
+	note        string // describes the response
 }
 
 func (w write) String() string {
 	return fmt.Sprintf("write %v of %v %s (deletes %d) acknowledged at %d: %s", w.payload, w.of, w.key, w.deletes, w.revision, w.note)
 }
 
-// filter restricts a list or a watch; "" does not restrict.
+// filter restricts a list or a watch; "" does not restrict it.
 type filter struct{ group, name string }
 
 func (f filter) selects(group, name string) bool {
@@ -66,23 +66,22 @@ type read struct {
 	name       string // of the object, "" for a list
 	filter     filter
 	consistent bool
-	known      int64 // the newest revision acknowledged to anyone before it began
-	least      int64 // the revision must not be older
-	exact      int64 // the revision must be this one, unless 0
+	known      int64 // the newest revision that any client knew before the read began
+	least      int64 // the read must not be older than this revision
+	exact      int64 // the read must have this revision, unless it is 0
 	revision   int64 // of a list, or of the object, 0 if there is none
 	objects    []found
-	remaining  []int // per page, its count of remaining objects; -1 if it has none
+	remaining  []int // the remainingItemCount of each page, -1 if it has none
 	sizes      []int // of the pages
 	from       []string
-	splits     bool // one of the pages is from a server that may give part of a revision
+	splits     bool // one of the pages is from a server that may return part of a revision
 }
 
 func (r *read) String() string {
 	return fmt.Sprintf("client %d: %v: %s%s%s at %d from %v (known %d, least %d, exact %d)", r.client, r.of, r.what, r.name, r.filter.query(), r.revision, r.from, r.known, r.least, r.exact)
 }
 
-// checkLists replays the log once and compares each list with the state at its
-// revision: R.
+// checkLists replays the log and compares each list with the state at its revision: R.
 func checkLists(p *past, reads []*read) (broken []error) {
 	lists := slices.DeleteFunc(slices.Clone(reads), func(r *read) bool { return r.name != "" })
 	slices.SortStableFunc(lists, func(a, b *read) int { return cmp.Compare(a.revision, b.revision) })
@@ -130,24 +129,24 @@ func checkFresh(p *past, reads []*read) (broken []error) {
 			broken = append(broken, fmt.Errorf("F: %v is stale", r))
 		}
 		if r.revision < r.least || r.exact != 0 && r.revision != r.exact {
-			broken = append(broken, fmt.Errorf("R: %v is not what was requested", r))
+			broken = append(broken, fmt.Errorf("R: %v does not have the requested revision", r))
 		}
 	}
 	return broken
 }
 
-// checkGet compares one read object with the versions of its key. It must be one of them. A consistent read must not
-// return a version whose replacement was known before the read.
+// checkGet checks that a read object is one of its key's versions. A consistent read must not return a version if a
+// later one was known before the read.
 func checkGet(p *past, r *read) []error {
 	versions := p.byKey[r.name]
-	at := -1 // of the version that was read; -1 is that nothing was there yet
+	at := -1 // the index of the version that was read; -1 means that the object did not exist yet
 	if len(r.objects) > 0 {
 		o := r.objects[0]
 		at = slices.IndexFunc(versions, func(e entry) bool { return e.revision == o.revision && e.payload == o.payload })
 		if at < 0 {
-			return []error{fmt.Errorf("R: %v gave %v, which never was", r, o)}
+			return []error{fmt.Errorf("R: %v returned %v, which never existed", r, o)}
 		}
-	} else if r.consistent { // the newest deletion that may have been meant
+	} else if r.consistent { // the newest deletion that the read may have seen
 		for i, e := range versions {
 			if e.payload.id == 0 {
 				at = i
@@ -157,13 +156,13 @@ func checkGet(p *past, r *read) []error {
 		return nil
 	}
 	if at+1 < len(versions) && r.consistent && versions[at+1].revision <= r.known {
-		return []error{fmt.Errorf("F: %v gave %v, replaced at %d", r, r.objects, versions[at+1].revision)}
+		return []error{fmt.Errorf("F: %v returned %v, which was replaced at %d", r, r.objects, versions[at+1].revision)}
 	}
 	return nil
 }
 
-// checkMonotonic follows each client's consistent lists: M. reads are in the order in
-// which each client did them.
+// checkMonotonic checks that the revisions of each client's consistent lists do not decrease: M. reads are in the order
+// in which each client made them.
 func checkMonotonic(reads []*read) (broken []error) {
 	newest := make(map[int]*read)
 	for _, r := range reads {
@@ -171,7 +170,7 @@ func checkMonotonic(reads []*read) (broken []error) {
 			continue
 		}
 		if before := newest[r.client]; before != nil && r.revision < before.revision {
-			broken = append(broken, fmt.Errorf("M: %v came after %v", r, before))
+			broken = append(broken, fmt.Errorf("M: %v follows %v", r, before))
 		}
 		newest[r.client] = r
 	}
@@ -198,7 +197,7 @@ func checkWrites(p *past, writes []write) (broken []error) {
 	for _, w := range writes {
 		if w.payload.id == 0 {
 			d := deletion{w.key, w.deletes}
-			possible[d] = possible[d] || w.outcome != refused
+			possible[d] = possible[d] || w.outcome != rejected
 			if w.outcome == acknowledged {
 				acked[d]++
 			}
@@ -208,37 +207,37 @@ func checkWrites(p *past, writes []write) (broken []error) {
 		at := put[w.payload.id]
 		switch {
 		case len(at) > 1:
-			broken = append(broken, fmt.Errorf("X: %v happened %d times", w, len(at)))
-		case w.outcome == refused && len(at) != 0:
-			broken = append(broken, fmt.Errorf("X: %v was refused and happened at %d", w, at[0].revision))
+			broken = append(broken, fmt.Errorf("X: %v was applied %d times", w, len(at)))
+		case w.outcome == rejected && len(at) != 0:
+			broken = append(broken, fmt.Errorf("X: %v was rejected and applied at %d", w, at[0].revision))
 		case w.outcome == acknowledged && (len(at) == 0 || at[0].revision != w.revision || at[0].key != w.key):
 			broken = append(broken, fmt.Errorf("X: %v is in the log as %v", w, at))
 		}
 	}
 	for id, at := range put {
 		if !tried[id] {
-			broken = append(broken, fmt.Errorf("X: nobody wrote %v", at))
+			broken = append(broken, fmt.Errorf("X: no client wrote %v", at))
 		}
 	}
 	for d, times := range acked {
 		if _, happened := deleted[d]; times > 1 || !happened {
-			broken = append(broken, fmt.Errorf("X: the deletion of %v was acknowledged %d times; it happened: %v", d, times, happened))
+			broken = append(broken, fmt.Errorf("X: the deletion of %v was acknowledged %d times; applied: %v", d, times, happened))
 		}
 	}
 	for d := range deleted {
 		if !possible[d] {
-			broken = append(broken, fmt.Errorf("X: %v was deleted by nobody", d))
+			broken = append(broken, fmt.Errorf("X: no client deleted %v", d))
 		}
 	}
 	return broken
 }
 
-// checkTransactions finds transactions that were applied in part, or not atomically: A.
+// checkTransactions finds transactions that were applied partly, or in several revisions: A.
 func checkTransactions(p *past, writes []write) (broken []error) {
 	type change struct {
 		key      string
-		id       int64 // of a payload, or
-		replaced int64 // by a deletion
+		id       int64 // the id of a payload, or
+		replaced int64 // the revision that a deletion replaced
 	}
 	at := make(map[change]int64)
 	for _, e := range p.entries {
@@ -263,7 +262,7 @@ func checkTransactions(p *past, writes []write) (broken []error) {
 	return broken
 }
 
-// first describes violations by the first counter-examples and their number.
+// first summarizes violations: their number, and the first of each kind.
 func first(broken []error) string {
 	if len(broken) == 0 {
 		return "nothing"
@@ -275,5 +274,5 @@ func first(broken []error) string {
 			examples += "\n" + err.Error()
 		}
 	}
-	return fmt.Sprintf("%d counter-examples %v, the first of some kinds:%s", len(broken), kinds, examples)
+	return fmt.Sprintf("%d violations %v, the first of each kind:%s", len(broken), kinds, examples)
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// collection is where the objects are; prefix is where etcd has them.
+// collection is the path of the objects, prefix the prefix of their keys in etcd.
 const (
 	collection = "/api/v1/namespaces/default/configmaps"
 	prefix     = "/registry/configmaps/default/"
@@ -26,23 +26,23 @@ const requestTimeout = 4 * time.Second
 
 type request struct {
 	method, path, body, kind string
-	accept                   string        // "" is JSON
-	timeout                  time.Duration // 0 is requestTimeout
+	accept                   string        // "" means JSON
+	timeout                  time.Duration // 0 means requestTimeout
 }
 
-type answer struct {
+type response struct {
 	code int
 	body []byte
 	err  error
 }
 
-// ask sends a request and reads the response. code is 0 if there was no response.
-func (r *replica) ask(q request) answer {
+// send sends a request and reads the response. code is 0 if there was none.
+func (r *replica) send(q request) response {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(q.timeout, requestTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, q.method, r.url+q.path, strings.NewReader(q.body))
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
 	if q.kind == "" {
 		q.kind = "application/json"
@@ -51,17 +51,17 @@ func (r *replica) ask(q request) answer {
 	req.Header.Set("Accept", cmp.Or(q.accept, "application/json"))
 	resp, err := r.client.Do(req)
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
-	return answer{code: resp.StatusCode, body: body}
+	return response{code: resp.StatusCode, body: body}
 }
 
-// meta is the part of an object's or a list's metadata that the checks use.
+// meta is the part of metadata that the checks use.
 type meta struct {
 	Name            string            `json:"name"`
 	ResourceVersion string            `json:"resourceVersion"`
@@ -84,11 +84,11 @@ type object struct {
 	Code     int               `json:"code"`
 	Message  string            `json:"message"`
 
-	digest uint64 // of its bytes, without kind and apiVersion
-	raw    []byte // these, if they are few
+	digest uint64 // the hash of its bytes without kind and apiVersion
+	raw    []byte // these bytes, if they are few
 }
 
-// typed matches the kind and apiVersion of an object; items of lists have none.
+// typed matches the kind and apiVersion of an object. List items have none.
 var typed = regexp.MustCompile(`^\{"kind":"\w+","apiVersion":"[\w./]+",`)
 
 func (o *object) UnmarshalJSON(raw []byte) error {
@@ -106,7 +106,7 @@ func (o *object) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// text returns the text with the payload: a ConfigMap's data, another object's annotation.
+// text returns the text that contains the payload: a ConfigMap's data, another object's annotation.
 func (o *object) text() string { return cmp.Or(o.Metadata.Annotations["p"], o.Data["p"]) }
 
 type list struct {
@@ -122,8 +122,8 @@ func decode[T any](body []byte) (T, error) {
 	return into, nil
 }
 
-// payload is the text that one write, and no other, puts into an object. It includes the group, which is the object's
-// label, so that the stored bytes contain it. All payloads have the same length, and need no escapes in JSON.
+// payload is the text that one write, and no other, puts into an object. It includes the value of the group label, so
+// that stored bytes contain it. All payloads have the same length, and need no escapes in JSON.
 type payload struct {
 	id    int64
 	group string
@@ -131,14 +131,14 @@ type payload struct {
 
 func (p payload) String() string { return fmt.Sprintf("(%08d:%s)", p.id, p.group) }
 
-// json is the object with the payload; revision "" sets no precondition.
+// json returns an object with the payload. An empty revision sets no precondition.
 func (p payload) json(name, revision string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q,"labels":{"g":%q}},"data":{"p":%q}}`, name, revision, p.group, p)
 }
 
 var payloads = regexp.MustCompile(`\((\d+):([a-z])\)`)
 
-// readPayload finds the payload in a text or in bytes.
+// readPayload finds a payload in text or bytes.
 func readPayload[T string | []byte](in T) (payload, bool) {
 	found := payloads.FindStringSubmatch(string(in))
 	if found == nil {

@@ -12,39 +12,39 @@ import (
 
 var groups = []string{"a", "b", "c"}
 
-// load is the state that the clients share, and the histories they record.
+// load is the state that clients share, and the histories that they record.
 type load struct {
 	cluster      *cluster
 	truth        *truth
-	next         atomic.Int64 // payload
+	next         atomic.Int64 // the next payload's id
 	transactions atomic.Int64
-	known        atomic.Int64 // the newest revision acknowledged to anyone
+	known        atomic.Int64 // the newest revision that any client knows
 	compacted    *atomic.Int64
-	injects      bool // the server injects faults: any watch may be too old
+	injects      bool // the server injects faults: any watch may fail with 410
 
 	mu       sync.Mutex
 	writes   []write
 	reads    []*read
-	broken   []error // violations found immediately
+	broken   []error // violations found during the run
 	observed map[version]observation
 }
 
-// version is a version of an object. A deletion is a version, too.
+// version identifies a version of an object. A deletion is a version, too.
 type version struct {
 	of       *resource
 	name     string
 	revision int64
 }
 
-// observation is the first response with a version: its bytes, and the replica that returned it.
+// observation is the first response with a version: its bytes, and the replica that sent it.
 type observation struct {
 	digest uint64
 	raw    []byte
 	name   string
 }
 
-// alike compares an object with the bytes that any replica has returned for the same version, in any kind of response:
-// D.
+// alike checks that an object has the same bytes as in earlier responses with the same version, from any replica and in
+// any kind of response: D.
 func (l *load) alike(of *resource, from *replica, o object) {
 	v, g := version{of, o.Metadata.Name, o.Metadata.revision()}, observation{o.digest, o.raw, from.name}
 	l.mu.Lock()
@@ -54,7 +54,7 @@ func (l *load) alike(of *resource, from *replica, o object) {
 	}
 	l.mu.Unlock()
 	if found && first.digest != g.digest {
-		l.fail("D: %v %s@%d is not the same from %s and %s:\n%s\n%s", of, v.name, v.revision, first.name, g.name, first.raw, g.raw)
+		l.fail("D: %v %s@%d differs between %s and %s:\n%s\n%s", of, v.name, v.revision, first.name, g.name, first.raw, g.raw)
 	}
 }
 
@@ -69,7 +69,7 @@ func (l *load) fail(format string, args ...any) {
 	l.broken = append(l.broken, fmt.Errorf(format, args...))
 }
 
-// client is the state of one goroutine that sends requests.
+// client is a goroutine that sends requests.
 type client struct {
 	*load
 	id     int
@@ -82,7 +82,7 @@ func (c *client) replica() *replica {
 
 func (c *client) name(of *resource) string { return fmt.Sprintf("o%02d", c.random.IntN(of.names)) }
 
-// resource chooses a resource: every other time the first, which has most writes.
+// resource chooses a resource: in half of the calls the first one, which has most writes.
 func (c *client) resource() *resource {
 	return resources[max(0, c.random.IntN(2*len(resources)-1)-len(resources)+1)]
 }
@@ -91,11 +91,11 @@ func (c *client) payload() payload {
 	return payload{c.next.Add(1), groups[c.random.IntN(len(groups))]}
 }
 
-// write changes one object, based on a read that may be old.
+// write changes one object, based on a read that may be outdated.
 func (c *client) write() {
 	of := c.resource()
 	w := write{of: of, key: c.name(of)}
-	before, _ := decode[object](c.replica().ask(request{method: http.MethodGet, path: of.collection + "/" + w.key + "?resourceVersion=0"}).body)
+	before, _ := decode[object](c.replica().send(request{method: http.MethodGet, path: of.collection + "/" + w.key + "?resourceVersion=0"}).body)
 	q := request{method: http.MethodPut, path: of.collection + "/" + w.key}
 	switch dice := c.random.IntN(100); {
 	case before.Kind != of.kind:
@@ -105,7 +105,7 @@ func (c *client) write() {
 		w.deletes = before.Metadata.revision()
 		q.method = http.MethodDelete
 		q.body = fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"resourceVersion":"%d"}}`, w.deletes)
-	case dice < 60: // the server reads, merges and tries again
+	case dice < 60: // the server reads, merges, and retries after conflicts
 		w.payload = c.payload()
 		q.method, q.kind, q.body = http.MethodPatch, "application/merge-patch+json", of.patch(w.payload)
 	default:
@@ -115,10 +115,10 @@ func (c *client) write() {
 	c.send(w, q)
 }
 
-// send sends a write and records its outcome.
+// send sends a write and records the outcome.
 func (c *client) send(w write, q request) int64 {
 	replica := c.replica()
-	a := replica.ask(q)
+	a := replica.send(q)
 	w.note = fmt.Sprintf("%s: %s %s: %d %v %.300s", replica.name, q.method, q.path, a.code, a.err, a.body)
 	switch a.code {
 	case http.StatusOK, http.StatusCreated:
@@ -128,7 +128,7 @@ func (c *client) send(w write, q request) int64 {
 			raise(&c.known, w.revision)
 		}
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity:
-		w.outcome = refused
+		w.outcome = rejected
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *client) send(w write, q request) int64 {
 	return w.revision
 }
 
-// read does one read of some kind.
+// read makes one read of a random kind.
 func (c *client) read() {
 	r := &read{of: c.resource(), client: c.id, known: c.known.Load()}
 	if c.random.IntN(3) == 0 {
@@ -178,7 +178,7 @@ func (c *client) get(r *read) {
 	}
 	replica := c.replica()
 	r.from = []string{replica.name}
-	a := replica.ask(q)
+	a := replica.send(q)
 	if a.code == http.StatusOK {
 		o, err := decode[object](a.body)
 		if err != nil {
@@ -199,17 +199,17 @@ func (c *client) keep(r *read) {
 	c.reads = append(c.reads, r)
 }
 
-// take adds an object of a response to the read.
+// take adds an object of a response to a read.
 func (c *client) take(r *read, from *replica, o object) {
 	c.alike(r.of, from, o)
 	p, ok := readPayload(o.text())
 	if !ok || o.Metadata.Labels["g"] != p.group {
-		c.fail("R: %v holds %+v", r, o)
+		c.fail("R: %v has %+v", r, o)
 	}
 	r.objects = append(r.objects, found{o.Metadata.Name, o.Metadata.revision(), p})
 }
 
-// list reads all pages, each from any replica.
+// list reads all pages, each from a random replica.
 func (c *client) list(r *read, query string) {
 	for next := ""; ; {
 		q := request{method: http.MethodGet, path: r.of.collection + query}
@@ -217,9 +217,9 @@ func (c *client) list(r *read, query string) {
 			q.path = fmt.Sprintf("%s?limit=%d&continue=%s%s", r.of.collection, 3+c.random.IntN(9), next, r.filter.query())
 		}
 		replica := c.replica()
-		a := replica.ask(q)
+		a := replica.send(q)
 		if a.code == http.StatusGone && max(r.revision, r.exact) >= c.compacted.Load() {
-			c.fail("R: %v: too old for %s, and nothing from %d on was compacted: %s", r, replica.name, c.compacted.Load(), a.body)
+			c.fail("R: %v: %s returned 410, but no revision from %d on was compacted: %s", r, replica.name, c.compacted.Load(), a.body)
 		}
 		if a.code != http.StatusOK {
 			return
@@ -230,7 +230,7 @@ func (c *client) list(r *read, query string) {
 			return
 		}
 		if next != "" && page.Metadata.revision() != r.revision {
-			c.fail("R: %v goes on at %d", r, page.Metadata.revision())
+			c.fail("R: %v continues at %d", r, page.Metadata.revision())
 		}
 		r.revision = page.Metadata.revision()
 		for _, o := range page.Items {
@@ -249,7 +249,7 @@ func (c *client) list(r *read, query string) {
 	}
 }
 
-// run does one thing after the other until the context ends.
+// run repeats do until the context ends.
 func (c *client) run(ctx context.Context, do func(*client), every time.Duration) {
 	for pause(ctx, every) {
 		do(c)

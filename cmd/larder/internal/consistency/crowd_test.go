@@ -24,7 +24,7 @@ var (
 	revisionReads = regexp.MustCompile(`(?m)^larder_revision_reads_total\{[^}]*\} (\S+)$`)
 )
 
-// counter returns the value of a metric of a server.
+// counter returns the value of a server's metric.
 func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp) float64 {
 	t.Helper()
 	resp, err := client.Get(url + "/metrics")
@@ -38,7 +38,7 @@ func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp)
 	}
 	found := name.FindSubmatch(body)
 	if found == nil {
-		t.Fatalf("invalid: %s does not count %v", url, name)
+		t.Fatalf("invalid: %s has no metric %v", url, name)
 	}
 	n, err := strconv.ParseFloat(string(found[1]), 64)
 	if err != nil {
@@ -47,8 +47,8 @@ func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp)
 	return n
 }
 
-// TestConsistentReadsWorkWhileEtcdIsSilent has many clients read consistently while etcd does not respond. Once it
-// responds, one read of etcd must serve all that wait. If too few reads arrived in time, the test tries again.
+// TestConsistentReadsWorkWhileEtcdIsSilent has many clients make consistent reads while etcd does not respond. Once it
+// responds, one read of etcd must serve all waiting reads. If too few reads arrived in time, the test tries again.
 func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 	const clients = 64
 	c := newCluster(t, 1, 1)
@@ -60,17 +60,17 @@ func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 	counters := func() [2]float64 {
 		return [2]float64{counter(t, plain, c.urls[0], rangesHandled), counter(t, r.client, r.url, revisionReads)}
 	}
-	proctest.Eventually(t, "one read serves all", func() error {
+	proctest.Eventually(t, "one read of etcd serves all", func() error {
 		before := counters()
 		c.network.sever(true, link{r.name, "m0"})
 		var group sync.WaitGroup
 		var served atomic.Int64
 		for range clients {
 			group.Go(func() {
-				a := r.ask(request{method: http.MethodGet, path: collection + "/o00", timeout: proctest.Patience})
+				a := r.send(request{method: http.MethodGet, path: collection + "/o00", timeout: proctest.Patience})
 				o, err := decode[object](a.body)
 				if a.code == http.StatusOK && (err != nil || o.Metadata.revision() != at) {
-					t.Errorf("GET: %v, at %d; want %d", err, o.Metadata.revision(), at)
+					t.Errorf("GET: error %v, revision %d; want %d", err, o.Metadata.revision(), at)
 				}
 				if a.code == http.StatusOK {
 					served.Add(1)
@@ -82,15 +82,15 @@ func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 		group.Wait()
 		after := counters()
 		etcd, larder := after[0]-before[0], after[1]-before[1]
-		t.Logf("%d of %d consistent reads were served; Larder counts %v reads, etcd %v", served.Load(), clients, larder, etcd)
-		if served.Load() < clients || larder < 1 || larder > clients/8 || etcd > clients/4 { // etcd also counts reads of other clients
-			return fmt.Errorf("%d of %d reads for %v", served.Load(), clients, after)
+		t.Logf("%d of %d consistent reads were served; Larder counts %v reads of etcd, etcd %v", served.Load(), clients, larder, etcd)
+		if served.Load() < clients || larder < 1 || larder > clients/8 || etcd > clients/4 { // etcd also counts other clients' reads
+			return fmt.Errorf("%d of %d reads were served in %v", served.Load(), clients, after)
 		}
 		return nil
 	})
 }
 
-// resident returns the resident memory of a process, 0 without /proc.
+// resident returns the resident memory of a process, 0 if there is no /proc.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -105,7 +105,7 @@ func resident(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// narrow returns a transport to a replica whose connections buffer few bytes.
+// narrow returns a transport to a replica whose connections buffer only few bytes.
 func narrow(r *replica, bytes int) *http.Transport {
 	transport := r.client.Transport.(bearer).Clone()
 	dialer := &net.Dialer{}
@@ -119,8 +119,8 @@ func narrow(r *replica, bytes int) *http.Transport {
 	return transport
 }
 
-// TestStuckWatchersDelayNoOthers has watchers that never read. The others must receive every event, and the memory
-// for the stuck ones is bounded; that is checked where /proc exists.
+// TestStuckWatchersDelayNoOthers has watchers that never read. Other watchers must receive every event. The memory that
+// stuck watchers take is limited, which is checked where /proc exists.
 func TestStuckWatchersDelayNoOthers(t *testing.T) {
 	const stuck, writes, most = 500, 150, 512 << 10
 	c := newCluster(t, 1, 1)
@@ -139,7 +139,7 @@ func TestStuckWatchersDelayNoOthers(t *testing.T) {
 		}
 		resp, err := client.Do(req)
 		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("watch: %v %v", resp, err)
+			t.Fatalf("watch: response %v, error %v", resp, err)
 		}
 		t.Cleanup(func() { resp.Body.Close() })
 		return resp
@@ -156,7 +156,7 @@ func TestStuckWatchersDelayNoOthers(t *testing.T) {
 	begun := time.Now()
 	for i := range writes {
 		body := fmt.Sprintf(`{"data":{"p":"(%d:a)","padding":%q}}`, i+1000, padding)
-		a := r.ask(request{method: http.MethodPatch, path: collection + "/o00", kind: "application/merge-patch+json", body: body, timeout: proctest.Patience})
+		a := r.send(request{method: http.MethodPatch, path: collection + "/o00", kind: "application/merge-patch+json", body: body, timeout: proctest.Patience})
 		if a.code != http.StatusOK {
 			t.Fatalf("write %d: %d %v %s", i, a.code, a.err, a.body)
 		}
@@ -164,16 +164,16 @@ func TestStuckWatchersDelayNoOthers(t *testing.T) {
 	time.AfterFunc(proctest.Patience, cancel)
 	got.Wait()
 	each := (resident(t, r.PID()) - before) / stuck
-	t.Logf("%d events in %v; a stuck watcher costs %d KiB", events, time.Since(begun), each>>10)
+	t.Logf("%d events in %v; a stuck watcher takes %d KiB", events, time.Since(begun), each>>10)
 	if events != writes {
 		t.Errorf("the healthy watcher got %d of %d events", events, writes)
 	}
 	if each > most {
-		t.Errorf("a stuck watcher keeps %d bytes, more than %d", each, most)
+		t.Errorf("a stuck watcher takes %d bytes, want at most %d", each, most)
 	}
 }
 
-// countEvents reads up to most frames, or to the end.
+// countEvents reads at most most frames.
 func countEvents(from io.Reader, most int) (n int) {
 	buffer := make([]byte, 64<<10)
 	for n < most {

@@ -35,7 +35,7 @@
 // replica. It serves all consistent lists from its caches that it can. Larders and the relay are killed and
 // stopped, and the relay is cut off. A relay may respond that a revision is too old.
 //
-// TestOraclesFindMutants shows for each check which mistakes of a server it finds. A run with too few writes,
+// TestChecksFindMutants shows for each check which mistakes of a server it finds. A run with too few writes,
 // or without an effective fault, fails as invalid. A run prints its seed:
 //
 //	go test ./cmd/larder/internal/consistency -run TestHistory -duration 10m -seed 7

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// TestHistoryOfInjectedFaults checks that the clients of one server that injects faults see nothing that a real
-// cluster could not show them.
+// TestHistoryOfInjectedFaults checks that clients of a server that injects faults see only what a real cluster could
+// show them.
 func TestHistoryOfInjectedFaults(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
@@ -41,7 +41,7 @@ func TestHistoryOfInjectedFaults(t *testing.T) {
 				_ = server.Release(t.Context(), "everything")
 			}
 			err := server.Step(t.Context(), "hold", 1+n%3)
-			// Rules come, change and go while watches are open.
+			// Rules are created, changed and deleted while watches are open.
 			switch round := n / 5; {
 			case err != nil:
 			case n%5 == 3:

@@ -13,11 +13,11 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// least is the number of operations of each kind that a run needs to prove anything. The run lasts until then.
+// least is the number of operations of each kind without which a run proves nothing. The run lasts until then.
 const least = 300
 
-// TestHistory lets writers, readers and watchers use two replicas while faults are injected, and checks everything
-// that the clients received.
+// TestHistory has writers, readers and watchers use two replicas while faults are injected, and checks everything that
+// the clients received.
 func TestHistory(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
@@ -42,15 +42,15 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// role is the work of some of the clients, and its interval.
+// role is the work of some clients, and its interval.
 type role struct {
 	clients int
 	do      func(*client)
 	every   time.Duration
 }
 
-// run has clients act while watchers and informers follow and disturb injects faults, until its context ends. At
-// the end it checks the history.
+// run runs clients, watchers and informers while disturb injects faults, until disturb's context ends. Then it checks
+// the history.
 func (l *load) run(t *testing.T, length time.Duration, roles []role, disturb func(context.Context, *rand.Rand) *nemesis) {
 	t.Helper()
 	random := func(of int) *rand.Rand { return rand.New(rand.NewPCG(uint64(*seed), uint64(of))) }
@@ -92,7 +92,7 @@ func (l *load) run(t *testing.T, length time.Duration, roles []role, disturb fun
 	verify(t, l, watchers, informed, n)
 }
 
-// awaitEnough waits, for a limited time, until there are enough writes and reads.
+// awaitEnough waits, for a limited time, for enough writes and reads.
 func (l *load) awaitEnough(ctx context.Context) {
 	for deadline := time.Now().Add(proctest.Patience); time.Now().Before(deadline); {
 		l.mu.Lock()
@@ -104,8 +104,8 @@ func (l *load) awaitEnough(ctx context.Context) {
 	}
 }
 
-// newWatchers returns watchers of everything, of each group and of two names; two of each
-// of the first resource, fewer of others.
+// newWatchers returns watchers of everything, of each group and of two names: two of each for the first resource, fewer
+// for others.
 func newWatchers(l *load, random func(int) *rand.Rand) (watchers []*watcher) {
 	filters := []filter{{}, {group: "a"}, {group: "b"}, {group: "c"}, {name: "o00"}, {name: "o01"}}
 	add := func(of *resource, f filter) {
@@ -127,15 +127,15 @@ func newWatchers(l *load, random func(int) *rand.Rand) (watchers []*watcher) {
 	return watchers
 }
 
-// finish checks that everything works again: it writes the last events for every watcher, and reads a consistent list
-// from every replica. It returns the last revision.
+// finish checks that everything works after the faults: it makes the last events for every watcher, and reads a
+// consistent list from every replica. It returns the last revision.
 func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 	t.Helper()
 	for _, r := range l.cluster.replicas {
 		r.awaitReady(t)
 	}
 	var last int64
-	goals := make(map[*watcher]int64) // set at the end: a watcher that reaches its goal stops
+	goals := make(map[*watcher]int64) // set together at the end, because a watcher stops at its goal
 	for _, of := range resources {
 		for _, name := range []string{"o00", "o01"} {
 			for _, group := range groups {
@@ -154,14 +154,14 @@ func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 	before := len(l.reads)
 	for deadline := time.Now().Add(proctest.Patience); len(l.reads) < before+10; {
 		if time.Now().After(deadline) {
-			t.Fatal("L: no consistent list succeeds any more")
+			t.Fatal("L: consistent lists no longer succeed")
 		}
 		c.list(&read{of: configMaps, client: c.id, what: "last list", consistent: true, known: l.known.Load()}, "")
 	}
 	return last
 }
 
-// force writes until a write is acknowledged.
+// force writes until a write is acknowledged, and returns its revision.
 func (c *client) force(t *testing.T, of *resource, name, group string) int64 {
 	t.Helper()
 	for deadline := time.Now().Add(proctest.Patience); time.Now().Before(deadline); {
@@ -175,11 +175,11 @@ func (c *client) force(t *testing.T, of *resource, name, group string) int64 {
 			return at
 		}
 	}
-	t.Fatal("L: no write is acknowledged any more")
+	t.Fatal("L: writes are no longer acknowledged")
 	return 0
 }
 
-// verify runs every checker and logs how much the run has covered.
+// verify runs all checks and logs how much the run has covered.
 func verify(t *testing.T, l *load, watchers []*watcher, informed []*informed, n *nemesis) {
 	t.Helper()
 	counts, writes, reads := make(map[outcome]int), make(map[*resource][]write), make(map[*resource][]*read)
@@ -208,10 +208,10 @@ func verify(t *testing.T, l *load, watchers []*watcher, informed []*informed, n 
 				notes += i.notes
 			}
 		}
-		t.Logf("%v: log of %d, %d writes, %d reads", of, len(p.entries), len(writes[of]), len(reads[of]))
+		t.Logf("%v: %d log entries, %d writes, %d reads", of, len(p.entries), len(writes[of]), len(reads[of]))
 	}
-	t.Logf("%d writes acknowledged, %d refused, %d unknown; %d reads; %d deliveries, %d watches too old; %d notes to %d informers; %d versions compared; log of %d; hits %v",
-		counts[acknowledged], counts[refused], counts[unknown], len(l.reads), deliveries, expired, notes, len(informed), len(l.observed), entries, n.hits)
+	t.Logf("%d writes acknowledged, %d rejected, %d unknown; %d reads; %d deliveries, %d watches with 410; %d notifications of %d informers; %d versions compared; %d log entries; faults %v",
+		counts[acknowledged], counts[rejected], counts[unknown], len(l.reads), deliveries, expired, notes, len(informed), len(l.observed), entries, n.hits)
 	if len(broken) > 0 {
 		t.Errorf("seed %d: %s", *seed, first(broken))
 	}
@@ -219,6 +219,6 @@ func verify(t *testing.T, l *load, watchers []*watcher, informed []*informed, n 
 		t.Errorf("invalid: fewer than %d writes, reads or deliveries", least)
 	}
 	if len(n.hits) == 0 {
-		t.Error("invalid: no fault hit")
+		t.Error("invalid: no fault took effect")
 	}
 }

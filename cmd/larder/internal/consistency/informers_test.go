@@ -25,8 +25,8 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// informed is one of client-go's informers. It records everything that the server sent, watch by watch, and
-// everything that the informer passed to its handler.
+// informed is one of client-go's informers. It records what the server sent in each watch, and what the informer passed
+// to its handler.
 type informed struct {
 	load     *load
 	of       *resource
@@ -38,13 +38,13 @@ type informed struct {
 	parts  []*watchtest.Checker
 	lists  []*read
 	broken []error
-	last   map[string]int64 // revision last passed to the handler, by name
+	last   map[string]int64 // the revision that was last passed to the handler, by name
 	notes  int
-	begun  int // lists, and watches with initial events
+	begun  int // number of lists and of watches with initial events
 }
 
 // informAll runs informers of all resources but the first, in JSON and protobuf, with initial lists and with initial
-// events. They run at each replica, and at all replicas in turn.
+// events. Some use one replica, others all replicas in turn.
 func (l *load) informAll(t *testing.T, ctx context.Context) (all []*informed) {
 	t.Helper()
 	form := 0
@@ -57,12 +57,12 @@ func (l *load) informAll(t *testing.T, ctx context.Context) (all []*informed) {
 			form++
 			all = append(all, l.inform(t, ctx, of, to, media, paged))
 		}
-		form++ // so that every replica serves every form
+		form++ // so that every replica serves every combination
 	}
 	return all
 }
 
-// failover sends requests to one replica, and to another once that has failed.
+// failover sends requests to one replica until it fails, then to another.
 type failover struct {
 	*http.Transport
 	replicas []*replica
@@ -81,7 +81,7 @@ func (f *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// inform runs an informer at replica number to, or at all replicas if there is no such replica.
+// inform runs an informer that uses replica number to, or all replicas if there is no such number.
 func (l *load) inform(t *testing.T, ctx context.Context, of *resource, to int, media string, paged bool) *informed {
 	t.Helper()
 	i := &informed{load: l, of: of, last: make(map[string]int64)}
@@ -92,7 +92,7 @@ func (l *load) inform(t *testing.T, ctx context.Context, of *resource, to int, m
 		i.name = fmt.Sprintf("informer of %v at %s, in %s, paged %v", of, replicas[0].name, media, paged)
 	}
 	transport := &failover{replicas: replicas, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, // a test's own server
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, // the test's own server
 	}}
 	config := &rest.Config{Host: replicas[0].url, Transport: transport, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: media}}
 	i.informer = cache.NewSharedIndexInformer(lister{paged: paged, ListWatch: i.listWatch(t, config)}, nil, 0, cache.Indexers{})
@@ -107,7 +107,7 @@ func (l *load) inform(t *testing.T, ctx context.Context, of *resource, to int, m
 	return i
 }
 
-// listWatch lists and watches as generated clients or the dynamic client do, and records the results.
+// listWatch lists and watches as generated clients or the dynamic client do, and records what they return.
 func (i *informed) listWatch(t *testing.T, config *rest.Config) *cache.ListWatch {
 	t.Helper()
 	var list func(context.Context, metav1.ListOptions) (runtime.Object, error)
@@ -179,7 +179,7 @@ func foundIn(obj runtime.Object) (f found, err error) {
 	return f, nil
 }
 
-// keepList records a list that has only one page.
+// keepList records a list. Only lists in one page are recorded.
 func (i *informed) keepList(options metav1.ListOptions, obj runtime.Object) {
 	accessor, err := apimeta.ListAccessor(obj)
 	if err != nil {
@@ -210,11 +210,11 @@ func (i *informed) keepList(options metav1.ListOptions, obj runtime.Object) {
 // keepWatch records the events of a watch.
 func (i *informed) keepWatch(options metav1.ListOptions, w watch.Interface) watch.Interface {
 	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
-	asked := watchtest.Request{Selects: func(*watchtest.State) bool { return true }, Initial: initial}
+	requested := watchtest.Request{Selects: func(*watchtest.State) bool { return true }, Initial: initial}
 	if !initial {
-		asked.After, asked.Resumed = meta{ResourceVersion: options.ResourceVersion}.revision(), true
+		requested.After, requested.Resumed = meta{ResourceVersion: options.ResourceVersion}.revision(), true
 	}
-	part := watchtest.NewChecker(asked)
+	part := watchtest.NewChecker(requested)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.parts = append(i.parts, part)
@@ -226,7 +226,7 @@ func (i *informed) keepWatch(options metav1.ListOptions, w watch.Interface) watc
 	return kept
 }
 
-// keptWatch passes on a watch's events after recording each.
+// keptWatch records a watch's events and passes them on.
 type keptWatch struct {
 	watch.Interface
 	events  chan watch.Event
@@ -265,7 +265,7 @@ func (i *informed) observe(part *watchtest.Checker, event watch.Event) {
 	}
 }
 
-// report converts an event; an error yields no report.
+// report converts an event. ok is false for errors.
 func (i *informed) report(event watch.Event) (r watchtest.Report, ok bool) {
 	if event.Type == watch.Error {
 		return r, false
@@ -289,8 +289,8 @@ func (i *informed) report(event watch.Event) (r watchtest.Report, ok bool) {
 	return r, true
 }
 
-// handler records the informer's notifications. No object goes back to an older version, and none is notified twice
-// except after a relist.
+// handler records the informer's notifications. Without a relist, no object may go back to an older version, and no
+// version may be notified twice.
 func (i *informed) handler() cache.ResourceEventHandler {
 	note := func(obj any) {
 		if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -304,7 +304,7 @@ func (i *informed) handler() cache.ResourceEventHandler {
 			i.broken = append(i.broken, fmt.Errorf("%s: %w", i.name, err))
 		}
 		if last := i.last[f.name]; f.revision < last || f.revision == last && i.begun < 2 {
-			i.broken = append(i.broken, fmt.Errorf("I: %s: the handler got %s at %d after %d", i.name, f.name, f.revision, last))
+			i.broken = append(i.broken, fmt.Errorf("I: %s: the handler was notified of %s at %d after %d", i.name, f.name, f.revision, last))
 		}
 		i.last[f.name] = f.revision
 	}
@@ -314,10 +314,10 @@ func (i *informed) handler() cache.ResourceEventHandler {
 	}
 }
 
-// finish waits until the informer has the stored objects.
+// finish waits until the informer has all stored objects.
 func (i *informed) finish(t *testing.T) {
 	t.Helper()
-	proctest.Eventually(t, i.name+" has what is stored", func() error {
+	proctest.Eventually(t, i.name+" has the stored objects", func() error {
 		return differs(i.informer, i.load.truth.revisions(i.of))
 	})
 }

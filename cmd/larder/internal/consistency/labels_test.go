@@ -21,15 +21,15 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// paced is a resource with its own rate of writes.
+// paced is a resource that changes at its own rate.
 type paced struct {
-	name, path string // path of all namespaces, or of the cluster
-	spaced     string // path of namespace default, "" if there are none
-	body       string // of an object, with room for its name
+	name, path string // path for all namespaces, or for a cluster-scoped resource
+	spaced     string // path for namespace default, "" if cluster-scoped
+	body       string // of an object, with a verb for its name
 	every      time.Duration
-	prefix     string // of its keys, if it is written past the server: as fast as can be
+	prefix     string // of its keys in etcd if writes bypass the server, to be fast
 
-	returned atomic.Int64 // the highest label returned to any client
+	returned atomic.Int64 // the highest resourceVersion that any client received
 }
 
 func newPaced() []*paced {
@@ -63,7 +63,7 @@ type labelling struct {
 	resources []*paced
 	start     time.Time
 
-	// compacting is held by the goroutine that compacts etcd; a client that pages through a list shares it.
+	// compacting is locked to compact etcd; a client that reads the pages of a list shares it.
 	compacting sync.RWMutex
 
 	mu     sync.Mutex
@@ -89,8 +89,8 @@ func (l *labelling) keep(of *paced, given label) {
 
 func (l *labelling) begin(what string) label { return label{what: what, began: time.Since(l.start)} }
 
-// TestResourceVersionsNeverGoBack has one process serve lists, watches and objects of resources that change at very
-// different rates, in all forms, while etcd is compacted: B.
+// TestResourceVersionsNeverGoBack checks the resourceVersions that one process sends in lists, watches and objects of
+// resources with very different rates of change, in all formats, while etcd is compacted: B.
 func TestResourceVersionsNeverGoBack(t *testing.T) {
 	c := newCluster(t, 1, 0)
 	c.addReplica(t, "larder0", servertest.Config{})
@@ -124,13 +124,13 @@ func TestResourceVersionsNeverGoBack(t *testing.T) {
 	l.awaitKinds(t)
 	cancel()
 	all.Wait()
-	t.Logf("%d labels: %v", len(l.labels), l.kinds)
+	t.Logf("%d resourceVersions: %v", len(l.labels), l.kinds)
 	if broken := slices.Concat(l.broken, checkLabels(l.labels)); len(broken) > 0 {
 		t.Error(first(broken))
 	}
 }
 
-// awaitKinds waits until the clients have received enough responses of each kind.
+// awaitKinds waits until the clients have enough responses of each kind.
 func (l *labelling) awaitKinds(t *testing.T) {
 	want := []string{"get", "list RV=0", "list RV=N", "list consistent", "list exact", "pages", "more pages", "initial events", "bookmark"}
 	proctest.Eventually(t, "every kind has returned enough revisions", func() error {
@@ -142,7 +142,7 @@ func (l *labelling) awaitKinds(t *testing.T) {
 			}
 		}
 		if len(l.labels) < 10*least {
-			return fmt.Errorf("%d labels", len(l.labels))
+			return fmt.Errorf("%d resourceVersions", len(l.labels))
 		}
 		return nil
 	})
@@ -155,15 +155,15 @@ func (l *labelling) put(t *testing.T, r *paced, name string) {
 	if r.spaced != "" {
 		path = r.spaced
 	}
-	a := l.ask(request{method: http.MethodPost, path: path, body: fmt.Sprintf(r.body, name)})
+	a := l.send(request{method: http.MethodPost, path: path, body: fmt.Sprintf(r.body, name)})
 	if a.code != http.StatusCreated {
 		t.Fatalf("create %s %s: %d %v %s", r.name, name, a.code, a.err, a.body)
 	}
 }
 
-// write changes a resource at its pace.
+// write changes a resource at its rate.
 func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
-	var last int64 // of the last write that bypasses the server
+	var last int64 // revision of the last write that bypassed the server
 	for n := int64(1); pause(ctx, r.every); n++ {
 		if r.prefix != "" {
 			change := kvtest.Change{Key: r.prefix + "fast", IfRevision: last, Value: payload{n, "a"}.stored("fast")}
@@ -176,14 +176,14 @@ func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
 		if r.spaced != "" {
 			path = r.spaced
 		}
-		l.ask(request{
+		l.send(request{
 			method: http.MethodPatch, path: path + "/l00", kind: "application/merge-patch+json",
 			body: fmt.Sprintf(`{"metadata":{"annotations":{"n":"%d"}}}`, n),
 		})
 	}
 }
 
-// compact compacts all history that no later label may refer to.
+// compact compacts all revisions that no later response may have.
 func (l *labelling) compact(ctx context.Context, c *cluster) {
 	for pause(ctx, 200*time.Millisecond) {
 		l.compacting.Lock()
@@ -205,7 +205,7 @@ var forms = []string{
 	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 }
 
-// read requests a list of some kind, or an object.
+// read reads a list of a random kind, or an object.
 func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 	path := r.path
 	if r.spaced != "" && random.IntN(2) == 0 {
@@ -213,35 +213,35 @@ func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 	}
 	form := forms[random.IntN(len(forms))]
 	query := []string{"", "&labelSelector=g%3Da", "&fieldSelector=metadata.name%3Dl01", ""}[random.IntN(4)]
-	asked := r.returned.Load()
+	requested := r.returned.Load()
 	switch random.IntN(8) {
 	case 0, 1, 2:
 		l.list(ctx, r, l.begin("list RV=0"), form, path+"?resourceVersion=0"+query)
 	case 3:
 		given := l.begin("list RV=N")
-		given.asked = asked
+		given.requested = requested
 		match := []string{"", "&resourceVersionMatch=NotOlderThan", "&resourceVersionMatch=NotOlderThan&limit=5"}[random.IntN(3)]
-		l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d%s%s", path, asked, match, query))
+		l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d%s%s", path, requested, match, query))
 	case 4:
 		l.list(ctx, r, l.begin("list consistent"), form, path+"?"+query)
 	case 5:
 		l.compacting.RLock()
 		defer l.compacting.RUnlock()
 		given := l.begin("list exact")
-		given.asked, given.exact = r.returned.Load(), true
-		if !strings.Contains(query, "field") { // a list of one object would read etcd
-			l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact%s", path, given.asked, query))
+		given.requested, given.exact = r.returned.Load(), true
+		if !strings.Contains(query, "field") { // the server would read a list of one object from etcd
+			l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact%s", path, given.requested, query))
 		}
 	case 6:
 		l.pages(ctx, r, random, form, path, strings.ReplaceAll(query, "&fieldSelector=metadata.name%3Dl01", ""))
 	case 7:
-		l.get(r, random, asked)
+		l.get(r, random, requested)
 	}
 }
 
-// list returns the revision and the continue token of a list.
+// list reads a list and returns its revision and continue token.
 func (l *labelling) list(ctx context.Context, r *paced, given label, form, path string) (revision int64, next string) {
-	a := l.ask(request{method: http.MethodGet, path: path, accept: form})
+	a := l.send(request{method: http.MethodGet, path: path, accept: form})
 	if a.code != http.StatusOK {
 		if ctx.Err() == nil && a.code != 0 && a.code != http.StatusGatewayTimeout && a.code != http.StatusTooManyRequests {
 			l.fail("B: %v, %s: %d %s", given, path, a.code, a.body)
@@ -264,7 +264,7 @@ func metaOf(form string, body []byte) (meta, error) {
 		page, err := decode[list](body)
 		return page.Metadata, err
 	}
-	raw, ok := field(body[min(4, len(body)):], 2) // of the envelope
+	raw, ok := field(body[min(4, len(body)):], 2) // the message in the envelope
 	head, found := field(raw, 1)
 	if !ok || !found {
 		return meta{}, fmt.Errorf("no list in %.200q", body)
@@ -274,7 +274,7 @@ func metaOf(form string, body []byte) (meta, error) {
 	return meta{ResourceVersion: string(revision), Continue: string(next)}, nil
 }
 
-// field returns the first value of a field of a message, which is bytes.
+// field returns the first value of a bytes field of a message.
 func field(message []byte, number protowire.Number) ([]byte, bool) {
 	for len(message) > 0 {
 		at, kind, n := protowire.ConsumeTag(message)
@@ -294,49 +294,49 @@ func field(message []byte, number protowire.Number) ([]byte, bool) {
 	return nil, false
 }
 
-// pages reads a list to its end. No page may be of a compacted revision.
+// pages reads all pages of a list. No page may be of a compacted revision.
 func (l *labelling) pages(ctx context.Context, r *paced, random *rand.Rand, form, path, query string) {
 	l.compacting.RLock()
 	defer l.compacting.RUnlock()
 	given, version := l.begin("pages"), ""
 	if random.IntN(2) == 0 {
-		given.asked = r.returned.Load()
-		version = fmt.Sprintf("&resourceVersion=%d&resourceVersionMatch=NotOlderThan", given.asked)
+		given.requested = r.returned.Load()
+		version = fmt.Sprintf("&resourceVersion=%d&resourceVersionMatch=NotOlderThan", given.requested)
 	}
 	revision, next := l.list(ctx, r, given, form, fmt.Sprintf("%s?limit=7%s%s", path, query, version))
 	for next != "" && ctx.Err() == nil {
 		given := l.begin("more pages")
-		given.asked, given.exact = revision, true
+		given.requested, given.exact = revision, true
 		_, next = l.list(ctx, r, given, form, fmt.Sprintf("%s?limit=7%s&continue=%s", path, query, next))
 	}
 }
 
-// get reads an object, which shows that the process has come as far as its revision.
-func (l *labelling) get(r *paced, random *rand.Rand, asked int64) {
+// get reads an object, whose revision shows how far the process has come.
+func (l *labelling) get(r *paced, random *rand.Rand, requested int64) {
 	path := r.path
 	if r.spaced != "" {
 		path = r.spaced
 	}
 	given := l.begin("get")
-	given.exact = true // it is the object's own, so that only later ones are compared
-	query := []string{"", "?resourceVersion=0", fmt.Sprintf("?resourceVersion=%d", asked)}[random.IntN(3)]
-	a := l.ask(request{method: http.MethodGet, path: path + "/l00" + query})
+	given.exact = true // the object's own revision, which only later ones must not precede
+	query := []string{"", "?resourceVersion=0", fmt.Sprintf("?resourceVersion=%d", requested)}[random.IntN(3)]
+	a := l.send(request{method: http.MethodGet, path: path + "/l00" + query})
 	if o, err := decode[object](a.body); a.code == http.StatusOK && err == nil {
-		given.revision, given.asked = o.Metadata.revision(), o.Metadata.revision()
+		given.revision, given.requested = o.Metadata.revision(), o.Metadata.revision()
 		l.keep(r, given)
 	}
 }
 
-// watch reads a watch until it ends, which is soon.
+// watch reads a watch until its timeout, which is short.
 func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
 	began := l.begin("")
-	query, asked := "", int64(0)
+	query, requested := "", int64(0)
 	switch random.IntN(4) {
 	case 0:
 		query = "&resourceVersion=0"
 	case 1:
-		asked = r.returned.Load()
-		query = fmt.Sprintf("&resourceVersion=%d", asked)
+		requested = r.returned.Load()
+		query = fmt.Sprintf("&resourceVersion=%d", requested)
 	}
 	path := r.path + "?watch=1&allowWatchBookmarks=true&timeoutSeconds=3" + query
 	if query == "" || random.IntN(3) > 0 {
@@ -350,14 +350,14 @@ func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
 	req.Header.Set("Accept", []string{forms[0], "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}[random.IntN(3)])
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return // the test is over
+		return // the test has ended
 	}
 	defer resp.Body.Close()
-	l.follow(r, resp.Body, began, asked)
+	l.follow(r, resp.Body, began, requested)
 }
 
-// follow records the bookmarks of a watch.
-func (l *labelling) follow(r *paced, body io.Reader, given label, asked int64) {
+// follow records a watch's bookmarks.
+func (l *labelling) follow(r *paced, body io.Reader, given label, requested int64) {
 	for frames := json.NewDecoder(body); ; {
 		var frame struct {
 			Type   string
@@ -370,7 +370,7 @@ func (l *labelling) follow(r *paced, body io.Reader, given label, asked int64) {
 			return
 		}
 		o := frame.Object.object
-		if len(frame.Object.Rows) > 0 { // a table
+		if len(frame.Object.Rows) > 0 { // a Table
 			o = frame.Object.Rows[0].Object
 		}
 		switch {
@@ -386,11 +386,11 @@ func (l *labelling) follow(r *paced, body io.Reader, given label, asked int64) {
 		default:
 			given.what = "bookmark"
 		}
-		given.revision, given.asked = o.Metadata.revision(), asked
+		given.revision, given.requested = o.Metadata.revision(), requested
 		if given.revision == 0 {
 			given.revision = frame.Object.Metadata.revision()
 		}
 		l.keep(r, given)
-		asked = given.revision // the next must not be lower
+		requested = given.revision // the next bookmark must not be lower
 	}
 }

@@ -22,15 +22,15 @@ import (
 
 var tooOld = regexp.MustCompile(`^too old resource version: (\d+) \((\d+)\)$`)
 
-// received is the content of one watch until its end.
+// received is what one watch received.
 type received struct {
 	revisions []int64
 	status    object // of the ERROR event
-	err       error  // io.EOF: it ended as a response ends
+	err       error  // io.EOF if the response is complete
 }
 
-// readWatch reads a watch until it ends, or has sent as many changes, if not 0. It takes
-// an element from paced, if not nil, for each.
+// readWatch reads a watch until it ends or, if changes is not 0, has sent that many changes. It receives an element
+// from paced, if that is not nil, for each.
 func readWatch(from io.Reader, changes int, paced <-chan struct{}) (t received) {
 	for frames := json.NewDecoder(from); ; {
 		var frame struct {
@@ -54,19 +54,19 @@ func readWatch(from io.Reader, changes int, paced <-chan struct{}) (t received) 
 	}
 }
 
-// expired checks that the watch's last event is an Expired error. It returns the requested and the oldest revision
-// that the event names.
-func (r received) expired() (asked, oldest int64, err error) {
+// expired checks that the watch ended with an Expired error, and returns the requested and the oldest revision that its
+// message names.
+func (r received) expired() (requested, oldest int64, err error) {
 	said := tooOld.FindStringSubmatch(r.status.Message)
 	if r.err != io.EOF || r.status.Kind != "Status" || r.status.Code != http.StatusGone || said == nil {
-		return 0, 0, fmt.Errorf("ends with %+v, %w", r.status, r.err)
+		return 0, 0, fmt.Errorf("the watch ended with %+v, %w", r.status, r.err)
 	}
-	asked, _ = strconv.ParseInt(said[1], 10, 64)
+	requested, _ = strconv.ParseInt(said[1], 10, 64)
 	oldest, _ = strconv.ParseInt(said[2], 10, 64)
-	return asked, oldest, nil
+	return requested, oldest, nil
 }
 
-// lapping is a server with a short log, and the writes to it.
+// lapping is a server with a short log, and what is written to its store.
 type lapping struct {
 	*testing.T
 	*replica
@@ -83,7 +83,7 @@ func newLapping(t *testing.T) *lapping {
 	return l
 }
 
-// watch opens a watch, which the test's end closes.
+// watch opens a watch, which is closed at the end of the test.
 func (l *lapping) watch(ctx context.Context, client *http.Client, after int64, query string) io.Reader {
 	l.Helper()
 	url := fmt.Sprintf("%s%s?watch=1&resourceVersion=%d%s", l.url, collection, after, query)
@@ -99,8 +99,8 @@ func (l *lapping) watch(ctx context.Context, client *http.Client, after int64, q
 	return resp.Body
 }
 
-// write changes one object n times, past the server, which is the fastest way, but no
-// faster than paced takes an element for each. It returns the revisions.
+// write changes one object n times and returns the revisions. It bypasses the server, to be fast. It sends an element
+// to paced for each change.
 func (l *lapping) write(ctx context.Context, n int, paced chan<- struct{}) (revisions []int64) {
 	l.Helper()
 	padding := bytes.Repeat([]byte("x"), 8<<10)
@@ -111,11 +111,11 @@ func (l *lapping) write(ctx context.Context, n int, paced chan<- struct{}) (revi
 		select {
 		case paced <- struct{}{}:
 		case <-ctx.Done():
-			l.Fatalf("the watcher that reads has stopped after %d", last)
+			l.Fatalf("the watcher that reads got nothing after revision %d", last)
 		}
 		at, done, err := l.writer.cluster.outsider.Transact(ctx, []kvtest.Change{change})
 		if err != nil || !done {
-			l.Fatalf("write after %d: %v %v", last, done, err)
+			l.Fatalf("write after %d: done %v, error %v", last, done, err)
 		}
 		last = at
 	}
@@ -123,11 +123,11 @@ func (l *lapping) write(ctx context.Context, n int, paced chan<- struct{}) (revi
 }
 
 // TestLappedWatchers has watchers that do not read until the log has dropped their next event. They must receive the
-// events sent before, without a gap, and then an Expired error, as must a client that resumes there. Other watchers
-// must receive everything. If the server had to wait so long that it disconnected the slow ones, the test tries
-// again.
+// events sent before, without a gap, and then an Expired error. A client that resumes there must also get an Expired
+// error. Other watchers must receive everything. If the server had to wait so long that it disconnected the slow
+// watchers, the test tries again.
 func TestLappedWatchers(t *testing.T) {
-	const writes = 3000 // more than the server keeps for any reader, and sockets hold
+	const writes = 3000 // more than the server and sockets buffer for any reader
 	l := newLapping(t)
 	transport := narrow(l.replica, 64<<10)
 	defer transport.CloseIdleConnections()
@@ -147,9 +147,9 @@ func TestLappedWatchers(t *testing.T) {
 		reading.Go(func() { all = readWatch(healthy, writes, paced) })
 		written := l.write(ctx, writes, paced)
 		reading.Wait()
-		l.begun = written[len(written)-1] // should it be tried again
+		l.begun = written[len(written)-1] // for another try
 		if !slices.Equal(all.revisions, written) {
-			t.Fatalf("the watcher that reads got %d of %d events, %+v, %v", len(all.revisions), len(written), all.status, all.err)
+			t.Fatalf("the watcher that reads got %d of %d events, status %+v, error %v", len(all.revisions), len(written), all.status, all.err)
 		}
 		for i, body := range lapped {
 			if err := l.checkLapped(ctx, i, readWatch(body, 0, nil), written); err != nil {
@@ -158,36 +158,36 @@ func TestLappedWatchers(t *testing.T) {
 		}
 		end := l.writer.force(t, configMaps, "o01", "b")
 		if still := readWatch(idle, 1, nil); !slices.Equal(still.revisions, []int64{end}) {
-			t.Errorf("the watcher that has nothing to read got %+v", still)
+			t.Errorf("the watcher without matching events got %+v", still)
 		}
 		return nil
 	})
 }
 
-// checkLapped compares the events of a watch with the writes. It returns an error if the connection broke.
+// checkLapped compares a watch's events with the writes. It returns an error if the connection broke.
 func (l *lapping) checkLapped(ctx context.Context, i int, got received, written []int64) error {
 	n := len(got.revisions)
 	if n > len(written) || !slices.Equal(got.revisions, written[:n]) {
 		l.Fatalf("watcher %d: got %v of %v", i, got.revisions, written)
 	}
 	if got.err != io.EOF {
-		return fmt.Errorf("watcher %d: broke off after %d events: %w", i, n, got.err)
+		return fmt.Errorf("watcher %d: the connection broke after %d events: %w", i, n, got.err)
 	}
-	asked, oldest, err := got.expired()
+	requested, oldest, err := got.expired()
 	if err != nil || n == 0 || n == len(written) {
 		l.Fatalf("watcher %d: lapped after %d of %d events: %v", i, n, len(written), err)
 	}
 	at := got.revisions[n-1]
-	if asked != at || oldest <= at {
+	if requested != at || oldest <= at {
 		l.Errorf("watcher %d: lapped after %d, got message %q", i, at, got.status.Message)
 	}
 	again := readWatch(l.watch(ctx, l.client, at, ""), 0, nil)
-	if asked, _, err := again.expired(); err != nil || asked != at || len(again.revisions) != 0 {
-		l.Errorf("watcher %d: resumed after %d: %v, %v", i, at, again, err)
+	if requested, _, err := again.expired(); err != nil || requested != at || len(again.revisions) != 0 {
+		l.Errorf("watcher %d: resumed after %d: got %v, error %v", i, at, again, err)
 	}
 	rest := written[slices.Index(written, oldest)+1:]
 	if later := readWatch(l.watch(ctx, l.client, oldest, ""), len(rest), nil); !slices.Equal(later.revisions, rest) {
-		l.Errorf("watcher %d: begun after %d: got %d of %d events: %+v, %v", i, oldest, len(later.revisions), len(rest), later.status, later.err)
+		l.Errorf("watcher %d: begun after %d: got %d of %d events, status %+v, error %v", i, oldest, len(later.revisions), len(rest), later.status, later.err)
 	}
 	return nil
 }

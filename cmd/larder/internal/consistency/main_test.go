@@ -15,12 +15,12 @@ import (
 
 var (
 	duration = flag.Duration("duration", 15*time.Second, "how long faults are injected")
-	seed     = flag.Int64("seed", 0, "seed of the faults and the clients; 0 takes one from the clock")
+	seed     = flag.Int64("seed", 0, "seed of the faults and the clients; 0 uses the clock")
 	only     = flag.String("faults", "", "regular expression that selects faults by name")
-	beside   = flag.String("stock", "", "kube-apiserver that serves beside the Larders of TestHistory")
+	beside   = flag.String("stock", "", "kube-apiserver to run beside the Larders of TestHistory")
 )
 
-// The variables make the test binary be another process, configured by their value.
+// These variables make the test binary another process, which their values configure.
 const (
 	memberVariable = "LARDER_CONSISTENCY_MEMBER"
 	larderVariable = "LARDER_CONSISTENCY_LARDER"
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	} else if raw := os.Getenv(relayVariable); raw != "" {
 		err = relaytest.Run(raw)
 	} else if flag.Parse(); testing.Short() {
-		fmt.Fprintln(os.Stderr, "skipped with -short: runs servers against faults for minutes")
+		fmt.Fprintln(os.Stderr, "skipped with -short: injects faults for minutes")
 	} else {
 		proctest.Main(m)
 	}

@@ -14,19 +14,19 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// recording is the responses of servers over a small history. A mutant changes one response, as a server with a certain
-// bug would.
+// recording has the responses of servers over a short history. A mutant changes one response, as a server with a
+// certain bug would.
 type recording struct {
 	writes []write
 	reads  []*read
 	frames []string // of a watch of everything after revision 9
-	torn   bool     // the watch breaks off
+	torn   bool     // the watch's connection breaks
 	labels []label  // of lists and watches of one process
-	others object   // another process's version of c's deletion
+	others object   // c's deletion as another process sends it
 }
 
-// batches are the truth: a is created at 10, b at 11; a moves from group a to b at 12. A transaction changes b and
-// creates c at 13. c is deleted at 14, and a moves back at 15.
+// batches is the true history: a is created at 10, b at 11. a moves from group a to b at 12. A transaction changes b
+// and creates c at 13. c is deleted at 14, and a moves back at 15.
 func batches() []kv.Batch {
 	put := func(revision int64, key string, p payload) kv.Event {
 		return kv.Event{Key: prefix + key, Revision: revision, Value: p.stored(key)}
@@ -48,7 +48,7 @@ func frame(kind, name string, revision int64, p payload) string {
 
 func bookmark(revision int64) string { return frame("BOOKMARK", "", revision, payload{}) }
 
-// objectOf is the object of a frame.
+// objectOf returns the object of a frame.
 func objectOf(frame string) object {
 	event, err := decode[struct{ Object object }]([]byte(frame))
 	if err != nil {
@@ -57,7 +57,7 @@ func objectOf(frame string) object {
 	return event.Object
 }
 
-// correctRecording returns the recording of correct servers.
+// correctRecording returns the recording of servers without bugs.
 func correctRecording() *recording {
 	put := func(id int64, group, key string, at int64) write {
 		return write{payload: payload{id, group}, key: key, revision: at, outcome: acknowledged}
@@ -72,8 +72,8 @@ func correctRecording() *recording {
 		writes: []write{
 			put(1, "a", "a", 10), put(2, "b", "b", 11), put(3, "b", "a", 12), part(put(4, "b", "b", 13)), part(put(5, "a", "c", 13)),
 			{key: "c", deletes: 13, outcome: acknowledged}, put(6, "a", "a", 15),
-			{payload: payload{7, "a"}, key: "b", outcome: refused}, {payload: payload{8, "a"}, key: "b", outcome: unknown},
-			{payload: payload{9, "a"}, key: "b", outcome: refused, transaction: 2}, {payload: payload{10, "a"}, key: "a", outcome: refused, transaction: 2},
+			{payload: payload{7, "a"}, key: "b", outcome: rejected}, {payload: payload{8, "a"}, key: "b", outcome: unknown},
+			{payload: payload{9, "a"}, key: "b", outcome: rejected, transaction: 2}, {payload: payload{10, "a"}, key: "a", outcome: rejected, transaction: 2},
 		},
 		reads: []*read{
 			{what: "list", client: 1, consistent: true, known: 13, revision: 13, objects: []found{a12, b13, c13}, sizes: []int{2, 1}, remaining: []int{1, -1}},
@@ -91,18 +91,18 @@ func correctRecording() *recording {
 		others: objectOf(frame("DELETED", "c", 14, payload{5, "a"})),
 		labels: []label{
 			{resource: "a", what: "list", began: 1, ended: 4, revision: 13},
-			{resource: "a", what: "at once", began: 2, ended: 3, asked: 10, revision: 12},
+			{resource: "a", what: "at once", began: 2, ended: 3, requested: 10, revision: 12},
 			{resource: "b", what: "other", began: 6, ended: 7, revision: 11},
-			{resource: "a", what: "pages", began: 5, ended: 6, asked: 13, revision: 15},
-			{resource: "a", what: "page", began: 8, ended: 9, asked: 15, exact: true, revision: 15},
-			{resource: "a", what: "past", began: 8, ended: 9, asked: 11, exact: true, revision: 11},
-			{resource: "a", what: "bookmark", began: 5, ended: 12, asked: 14, revision: 14},
+			{resource: "a", what: "pages", began: 5, ended: 6, requested: 13, revision: 15},
+			{resource: "a", what: "page", began: 8, ended: 9, requested: 15, exact: true, revision: 15},
+			{resource: "a", what: "past", began: 8, ended: 9, requested: 11, exact: true, revision: 11},
+			{resource: "a", what: "bookmark", began: 5, ended: 12, requested: 14, revision: 14},
 			{resource: "a", what: "last", began: 10, ended: 11, revision: 15},
 		},
 	}
 }
 
-// check runs every oracle on the recording.
+// check runs all checks on the recording.
 func (r *recording) check(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
@@ -117,7 +117,7 @@ func (r *recording) check(t *testing.T) (broken []error) {
 	}
 	expired, err := watch.read(body, func() int64 { return 0 })
 	if expired {
-		err = errors.Join(err, errors.New("W5 Resumable: too old"))
+		err = errors.Join(err, errors.New("W5 Resumable: 410"))
 	}
 	l.alike(configMaps, &replica{name: "other"}, r.others)
 	return append(broken, slices.Concat(l.broken, []error{err, watch.Verify(&p.history, 0)})...)
@@ -130,9 +130,9 @@ func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 var oracle = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
 
-// TestOraclesFindMutants checks that the oracle for each possible mistake of a server finds it, and that no oracle
-// reports a correct history.
-func TestOraclesFindMutants(t *testing.T) {
+// TestChecksFindMutants checks that for each possible bug of a server, some check finds it, and that no check reports a
+// correct history.
+func TestChecksFindMutants(t *testing.T) {
 	drop := func(at, n int) func(*recording) {
 		return func(s *recording) { s.frames = slices.Delete(s.frames, at, at+n) }
 	}
@@ -143,7 +143,7 @@ func TestOraclesFindMutants(t *testing.T) {
 		want   string
 	}{
 		{"none", func(*recording) {}, ""},
-		{"broken off within a revision", func(s *recording) { s.frames, s.torn = s.frames[:4], true }, ""},
+		{"connection broken within a revision", func(s *recording) { s.frames, s.torn = s.frames[:4], true }, ""},
 
 		{"stale list", func(s *recording) { s.reads[0].known = 14 }, "F"},
 		{"stale get", func(s *recording) { s.reads[4].known = 15 }, "F"},
@@ -159,15 +159,15 @@ func TestOraclesFindMutants(t *testing.T) {
 		{"object's revision wrong", func(s *recording) { s.reads[2].objects[0].revision = 12 }, "R"},
 		{"out of order", func(s *recording) { slices.Reverse(s.reads[1].objects) }, "R"},
 		{"wrong remaining count", func(s *recording) { s.reads[0].remaining[0] = 2 }, "R"},
-		{"got what never was", func(s *recording) { s.reads[4].objects[0].payload.id = 99 }, "R"},
+		{"object that never existed", func(s *recording) { s.reads[4].objects[0].payload.id = 99 }, "R"},
 
 		{"acknowledged write lost", func(s *recording) { s.writes[6].payload.id = 7 }, "X"},
 		{"written at another revision", func(s *recording) { s.writes[2].revision = 11 }, "X"},
-		{"refused write happened", func(s *recording) { s.writes[2].outcome = refused }, "X"},
+		{"rejected write happened", func(s *recording) { s.writes[2].outcome = rejected }, "X"},
 		{"nobody's write", func(s *recording) { s.writes = slices.Delete(s.writes, 6, 7) }, "X"},
 		{"acknowledged deletion did not happen", func(s *recording) { s.writes[5].deletes = 12 }, "X"},
 		{"deletion acknowledged twice", func(s *recording) { s.writes = append(s.writes, s.writes[5]) }, "X"},
-		{"refused deletion happened", func(s *recording) { s.writes[5].outcome = refused }, "X"},
+		{"rejected deletion happened", func(s *recording) { s.writes[5].outcome = rejected }, "X"},
 		{"half a transaction", func(s *recording) { s.writes[7].transaction, s.writes[7].outcome = 1, acknowledged }, "A X"},
 		{"transaction in two revisions", func(s *recording) { s.writes[6].transaction = 1 }, "A"},
 
@@ -191,7 +191,7 @@ func TestOraclesFindMutants(t *testing.T) {
 		{"deletion has the object's revision", frameOf(6, frame("DELETED", "c", 13, payload{5, "a"})), "W2 W7"},
 		{"wrong type", frameOf(2, frame("ADDED", "a", 12, payload{3, "b"})), "W7"},
 		{"old content", frameOf(2, frame("MODIFIED", "a", 12, payload{1, "a"})), "W7"},
-		{"too old without need", func(s *recording) { s.frames = []string{`{"type":"ERROR","object":{"code":410}}`} }, "W5"},
+		{"410 without need", func(s *recording) { s.frames = []string{`{"type":"ERROR","object":{"code":410}}`} }, "W5"},
 		{"event after the error", func(s *recording) {
 			s.frames = slices.Insert(s.frames, 5, `{"type":"ERROR","object":{"code":410}}`)
 		}, "W3"},
@@ -210,24 +210,24 @@ func TestOraclesFindMutants(t *testing.T) {
 			}
 			for want := range strings.FieldsSeq(test.want) {
 				if !kinds[want] {
-					t.Errorf("%s did not find it, but %v: %v", want, slices.Sorted(maps.Keys(kinds)), err)
+					t.Errorf("%s did not find the bug, only %v: %v", want, slices.Sorted(maps.Keys(kinds)), err)
 				}
 			}
 			if test.want == "" && err != nil {
-				t.Errorf("found where nothing is wrong: %v", err)
+				t.Errorf("violations in a correct history: %v", err)
 			}
 		})
 	}
 }
 
-// TestPartReachesItsGoal checks that a watcher reaches its goal at the event of that revision or at the end of the
-// initial events. It does not reach it at an initial object.
+// TestPartReachesItsGoal checks that a watcher reaches its goal at the event with that revision or at the end of the
+// initial events, but not at an initial object.
 func TestPartReachesItsGoal(t *testing.T) {
 	all := func(*watchtest.State) bool { return true }
 	end := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"15","annotations":{"k8s.io/initial-events-end":"true"}}}}`
 	for name, test := range map[string]struct {
-		asked  watchtest.Request
-		frames []string
+		requested watchtest.Request
+		frames    []string
 	}{
 		"objects that exist": {
 			watchtest.Request{Selects: all, Initial: true},
@@ -239,13 +239,13 @@ func TestPartReachesItsGoal(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watch := &part{Checker: watchtest.NewChecker(test.asked)}
+			watch := &part{Checker: watchtest.NewChecker(test.requested)}
 			body := strings.NewReader(strings.Join(append(test.frames, "what comes after the goal is not read"), "\n"))
 			if expired, err := watch.read(body, func() int64 { return 15 }); expired || err != nil {
 				t.Fatalf("expired %v, %v", expired, err)
 			}
-			if watch.told != len(test.frames) || watch.Resume() != 15 {
-				t.Errorf("%d of %d frames were read, up to %d", watch.told, len(test.frames), watch.Resume())
+			if watch.events != len(test.frames) || watch.Resume() != 15 {
+				t.Errorf("%d frames were read, want %d; up to revision %d, want 15", watch.events, len(test.frames), watch.Resume())
 			}
 		})
 	}

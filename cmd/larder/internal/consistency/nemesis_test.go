@@ -14,13 +14,13 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// nemesis injects faults, one at a time, and repairs each before the next.
+// nemesis injects faults, one at a time, and repairs each before it injects the next.
 type nemesis struct {
 	t         *testing.T
 	cluster   *cluster
 	truth     *truth
 	random    *rand.Rand
-	compacted *atomic.Int64 // watches may fail to resume before this revision
+	compacted *atomic.Int64 // watches from before this revision may fail
 	hits      map[string]int
 }
 
@@ -42,7 +42,7 @@ func (n *nemesis) faults() []fault {
 		{"kill leader", n.killLeader},
 		{"leave behind", n.leaveBehind},
 		{"move leader", n.moveLeader},
-		{"start on failing", n.startOnFailing},
+		{"start during a failure", n.startOnFailing},
 		{"stop replica", n.stopReplica},
 		{"stop member", n.stopMember},
 	}, func(f fault) bool { return !want.MatchString(f.name) })
@@ -64,7 +64,7 @@ func (n *nemesis) run(ctx context.Context, faults []fault) error {
 	}
 }
 
-// pause reports whether the context lasted.
+// pause waits for d, and reports whether the context lasted.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -74,7 +74,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// while waits, usually a second or two, so that a fault takes effect.
+// while waits, mostly a second or two, so that a fault takes effect.
 func (n *nemesis) while(ctx context.Context) {
 	d := time.Duration(700+n.random.IntN(1800)) * time.Millisecond
 	if n.random.IntN(12) == 0 {
@@ -83,7 +83,7 @@ func (n *nemesis) while(ctx context.Context) {
 	pause(ctx, d)
 }
 
-// leader returns the leader, nil if there is none.
+// leader returns the leader, or nil.
 func (n *nemesis) leader(ctx context.Context) *kvtest.Member {
 	url, err := n.cluster.outsider.Leader(ctx)
 	if err != nil {
@@ -92,11 +92,11 @@ func (n *nemesis) leader(ctx context.Context) *kvtest.Member {
 	return n.cluster.members[slices.Index(n.cluster.urls, url)]
 }
 
-// killLeader kills the leader, lets the others elect a new one, and restarts it.
+// killLeader kills the leader, waits until the others elect a new one, and restarts it.
 func (n *nemesis) killLeader(ctx context.Context) error {
 	leader := n.leader(ctx)
 	if leader == nil {
-		return nil // a hit is not counted
+		return nil // not counted as a fault
 	}
 	leader.Kill()
 	n.while(ctx)
@@ -106,14 +106,14 @@ func (n *nemesis) killLeader(ctx context.Context) error {
 	return leader.Start()
 }
 
-// stopMember pauses a member, maybe the leader, and resumes it with its old state.
+// stopMember pauses a member, which may be the leader, and resumes it with its old state.
 func (n *nemesis) stopMember(ctx context.Context) error {
 	member := n.member()
 	n.hits["stop "+member.Config.Name]++
 	return n.stop(ctx, member.Signal)
 }
 
-// leaveBehind makes a member miss so many writes, and a change of leader, that it needs a snapshot.
+// leaveBehind makes a member miss so many writes, and a change of the leader, that it needs a snapshot.
 func (n *nemesis) leaveBehind(ctx context.Context) error {
 	leader, behind := n.leader(ctx), n.member()
 	if leader == nil || leader == behind {
@@ -172,7 +172,7 @@ func (n *nemesis) killOne(replica *replica) error {
 	return nil
 }
 
-// moveLeader transfers the leadership, as before maintenance.
+// moveLeader transfers the leadership, as for maintenance.
 func (n *nemesis) moveLeader(ctx context.Context) error {
 	leader, heir := n.leader(ctx), n.member()
 	if leader == nil || leader == heir {
@@ -186,7 +186,7 @@ func (n *nemesis) moveLeader(ctx context.Context) error {
 	return nil
 }
 
-// startOnFailing starts a replica while the history is compacted, or while there is no leader.
+// startOnFailing starts a replica during a compaction, or while there is no leader.
 func (n *nemesis) startOnFailing(ctx context.Context) error {
 	replica := n.replica()
 	replica.Kill()
@@ -201,12 +201,12 @@ func (n *nemesis) startOnFailing(ctx context.Context) error {
 	if err := fault(ctx); err != nil {
 		return err
 	}
-	n.hits["start on failing"]++
+	n.hits["start during a failure"]++
 	replica.awaitReady(n.t)
 	return nil
 }
 
-// between is the links of two members, in both directions.
+// between returns the links of two members, in both directions.
 func (n *nemesis) between(one, other *kvtest.Member) []link {
 	return []link{
 		{n.cluster.ids[one.Config.Name], other.Config.Name},
@@ -214,15 +214,15 @@ func (n *nemesis) between(one, other *kvtest.Member) []link {
 	}
 }
 
-// cut severs links for a while, silently or not.
+// cut severs links for a while, silently or by breaking connections.
 func (n *nemesis) cut(ctx context.Context, links ...link) {
 	n.cluster.network.sever(n.random.IntN(2) == 0, links...)
 	n.while(ctx)
 	n.cluster.network.heal()
 }
 
-// isolateLeader cuts the leader off from the other members, but not from replicas. It must not serve them reads that
-// miss later changes of the others.
+// isolateLeader cuts the leader off from the other members, but not from replicas. It must not serve the replicas reads
+// that lack later changes of the others.
 func (n *nemesis) isolateLeader(ctx context.Context) error {
 	leader := n.leader(ctx)
 	if leader == nil {
@@ -250,7 +250,7 @@ func (n *nemesis) cutMembers(ctx context.Context) error {
 	return nil
 }
 
-// cutReplica keeps a replica from one member, or from all.
+// cutReplica severs the links of a replica to one member, or to all.
 func (n *nemesis) cutReplica(ctx context.Context) error {
 	replica, all := n.replica(), n.random.IntN(2) == 0
 	var links []link
@@ -264,7 +264,7 @@ func (n *nemesis) cutReplica(ctx context.Context) error {
 	return nil
 }
 
-// compactApart compacts history that a replica has not seen.
+// compactApart compacts revisions that a replica has not seen.
 func (n *nemesis) compactApart(ctx context.Context) error {
 	replica := n.replica()
 	var links []link
@@ -278,13 +278,13 @@ func (n *nemesis) compactApart(ctx context.Context) error {
 	return n.compact(ctx)
 }
 
-// compact compacts all history but the newest revisions.
+// compact compacts all but the newest revisions.
 func (n *nemesis) compact(ctx context.Context) error {
 	to := n.truth.newest() - n.random.Int64N(40)
 	if to <= n.compacted.Load() {
 		return nil
 	}
-	n.compacted.Store(to) // before the compaction, so that no correct response counts as an error
+	n.compacted.Store(to) // before the compaction, so that no correct response counts as a violation
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := n.cluster.outsider.Compact(bounded, to); err == nil {

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// link is the connections that one process opens to another.
+// link stands for the connections that one process opens to another.
 type link struct{ from, to string }
 
-// network carries every connection between the members of etcd, and from Larders to
-// members, so that a test can cut links.
+// network carries every connection between the members of etcd, and from Larders to members, so that a test can cut
+// links.
 type network struct {
 	mu      sync.Mutex
 	changed *sync.Cond // signals changes of cut, mute and closed
@@ -70,7 +70,7 @@ func (n *network) heal() {
 	n.changed.Broadcast()
 }
 
-// pass waits until the link is whole and reports false if its connections are broken.
+// pass waits until the link works, and reports false if its connections are broken.
 func (n *network) pass(l link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,13 +97,13 @@ func (n *network) hold(conn net.Conn, l link) func() {
 }
 
 // listen returns the address of a proxy to target, the process named to. from returns the name of the process that
-// opened a connection, given its first bytes. The proxy forwards no bytes until from returns ok.
+// opened a connection, from the connection's first bytes. The proxy forwards no bytes until from returns ok.
 func (n *network) listen(t *testing.T, to, target string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
 	return n.balance(t, to, []string{target}, from)
 }
 
-// balance is like listen, but forwards each connection to a random one of the targets.
+// balance is listen with several targets. Each connection goes to a random one.
 func (n *network) balance(t *testing.T, to string, targets []string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -123,7 +123,7 @@ func (n *network) balance(t *testing.T, to string, targets []string, from func(b
 	return l.Addr().String()
 }
 
-// carry serves one connection.
+// carry forwards one connection.
 func (n *network) carry(near net.Conn, to, target string, from func([]byte) (string, bool)) {
 	defer n.hold(near, link{})()
 	var begin []byte
@@ -175,13 +175,13 @@ func (n *network) pump(to io.Writer, from io.Reader, l link) {
 	}
 }
 
-// always returns a from for a link that only one process uses.
+// always returns a from for links that only one process uses.
 func always(name string) func([]byte) (string, bool) {
 	return func([]byte) (string, bool) { return name, true }
 }
 
-// sender returns the id of the member that opened a connection. etcd sends its id with most requests to a peer
-// (server/etcdserver/api/rafthttp). Others, such as requests for the version, have none; sender then returns "".
+// sender returns the ID of the member that opened a connection. etcd sends its ID with most requests to a peer
+// (server/etcdserver/api/rafthttp). For other requests, such as those for the version, sender returns "".
 func sender(begin []byte) (id string, ok bool) {
 	head, _, complete := bytes.Cut(begin, []byte("\r\n\r\n"))
 	_, after, _ := bytes.Cut(head, []byte("\r\nX-Server-From: "))
@@ -189,7 +189,7 @@ func sender(begin []byte) (id string, ok bool) {
 	return string(from), complete
 }
 
-// TestNetwork cuts links and heals them.
+// TestNetwork checks that bytes do not pass severed links, and that links work again once healed.
 func TestNetwork(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -247,21 +247,21 @@ func TestNetwork(t *testing.T) {
 	}
 	select {
 	case err := <-kept:
-		t.Errorf("bytes passed a cut link: %v", err)
+		t.Errorf("bytes passed a severed link, error %v", err)
 	default:
 	}
 	n.heal()
 	for range 2 {
 		if err := <-kept; err != nil {
-			t.Errorf("after the cut: %v", err)
+			t.Errorf("after the link is healed: %v", err)
 		}
 	}
 	n.sever(false, link{"left", "server"})
 	if err := echo(l, "broken"); err == nil {
-		t.Error("a connection survived the break of its link")
+		t.Error("a connection survived although its link is broken")
 	}
 	if err := echo(dial(left), "broken"); err == nil {
-		t.Error("a connection was made over a broken link")
+		t.Error("a connection was opened over a broken link")
 	}
 	if err := echo(r, "not cut"); err != nil {
 		t.Error(err)
@@ -272,7 +272,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestSender checks that the sender of a connection is known once the head of its first request has arrived.
+// TestSender checks that the sender of a connection is known after the header of its first request.
 func TestSender(t *testing.T) {
 	const head = "GET /raft/stream HTTP/1.1\r\nHost: x\r\nX-Server-From: 8211f1d0f64f3269\r\nX-Raft-To: 1\r\n\r\n"
 	for begin, want := range map[string]string{
@@ -281,7 +281,7 @@ func TestSender(t *testing.T) {
 	} {
 		id, known := sender([]byte(begin))
 		if id != want && known || known != bytes.Contains([]byte(begin), []byte("\r\n\r\n")) {
-			t.Errorf("%q: %q, %v, want %q", begin, id, known, want)
+			t.Errorf("%q: sender %q, known %v; want %q", begin, id, known, want)
 		}
 	}
 }

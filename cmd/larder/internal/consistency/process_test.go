@@ -19,29 +19,29 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// cluster is members of etcd and replicas over them.
+// cluster is the members of an etcd cluster, and replicas that use it.
 type cluster struct {
 	members  []*kvtest.Member
-	ids      map[string]string // of members by their names, as they write them
-	urls     []string          // of the members, past the network
+	ids      map[string]string // the members' IDs in hexadecimal, by name
+	urls     []string          // addresses of the members that bypass the network
 	outsider *kvtest.Client
 	network  *network
 	replicas []*replica
-	tokens   string // file with the clients' tokens
-	defined  int64  // revision at which all resources were served; custom ones have no past before
+	tokens   string // the token file
+	defined  int64  // the revision at which all resources were served; custom resources have no earlier events
 }
 
-// replica is a Larder, kube-apiserver, or a relay.
+// replica is a Larder, a kube-apiserver or a relay.
 type replica struct {
 	*proctest.Process
 	name   string
 	stock  bool
-	relay  bool // may drop a past that the store still has
+	relay  bool // may drop events that the store still has
 	url    string
 	client *http.Client
 }
 
-// bearer sends the token with each request.
+// bearer sends a token with each request.
 type bearer struct{ *http.Transport }
 
 func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -50,8 +50,8 @@ func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(req)
 }
 
-// newCluster starts everything. It starts one Larder after the other, so that the second finds the objects that the
-// first has created.
+// newCluster starts everything. It starts the Larders one after the other, so that a later one finds the objects that
+// the first one created.
 func newCluster(t *testing.T, members, replicas int) *cluster {
 	t.Helper()
 	c := &cluster{network: newNetwork(t), ids: make(map[string]string)}
@@ -107,7 +107,7 @@ func (c *cluster) addStock(t *testing.T, binary string) {
 	c.add(t, "stock", port, true, func() *exec.Cmd { return exec.Command(binary, args...) })
 }
 
-// ways are the addresses at which a replica reaches the members.
+// ways returns the addresses at which a replica reaches the members.
 func (c *cluster) ways(t *testing.T, name string) (urls []string) {
 	t.Helper()
 	for _, m := range c.members {
@@ -121,7 +121,7 @@ func (c *cluster) ways(t *testing.T, name string) (urls []string) {
 func (c *cluster) add(t *testing.T, name string, port int, stock bool, command func() *exec.Cmd) {
 	t.Helper()
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100, // a test's own server
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100, // the test's own server
 	}
 	t.Cleanup(transport.CloseIdleConnections)
 	r := &replica{
@@ -139,7 +139,7 @@ func (c *cluster) add(t *testing.T, name string, port int, stock bool, command f
 func (r *replica) awaitReady(t *testing.T) {
 	t.Helper()
 	r.Eventually(t, "is ready", func() error {
-		a := r.ask(request{method: http.MethodGet, path: "/readyz"})
+		a := r.send(request{method: http.MethodGet, path: "/readyz"})
 		if a.code != http.StatusOK {
 			return fmt.Errorf("%d %v %s", a.code, a.err, a.body)
 		}

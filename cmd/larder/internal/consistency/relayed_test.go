@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// addRelay adds a relay of all replicas, each connection to any of them.
+// addRelay adds a relay. Each of its connections goes to a random replica.
 func (c *cluster) addRelay(t *testing.T) *replica {
 	t.Helper()
 	var larders []string
@@ -28,14 +28,14 @@ func (c *cluster) addRelay(t *testing.T) *replica {
 	return added
 }
 
-// cutRelay keeps the relay from the Larders.
+// cutRelay severs the link from the relay to the Larders.
 func (n *nemesis) cutRelay(ctx context.Context) error {
 	n.hits["cut relay"]++
 	n.cut(ctx, link{"relay", "larders"})
 	return nil
 }
 
-// TestHistoryThroughRelay lets all clients use a relay and the Larders that are its upstream.
+// TestHistoryThroughRelay has clients use a relay, and the Larders that are its upstream.
 func TestHistoryThroughRelay(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
@@ -60,6 +60,6 @@ func TestHistoryThroughRelay(t *testing.T) {
 		return n
 	})
 	if !strings.Contains(relayed.Output(), "msg=following") {
-		t.Error("invalid: the relay follows nothing")
+		t.Error("invalid: the relay has no caches")
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// resource is a kind of object with its own form.
+// resource is a kind of object.
 type resource struct {
 	group      schema.GroupVersionResource
-	collection string // path that the clients use
+	collection string // path for clients
 	prefix     string // of its keys in etcd
 	kind       string
 	names      int                    // of objects, at most
-	rest       func(p payload) string // of an object, after its metadata
+	rest       func(p payload) string // the members of an object after its metadata
 }
 
 func (r *resource) String() string { return r.group.Resource }
 
-// json is an object with the payload; revision "" sets no precondition.
+// json returns an object with the payload. An empty revision sets no precondition.
 func (r *resource) json(p payload, name, revision string) string {
 	if r == configMaps {
 		return p.json(name, revision)
@@ -31,7 +31,7 @@ func (r *resource) json(p payload, name, revision string) string {
 		r.kind, r.group.GroupVersion(), name, revision, p.group, p, r.rest(p))
 }
 
-// patch is a merge patch that gives an object the payload.
+// patch returns a merge patch that gives an object the payload.
 func (r *resource) patch(p payload) string {
 	if r == configMaps {
 		return fmt.Sprintf(`{"metadata":{"labels":{"g":%q}},"data":{"p":%q}}`, p.group, p)
@@ -39,18 +39,18 @@ func (r *resource) patch(p payload) string {
 	return fmt.Sprintf(`{"metadata":{"labels":{"g":%q},"annotations":{"p":%q}}}`, p.group, p)
 }
 
-// configMaps are also changed by transactions of several objects. Informers handle events one by one, and may lose
-// some if a connection breaks within a revision, so informers follow only the other resources.
+// configMaps are also changed by transactions of several objects. Informers handle events one by one, and may miss some
+// if a connection breaks within a revision, so informers follow only the other resources.
 var configMaps = &resource{
 	group: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, kind: "ConfigMap",
 	collection: collection, prefix: prefix, names: 40,
 }
 
-// padding makes an object large.
+// padding makes objects large.
 var padding = base64.StdEncoding.EncodeToString([]byte(strings.Repeat("larder", 6<<10)))
 
-// resources are those of TestHistory: small and large, namespaced and cluster-scoped, with defaults, with a time to live
-// (which kube-apiserver does not cache), and custom resources.
+// resources are those of TestHistory: small and large, namespaced and cluster-scoped, with defaults, with a time to
+// live (which kube-apiserver does not cache), and custom resources.
 var resources = []*resource{
 	configMaps,
 	{
@@ -94,7 +94,7 @@ func resourceOf(key string) *resource {
 	return nil
 }
 
-// widgets defines the custom resource.
+// widgets is the CRD of the custom resource.
 const widgets = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"widgets.larder.example.com"},
 	"spec":{"group":"larder.example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
 	"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":
@@ -104,7 +104,7 @@ const widgets = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.
 func (c *cluster) define(t *testing.T) {
 	t.Helper()
 	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	if a := c.replicas[0].ask(request{method: http.MethodPost, path: definitions, body: widgets}); a.code != http.StatusCreated {
+	if a := c.replicas[0].send(request{method: http.MethodPost, path: definitions, body: widgets}); a.code != http.StatusCreated {
 		t.Fatalf("define widgets: %d %v %s", a.code, a.err, a.body)
 	}
 	custom := resources[len(resources)-1]
@@ -112,13 +112,13 @@ func (c *cluster) define(t *testing.T) {
 		r.Eventually(t, "serves widgets", func() error {
 			p := payload{0, "a"}
 			create := request{method: http.MethodPost, path: custom.collection + "?dryRun=All", body: custom.json(p, fmt.Sprintf("try%d", i), "")}
-			if a := r.ask(create); a.code != http.StatusCreated {
+			if a := r.send(create); a.code != http.StatusCreated {
 				return fmt.Errorf("%d %v %s", a.code, a.err, a.body)
 			}
 			return nil
 		})
 	}
-	served, err := decode[list](c.replicas[0].ask(request{method: http.MethodGet, path: custom.collection}).body)
+	served, err := decode[list](c.replicas[0].send(request{method: http.MethodGet, path: custom.collection}).body)
 	if err != nil {
 		t.Fatal(err)
 	}

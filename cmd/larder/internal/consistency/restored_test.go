@@ -34,14 +34,14 @@ import (
 
 var large = flag.Int("large", 20_000, "number of objects of the large resource of TestRestoredStoreHidesLostHistory")
 
-// Words in objects that identify the history in which they were written.
+// Words in objects that show when they were written.
 const (
 	kept  = "kept"  // before the backup
-	gone  = "gone"  // after it, and before etcd was restored
+	gone  = "gone"  // after the backup
 	later = "later" // after the restore
 )
 
-// lostResource is one resource whose history is lost.
+// lostResource is a resource part of whose history is lost.
 type lostResource struct {
 	kind, plural string
 	names        int
@@ -63,12 +63,12 @@ func (l *lostResource) stored(name, word string) []byte {
 		l.kind, name, word, text)
 }
 
-// restoring is a cluster of one member, which is restored from a backup.
+// restoring is a cluster with one member, which is restored from a backup.
 type restoring struct {
 	*testing.T
 	*cluster
 	resources []*lostResource
-	served    atomic.Bool // the member serves the restored state
+	served    atomic.Bool // etcd serves the restored state
 }
 
 // write creates or updates objects with a word in one transaction, or deletes them if the word is "". It returns the
@@ -85,7 +85,7 @@ func (r *restoring) write(s *lostResource, word string, names ...string) int64 {
 	}
 	at, done, err := r.outsider.Transact(r.Context(), changes)
 	if err != nil || !done {
-		r.Fatalf("write %s of %s: %v %v", word, s.plural, done, err)
+		r.Fatalf("write %q to %s: done %v, error %v", word, s.plural, done, err)
 	}
 	for _, name := range names {
 		if s.revisions[name] = at; word == "" {
@@ -105,7 +105,7 @@ func (r *restoring) change(s *lostResource, word string, at int) {
 	}
 }
 
-// stored returns the revisions in etcd, by names.
+// stored returns the revisions of the objects in etcd, by name.
 func (r *restoring) stored(s *lostResource) map[string]int64 {
 	r.Helper()
 	items, err := r.outsider.Items(r.Context(), s.prefix())
@@ -125,7 +125,7 @@ type lister struct {
 	paged bool
 }
 
-// IsWatchListSemanticsUnSupported is called by client-go. It then lists in pages instead of opening a WatchList.
+// IsWatchListSemanticsUnSupported makes client-go list in pages instead of opening a WatchList.
 func (l lister) IsWatchListSemanticsUnSupported() bool { return l.paged }
 
 // inform runs an informer of a resource at a replica until the test ends.
@@ -162,7 +162,7 @@ func (r *restoring) inform(s *lostResource, from *replica, paged bool) cache.Sha
 	return informer
 }
 
-// differs returns an error that names the difference between an informer's objects and the store's.
+// differs returns an error that describes the difference between an informer's objects and the store's.
 func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
 	got := make(map[string]int64)
 	for _, obj := range informer.GetStore().List() {
@@ -189,8 +189,8 @@ func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
 type reader struct {
 	*replica
 	*lostResource
-	answered atomic.Int64 // reads of restored objects
-	shown    atomic.Pointer[string]
+	served atomic.Int64 // number of reads that returned restored objects
+	shown  atomic.Pointer[string]
 }
 
 func (r *restoring) read(ctx context.Context, d *reader) {
@@ -199,8 +199,8 @@ func (r *restoring) read(ctx context.Context, d *reader) {
 		if turn%2 == 1 {
 			path = d.path() + "/" + gone + d.lostResource.name(0)
 		}
-		restored := r.served.Load() // read before the request
-		a := d.ask(request{method: http.MethodGet, path: path})
+		restored := r.served.Load() // loaded before the request is sent
+		a := d.send(request{method: http.MethodGet, path: path})
 		if !restored {
 			pause(ctx, time.Millisecond)
 			continue
@@ -209,20 +209,20 @@ func (r *restoring) read(ctx context.Context, d *reader) {
 		case a.code == http.StatusOK && strings.Contains(string(a.body), gone+d.lostResource.name(0)):
 			d.shown.CompareAndSwap(nil, new(fmt.Sprintf("%s: %.300s", path, a.body)))
 		case a.code == http.StatusOK || a.code == http.StatusNotFound:
-			d.answered.Add(1)
+			d.served.Add(1)
 		default:
 			pause(ctx, 10*time.Millisecond)
 		}
 	}
 }
 
-// expired requests a path until the server responds, and returns an error unless the response says that the revision
-// is too old.
+// expired sends requests until the server responds, and returns an error unless the response says that the revision is
+// too old.
 func (r *restoring) expired(from *replica, path string) error {
 	r.Helper()
 	code, body := 0, []byte(nil)
-	from.Eventually(r.T, "answers "+path, func() error {
-		a := from.ask(request{method: http.MethodGet, path: path, timeout: 30 * time.Second})
+	from.Eventually(r.T, "responds to "+path, func() error {
+		a := from.send(request{method: http.MethodGet, path: path, timeout: 30 * time.Second})
 		code, body = a.code, a.body
 		if a.err != nil || code == http.StatusTooManyRequests || code >= 500 {
 			return fmt.Errorf("%d %v %s", code, a.err, body)
@@ -245,10 +245,10 @@ func (r *restoring) expired(from *replica, path string) error {
 	return nil
 }
 
-// TestRestoredStoreHidesLostHistory restores etcd from a backup, without raising its revision, under two Larders,
-// while clients read, watch and follow a small and a large resource. Consistent reads that begin once etcd serves
-// again must not return lost objects. Requests with a revision of the lost history must get an Expired error.
-// Informers must end with the stored objects.
+// TestRestoredStoreHidesLostHistory restores etcd from a backup, without raising its revision, under two Larders, while
+// clients read, watch and follow a small and a large resource. Consistent reads that begin after etcd serves again must
+// not return lost objects. Requests with a revision of the lost history must get an Expired error. Informers must end
+// with the stored objects.
 func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	r := &restoring{T: t, cluster: newCluster(t, 1, 2)}
 	r.resources = []*lostResource{
@@ -286,7 +286,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 			}
 		}
 	}
-	equal("what was written")
+	equal("the written objects")
 	lost := slices.Max(slices.Collect(maps.Values(r.resources[1].revisions)))
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -308,7 +308,7 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: backup, Dir: member.Config.Dir, Member: snapshot.Member{
-		Name: member.Config.Name, Peer: member.Config.Peer, Cluster: member.Config.Cluster, Token: "etcd-cluster", // the default: all IDs stay
+		Name: member.Config.Name, Peer: member.Config.Peer, Cluster: member.Config.Cluster, Token: "etcd-cluster", // the default token, so that all IDs stay
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -322,8 +322,8 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	}
 	for _, d := range readers {
 		d.Eventually(t, "reads "+d.plural, func() error {
-			if d.answered.Load() < 10 {
-				return errors.New("not enough")
+			if d.served.Load() < 10 {
+				return errors.New("too few reads")
 			}
 			return nil
 		})
@@ -331,15 +331,15 @@ func TestRestoredStoreHidesLostHistory(t *testing.T) {
 			t.Errorf("a consistent read of %s returned a lost object: %s", d.plural, *shown)
 		}
 	}
-	stop() // the server accepts revisions of the lists that it has returned since the restore
+	stop() // the server accepts revisions that it has returned since the restore
 	reading.Wait()
-	equal("what was restored") // informers no longer list, so no list returns a revision that checkLost requests
+	equal("the restored objects") // after this no informer lists, so no list returns a revision that checkLost requests
 	r.checkLost(lost)
 	for _, s := range r.resources {
-		r.change(s, later, 1) // to revisions that the lost history had, too
+		r.change(s, later, 1) // so that the new history has revisions of the lost one
 	}
 	r.checkLost(lost)
-	equal("what was restored and written")
+	equal("the restored and later objects")
 	for i, s := range r.resources {
 		r.checkLater(r.replicas[i%2], s)
 	}
@@ -366,7 +366,7 @@ func (r *restoring) checkLost(lost int64) {
 // checkLater lists and watches later changes, as new clients do.
 func (r *restoring) checkLater(from *replica, s *lostResource) {
 	r.Helper()
-	a := from.ask(request{method: http.MethodGet, path: s.path() + "?limit=1&labelSelector=of%3D" + later})
+	a := from.send(request{method: http.MethodGet, path: s.path() + "?limit=1&labelSelector=of%3D" + later})
 	listed, err := decode[list](a.body)
 	if err != nil || a.code != http.StatusOK {
 		r.Fatal(a.code, a.err, err)

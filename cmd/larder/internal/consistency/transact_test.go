@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// transact changes several objects in one etcd transaction, which no client of an API server can do.
+// transact changes several objects in one etcd transaction, which clients of an API server cannot do.
 func (c *client) transact() {
 	var changes []kvtest.Change
 	var writes []write
@@ -43,7 +43,7 @@ func (c *client) transact() {
 		case committed:
 			w.outcome, w.revision = acknowledged, revision
 		default:
-			w.outcome = refused
+			w.outcome = rejected
 		}
 		c.writes = append(c.writes, w)
 	}
@@ -52,14 +52,14 @@ func (c *client) transact() {
 	}
 }
 
-// stored is the object as a server that stores JSON would have written it.
+// stored returns the object as a server that stores JSON would have written it.
 func (p payload) stored(name string) []byte {
 	return fmt.Appendf(nil, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"default","uid":"00000000-0000-0000-0000-%012d","creationTimestamp":%q,"labels":{"g":%q}},"data":{"p":"%v"}}`,
 		name, p.id, time.Now().UTC().Format(time.RFC3339), p.group, p)
 }
 
-// replace returns a stored object with another payload, which is as long as the one
-// before. A Larder stores protobuf, in which the label is an entry of a map.
+// replace returns a stored object with another payload, which has the same length. Larder stores protobuf, in which the
+// label is a map entry.
 func (p payload) replace(stored []byte) []byte {
 	before, _ := readPayload(stored)
 	stored = bytes.ReplaceAll(stored, []byte(before.String()), []byte(p.String()))

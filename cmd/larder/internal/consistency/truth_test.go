@@ -17,15 +17,15 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// truth is the history that an independent client of etcd has received.
+// truth is the history that an independent etcd client has received.
 type truth struct {
 	store *kv.Etcd
 
 	mu      sync.Mutex
 	batches []kv.Batch
-	present map[string]kv.Event // the last one, by key
+	present map[string]kv.Event // the last event of each key
 	last    int64
-	err     error // the log has a gap
+	err     error // set if the log has a gap
 }
 
 // follow watches from revision 1 until the test ends.
@@ -58,7 +58,7 @@ func (tr *truth) watch(ctx context.Context) {
 			tr.take(response)
 		}
 		select {
-		case <-time.After(20 * time.Millisecond): // the leader is away
+		case <-time.After(20 * time.Millisecond): // there is no leader
 		case <-ctx.Done():
 		}
 	}
@@ -72,13 +72,13 @@ func (tr *truth) take(response kv.WatchResponse) {
 	}
 	for _, batch := range response.Batches {
 		if batch.Revision <= tr.last {
-			tr.err = fmt.Errorf("etcd's own watch went back from %d to %d", tr.last, batch.Revision)
+			tr.err = fmt.Errorf("etcd's watch went back from %d to %d", tr.last, batch.Revision)
 		}
 		tr.last = batch.Revision
 		batch.Events = slices.DeleteFunc(batch.Events, func(event kv.Event) bool { return resourceOf(event.Key) == nil })
 		for i := range batch.Events {
 			event := &batch.Events[i]
-			if len(event.Value) > 8<<10 { // the checks use only this part of large values
+			if len(event.Value) > 8<<10 { // the checks use only the beginning of large values
 				event.Value = bytes.Clone(payloads.Find(event.Value))
 			}
 			tr.present[event.Key] = *event
@@ -89,7 +89,7 @@ func (tr *truth) take(response kv.WatchResponse) {
 	}
 }
 
-// revisions returns the revisions of a resource's objects, by their names.
+// revisions returns the revisions of a resource's objects, by name.
 func (tr *truth) revisions(of *resource) map[string]int64 {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -102,7 +102,7 @@ func (tr *truth) revisions(of *resource) map[string]int64 {
 	return found
 }
 
-// latest returns the newest known item of a key, without a Value and with revision 0 if there is none.
+// latest returns the newest known event of a key, or one with revision 0.
 func (tr *truth) latest(key string) kv.Event {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -119,26 +119,26 @@ func (tr *truth) newest() int64 {
 	return tr.last
 }
 
-// await returns once everything up to a revision of an object is known.
+// await waits until everything up to an object's revision is known.
 func (tr *truth) await(t *testing.T, revision int64) {
 	t.Helper()
-	proctest.Eventually(t, "invalid: the truth is known", func() error {
+	proctest.Eventually(t, "the etcd client has the revision", func() error {
 		if newest := tr.newest(); newest < revision {
-			return fmt.Errorf("it stands at %d, not %d", newest, revision)
+			return fmt.Errorf("it is at %d, want %d", newest, revision)
 		}
 		return nil
 	})
 }
 
-// entry is one change of the log.
+// entry is a change in the log.
 type entry struct {
 	revision int64
 	key      string
-	payload  payload // id 0 for a deletion
-	replaced int64   // revision of the replaced version, 0 if there was none
+	payload  payload // id 0 means a deletion
+	replaced int64   // revision of the replaced version; 0 means none
 }
 
-// past is the truth in the forms that checkers read.
+// past is the truth of one resource, as the checks read it.
 type past struct {
 	entries []entry
 	history watchtest.History

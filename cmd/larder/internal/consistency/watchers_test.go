@@ -17,12 +17,12 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// watcher watches one filter, resuming at either replica, until it has seen goal.
+// watcher watches with a filter, resuming at random replicas, until it has seen its goal.
 type watcher struct {
 	*client
 	of     *resource
 	filter filter
-	goal   *atomic.Int64 // 0 while more is to come
+	goal   *atomic.Int64 // 0 until the end of the run
 
 	parts      []*part
 	deliveries int
@@ -42,42 +42,42 @@ func (w *watcher) reached() bool {
 }
 
 func (w *watcher) run(ctx context.Context) {
-	initial := true // with initial events
+	initial := true // whether the next watch requests initial events
 	for n := 0; !w.reached() && ctx.Err() == nil; n++ {
-		asked := watchtest.Request{Selects: w.selects, Initial: initial}
+		request := watchtest.Request{Selects: w.selects, Initial: initial}
 		query := "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 		if !initial {
-			asked.After, asked.Resumed = w.resume(), true
-			query = fmt.Sprintf("&resourceVersion=%d", asked.After)
+			request.After, request.Resumed = w.resume(), true
+			query = fmt.Sprintf("&resourceVersion=%d", request.After)
 		}
-		part, replica := &part{Checker: watchtest.NewChecker(asked)}, w.replica()
+		part, replica := &part{Checker: watchtest.NewChecker(request)}, w.replica()
 		expired := w.stream(ctx, part, replica, query)
 		switch {
-		case expired && !replica.stock && !replica.relay && !w.injects && (initial || asked.After >= w.compacted.Load()):
-			w.fail("W5 Resumable: %v after %d: %s, and nothing from %d on was compacted\n%s", w, asked.After, part.refusal, w.compacted.Load(), w.evidence(ctx, replica))
+		case expired && !replica.stock && !replica.relay && !w.injects && (initial || request.After >= w.compacted.Load()):
+			w.fail("W5 Resumable: %v after %d: %s, and no revision from %d on was compacted\n%s", w, request.After, part.message, w.compacted.Load(), w.evidence(ctx, replica))
 			initial = true
 		case expired:
 			w.expired++
 			initial = true
-		case part.told > 0:
+		case part.events > 0:
 			w.parts = append(w.parts, part)
-			w.deliveries += part.told
+			w.deliveries += part.events
 			initial = initial && part.Resume() == 0
 		}
 		pause(ctx, 50*time.Millisecond)
 	}
 }
 
-// evidence explains why a replica may have dropped a past that etcd still has.
+// evidence returns what may explain why a replica has dropped events that etcd still has.
 func (w *watcher) evidence(ctx context.Context, from *replica) string {
 	oldest, err := w.cluster.outsider.Compacted(ctx)
 	said := slices.DeleteFunc(strings.Split(from.Output(), "\n"), func(line string) bool { return strings.Contains(line, "reflector.go") })
-	return fmt.Sprintf("%s; etcd's history begins at %d (%v), the newest is %d; last words of %s:\n%s",
+	return fmt.Sprintf("%s; etcd's oldest revision is %d (%v), the newest is %d; end of the output of %s:\n%s",
 		time.Now().Format("15:04:05.000"), oldest, err, w.truth.newest(), from.name, strings.Join(said[max(0, len(said)-25):], "\n"))
 }
 
-// resume returns the revision to resume at: the watcher's last, or sometimes a much older one, like a client that was
-// away.
+// resume returns the revision to resume at: the watcher's last one, or sometimes a much older one, as of a client that
+// was offline.
 func (w *watcher) resume() int64 {
 	at := w.parts[len(w.parts)-1].Resume()
 	if w.random.IntN(4) == 0 {
@@ -86,7 +86,7 @@ func (w *watcher) resume() int64 {
 	return at
 }
 
-// stream does one watch and reports whether it ended with an Expired error.
+// stream reads one watch and reports whether it ended with an Expired error.
 func (w *watcher) stream(ctx context.Context, part *part, replica *replica, query string) (expired bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -104,31 +104,31 @@ func (w *watcher) stream(ctx context.Context, part *part, replica *replica, quer
 		return resp.StatusCode == http.StatusGone
 	}
 	part.alike = func(kind watchtest.Type, o object) {
-		// The event for an object that no longer matches carries the object's old content with the new revision.
+		// If an object no longer matches, the event has the object's old content and the new revision.
 		if kind != watchtest.Deleted || w.filter.group == "" {
 			w.alike(w.of, replica, o)
 		}
 	}
 	part.from = replica
 	expired, err = part.read(resp.Body, w.goal.Load)
-	if err != nil && !replica.stock { // verify decides for kube-apiserver, which may split a revision
+	if err != nil && !replica.stock { // verify judges errors of kube-apiserver, which may split a revision
 		w.fail("%v at %s: %w", w, replica.name, err)
 	}
 	return expired
 }
 
-// part is one watch. Its events arrive one by one and are checked by revision.
+// part is one watch. Its events are checked by revision.
 type part struct {
 	*watchtest.Checker
-	told    int
-	refusal string                       // the text of the ERROR event
-	pending []watchtest.Report           // of one revision, to which more may come
-	from    *replica                     // nil in mutants
+	events  int
+	message string                       // of the ERROR event
+	pending []watchtest.Report           // of one revision, which may be incomplete
+	from    *replica                     // nil for recordings
 	alike   func(watchtest.Type, object) // receives every object, unless nil
 }
 
-// read records frames until the stream ends or it has seen goal. A stream that ends like a complete response must not
-// end within a revision. A broken stream may: the client discards the incomplete revision.
+// read records frames until the stream ends or has reached goal. A complete response must not end within a revision. A
+// broken stream may, because the client discards the incomplete revision.
 func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error) {
 	for frames := json.NewDecoder(from); ; {
 		var frame struct {
@@ -146,10 +146,10 @@ func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error)
 			return false, nil
 		}
 		if expired {
-			return true, fmt.Errorf("W3 Reliable: %v came after an error", frame)
+			return true, fmt.Errorf("W3 Reliable: %v follows an error", frame)
 		}
 		if frame.Type == "ERROR" {
-			expired, p.refusal = frame.Object.Code == http.StatusGone, frame.Object.Message
+			expired, p.message = frame.Object.Code == http.StatusGone, frame.Object.Message
 			continue
 		}
 		if p.alike != nil && frame.Type != watchtest.Bookmark {
@@ -164,7 +164,7 @@ func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error)
 	}
 }
 
-// splits reports whether a response may end well within a revision.
+// splits reports whether a complete response may end within a revision.
 func (p *part) splits() bool { return p.from != nil && p.from.stock }
 
 // verify compares the part with the history. kube-apiserver may split a revision that changed several objects: it may
@@ -185,11 +185,11 @@ func (p *part) verify(past *past) (broken []error) {
 	return broken
 }
 
-// revisionIn finds the revision that a violation is about.
+// revisionIn matches the revision of a violation.
 var revisionIn = regexp.MustCompile(`@(\d+) `)
 
-// newest returns the revision up to which the watch has received everything, 0 until the end of the initial events:
-// they arrive in the order of their names, so the newest of them may be first.
+// newest returns the revision up to which the watch has received everything. Until the end of the initial events it is
+// 0, because these are sorted by name.
 func (p *part) newest() int64 {
 	resume := p.Resume()
 	if n := len(p.pending); n > 0 && resume != 0 {
@@ -199,7 +199,7 @@ func (p *part) newest() int64 {
 }
 
 func (p *part) observe(r watchtest.Report) error {
-	p.told++
+	p.events++
 	mark := r.Type == watchtest.Bookmark || r.Type == watchtest.InitialEnd
 	var err error
 	if mark || len(p.pending) > 0 && p.pending[0].Revision != r.Revision {
@@ -229,7 +229,7 @@ func reportOf(kind watchtest.Type, o object) watchtest.Report {
 	return r
 }
 
-// verify compares the received events with the history: W.
+// verify compares all received events with the history: W.
 func (w *watcher) verify(p *past) (broken []error) {
 	for _, part := range w.parts {
 		for _, err := range part.verify(p) {
@@ -237,7 +237,7 @@ func (w *watcher) verify(p *past) (broken []error) {
 		}
 	}
 	if !w.reached() {
-		broken = append(broken, fmt.Errorf("W3 Reliable: %v never saw %d", w, w.goal.Load()))
+		broken = append(broken, fmt.Errorf("W3 Reliable: %v did not receive revision %d", w, w.goal.Load()))
 	}
 	return broken
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// identities are users: by a token, or impersonated by the administrator, see request.As.
+// identities are users: by token, or impersonated by the administrator (see request.As).
 var identities = []request{
 	{}, {User: "alice"}, {User: "-"}, {User: "nosuch"},
 	{As: "bob"}, {As: "carol|devs"}, {As: "root|system:masters"}, {As: "system:anonymous"}, {As: "system:anonymous|system:unauthenticated"},
@@ -21,10 +21,10 @@ var identities = []request{
 
 const rbacPath = "/apis/rbac.authorization.k8s.io/v1"
 
-// access returns requests that ask for the rights of users, in every way.
+// access returns requests whose responses depend on the rights of a user, for each identity.
 func access() []request {
 	var all []request
-	ask := func(r request) {
+	add := func(r request) {
 		r.Accept = js
 		for _, who := range identities {
 			r.User, r.As = who.User, who.As
@@ -35,14 +35,14 @@ func access() []request {
 		configmaps, configmaps + "/a", configmaps + "/nosuch", "/api/v1/configmaps", "/api/v1/namespaces/diff/secrets/sec", "/api/v1/namespaces/diff/pods/p/log", "/api/v1/namespaces/diff", "/api/v1/nodes/n1",
 		"/api/v1/namespaces/diff/pods?fieldSelector=spec.nodeName%3Dn1", configmaps + "?watch=1&timeoutSeconds=1&resourceVersion=0", rbacPath + "/clusterroles/view", "/apis/apps/v1/namespaces/nosuch/deployments", "/apis/nosuch/v1/things", "/metrics/nosuch", "/healthz", "/livez/ping", "/version/nosuch", "/nosuch", "/api", "/apis/apps",
 	} {
-		ask(request{Method: http.MethodGet, Path: path})
+		add(request{Method: http.MethodGet, Path: path})
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
-		ask(request{Method: method, Path: map[bool]string{true: configmaps, false: configmaps + "/nosuch"}[method == http.MethodPost] + "?dryRun=All", Type: mergePatch, Body: `{}`})
-		ask(request{Method: method, Path: "/healthz"})
+		add(request{Method: method, Path: map[bool]string{true: configmaps, false: configmaps + "/nosuch"}[method == http.MethodPost] + "?dryRun=All", Type: mergePatch, Body: `{}`})
+		add(request{Method: method, Path: "/healthz"})
 	}
 	for _, review := range reviews() {
-		ask(review)
+		add(review)
 	}
 	return append(append(all, subjectReviews()...), tokenReviews()...)
 }
@@ -57,7 +57,7 @@ func review(path, spec string) request {
 	return request{Method: http.MethodPost, Path: "/apis/" + strings.Replace(path, "/", ".k8s.io/v1/", 1), Accept: js, Type: js, Body: body}
 }
 
-// reviews are self-reviews, which every user may create, and writes that RBAC guards.
+// reviews are self-reviews, which every user may create, and writes that RBAC restricts.
 func reviews() []request {
 	all := []request{
 		review("authentication/selfsubjectreviews", `{}`),
@@ -78,7 +78,7 @@ func reviews() []request {
 	return all
 }
 
-// subjectReviews are reviews of other users' rights.
+// subjectReviews are reviews of another user's rights.
 func subjectReviews() []request {
 	var all []request
 	for _, who := range []string{`"user":"alice"`, `"user":"bob"`, `"user":"root","groups":["system:masters"]`, `"user":"system:node:n1","groups":["system:nodes"],"uid":"u"`, `"groups":["devs"]`, `"user":"x","extra":{"Scopes":["a"]}`, `"user":""`} {
@@ -91,9 +91,9 @@ func subjectReviews() []request {
 		}
 	}
 	all = append(all, review("authorization/subjectaccessreviews", `{}`))
-	asked := all[0]
-	asked.User = "alice"
-	return append(all, asked)
+	byAlice := all[0]
+	byAlice.User = "alice"
+	return append(all, byAlice)
 }
 
 // tokenReviews are reviews of tokens by several users.
@@ -110,7 +110,7 @@ func tokenReviews() []request {
 	return all
 }
 
-// setAs adds the headers for an impersonated user: the user, groups, the uid and one extra field, separated by bars.
+// setAs sets the headers of an impersonated user: name, groups, UID and one extra field, separated by bars.
 func setAs(header http.Header, as string) {
 	if as == "" {
 		return
@@ -130,21 +130,21 @@ func setAs(header http.Header, as string) {
 	}
 }
 
-// compareAccess compares responses about rights, once both servers know that bob is an administrator of a namespace.
+// compareAccess compares responses about rights, once both servers have made bob an administrator of a namespace.
 func (c *comparison) compareAccess() {
 	const binding = `{"metadata":{"name":"bob"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},"subjects":[{"kind":"User","name":"bob","apiGroup":"rbac.authorization.k8s.io"}]}`
-	made := c.f.stock.ask(do(http.MethodPost, rbacPath+"/namespaces/diff/rolebindings", js, binding))
+	made := c.f.stock.send(do(http.MethodPost, rbacPath+"/namespaces/diff/rolebindings", js, binding))
 	if made.code != http.StatusCreated {
-		c.t.Fatalf("binding: %d %s", made.code, made.body)
+		c.t.Fatalf("create the binding: %d %s", made.code, made.body)
 	}
-	// The test aggregates the role itself, because no controller manager runs.
+	// Without a controller manager, the test aggregates the role itself.
 	const role = `{"aggregationRule":null,"rules":[{"apiGroups":["","rbac.authorization.k8s.io"],"resources":["configmaps","roles","rolebindings"],"verbs":["get","list","create"]}]}`
-	if a := c.f.stock.ask(do(http.MethodPatch, rbacPath+"/clusterroles/admin", mergePatch, role)); a.code != http.StatusOK {
-		c.t.Fatalf("role: %d %s", a.code, a.body)
+	if a := c.f.stock.send(do(http.MethodPatch, rbacPath+"/clusterroles/admin", mergePatch, role)); a.code != http.StatusOK {
+		c.t.Fatalf("update the role: %d %s", a.code, a.body)
 	}
 	for _, p := range []*process{c.f.stock, c.f.larder} {
 		p.Eventually(c.t, "knows bob", func() error {
-			a := p.ask(request{Method: http.MethodGet, Path: configmaps, As: "bob"})
+			a := p.send(request{Method: http.MethodGet, Path: configmaps, As: "bob"})
 			if a.err != nil || a.code != http.StatusOK {
 				return fmt.Errorf("%d %v", a.code, a.err)
 			}
@@ -154,18 +154,18 @@ func (c *comparison) compareAccess() {
 	c.compareAll("access", access(), workers, c.compareReview)
 }
 
-// compareReview compares the rights of a user. Upstream iterates over bindings in random order, so the reason it
-// returns and the order of rules vary.
+// compareReview compares the rights of a user, except the reason and the order of rules, which vary because upstream
+// iterates over bindings in random order.
 func (c *comparison) compareReview(r request) string {
 	if r.reads() {
 		return c.compareRead(r)
 	}
-	var answers [2]answer
+	var responses [2]response
 	for i, p := range []*process{c.f.stock, c.f.larder} {
-		answers[i] = p.write(r)
-		answers[i].body = allowedBy.ReplaceAll(inOrder(answers[i].body), []byte("RBAC: allowed"))
+		responses[i] = p.write(r)
+		responses[i].body = allowedBy.ReplaceAll(inOrder(responses[i].body), []byte("RBAC: allowed"))
 	}
-	return compare(answers[0], answers[1])
+	return compare(responses[0], responses[1])
 }
 
 var allowedBy = regexp.MustCompile(`RBAC: allowed by [^}]*? to (User|Group|ServiceAccount) \\"[^"]*\\"`)

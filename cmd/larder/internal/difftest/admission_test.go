@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// guards are the objects that configure the admission plugins, in their own namespaces.
+// guards are the objects that configure admission plugins, in namespaces of their own.
 var guards = []request{
 	post("/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"guarded","labels":{"pod-security.kubernetes.io/enforce":"baseline","pod-security.kubernetes.io/warn":"restricted","guard":"on"}}}`),
 	post("/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"full"}}`),
@@ -35,7 +35,7 @@ var guards = []request{
 
 const policies = "/apis/admissionregistration.k8s.io/v1/"
 
-// hook is a webhook that reviews Endpoints labelled with its name.
+// hook returns a webhook that reviews Endpoints labelled with its name.
 func hook(name, where, failure string) string {
 	return `{"name":"` + name + `","clientConfig":{` + where + `},"failurePolicy":"` + failure + `","sideEffects":"None","admissionReviewVersions":["v1"],"objectSelector":{"matchLabels":{"hook":"` + name + `"}},"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["endpoints"]}]}`
 }
@@ -44,9 +44,9 @@ func post(path, body string) request {
 	return request{Method: http.MethodPost, Path: path, Type: js, Body: body}
 }
 
-// createGuards creates the objects that admission plugins use. The comparison begins after a restart of the servers, so
-// that they know these objects. Recorded responses do not include them: package admission has tests that need no other
-// server.
+// createGuards creates the objects that configure admission plugins. The servers then restart, so that they know these
+// objects when the comparison begins. Recorded responses do not include them: the tests of package admission need no
+// other server.
 func (f *fixture) createGuards(t *testing.T) {
 	t.Helper()
 	if *stockBinary == "" || *rewrite {
@@ -57,7 +57,7 @@ func (f *fixture) createGuards(t *testing.T) {
 	}
 }
 
-// admissions are writes that plugins change or refuse. All are dry runs.
+// admissions are dry runs of writes that plugins change or reject.
 func admissions() []request {
 	const guarded, full = "/api/v1/namespaces/guarded/", "/api/v1/namespaces/full/"
 	pod := func(namespace, meta, spec string) request {

@@ -21,10 +21,10 @@ const (
 	remote      = "/apis/remote.example.com/v1"
 )
 
-// remoteServer is an API server beside the two. It responds with the request it received.
+// remoteServer is an aggregated API server. It responds with the request it received.
 func remoteServer(t *testing.T) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(serveRemote))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some clients do not trust it
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // hides errors of clients that do not trust its certificate
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
@@ -57,26 +57,26 @@ func serveRemote(w http.ResponseWriter, req *http.Request) {
 			http.NewResponseController(w).Flush()
 		}
 	default:
-		tell(w, req)
+		echo(w, req)
 	}
 }
 
-// tell responds with the request, except the parts that vary.
-func tell(w http.ResponseWriter, req *http.Request) {
+// echo responds with the request, except parts that vary.
+func echo(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	header := maps.Clone(req.Header)
 	header["Audit-Id"] = []string{fmt.Sprint(len(req.Header["Audit-Id"]))}
-	told := map[string]any{
+	request := map[string]any{
 		"method": req.Method, "target": req.RequestURI, "host": req.Host, "header": header,
 		"length": req.ContentLength, "body": string(body), "error": fmt.Sprint(err),
 	}
 	w.Header().Set("Content-Type", js)
 	w.Header().Set("Warning", `299 - "remote"`)
 	w.Header().Set("Retry-After", "7")
-	_ = json.NewEncoder(w).Encode(told)
+	_ = json.NewEncoder(w).Encode(request)
 }
 
-// aggregate creates APIServices of existing and of missing servers.
+// aggregate creates APIServices for existing and missing servers.
 func (f *fixture) aggregate(t *testing.T, server *httptest.Server) {
 	t.Helper()
 	at, err := url.Parse(server.URL)
@@ -103,7 +103,7 @@ func (f *fixture) aggregate(t *testing.T, server *httptest.Server) {
 		"v1.missing.example.com": "False", "v1.local.example.com": "True",
 	} {
 		proctest.Eventually(t, name+" is judged", func() error {
-			a := f.larder.ask(get(apiservices+"/"+name, js))
+			a := f.larder.send(get(apiservices+"/"+name, js))
 			if found := available.FindSubmatch(a.body); found == nil || string(found[1]) != want {
 				return fmt.Errorf("%d %s", a.code, a.body)
 			}
@@ -134,7 +134,7 @@ func aggregatedReads() []request {
 	return append(all, get(remote+"/cut", js))
 }
 
-// aggregatedWrites are writes to other servers, and of APIServices.
+// aggregatedWrites are writes to aggregated servers, and of APIServices.
 func aggregatedWrites() []request {
 	var all []request
 	for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "FOO"} {
@@ -159,7 +159,7 @@ func aggregatedWrites() []request {
 	return all
 }
 
-// aggregatedFlows are writes of one APIService, in order.
+// aggregatedFlows are writes of one APIService, in sequence.
 func aggregatedFlows() [][]request {
 	const name = "v1.{who}.example.com"
 	body := withKind(apiservices, `{"metadata":{"name":"`+name+`"},"spec":{"group":"{who}.example.com","version":"v1","groupPriorityMinimum":100,"versionPriority":10}}`)

@@ -53,7 +53,7 @@ var customs = [][2]string{
 	{gadgets, `{"metadata":{"name":"g2","labels":{"x":"1"}}}`},
 }
 
-// createCRDs creates the CRDs and then their objects, once the server has established each CRD.
+// createCRDs creates the CRDs, waits until the server has established each, and then creates their objects.
 func (f *fixture) createCRDs(t *testing.T) {
 	t.Helper()
 	for _, d := range defined {
@@ -61,7 +61,7 @@ func (f *fixture) createCRDs(t *testing.T) {
 	}
 	for _, o := range customs {
 		proctest.Eventually(t, o[0]+" is served", func() error {
-			if a := f.larder.ask(get(o[0], js)); a.code != http.StatusOK {
+			if a := f.larder.send(get(o[0], js)); a.code != http.StatusOK {
 				return fmt.Errorf("%d %s", a.code, a.body)
 			}
 			return nil
@@ -70,15 +70,15 @@ func (f *fixture) createCRDs(t *testing.T) {
 	}
 }
 
-// awaitCustoms waits until p watches every version of the custom resources. kube-apiserver creates the cache of a
-// resource at the first request, and responds to a watch from an earlier revision with 410. Afterwards, the caches of
-// both servers have all later events.
+// awaitCustoms waits until p watches every version of the custom resources. kube-apiserver creates a resource's cache
+// at the first request, and responds with 410 to a watch from an earlier revision. Once the caches exist, both servers'
+// have all later events.
 func (p *process) awaitCustoms(t *testing.T) {
 	t.Helper()
 	for _, collection := range []string{widgets, oldWidgets, gadgets} {
 		path := collection + query("watch", "1", "timeoutSeconds", "1", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
 		p.Eventually(t, "watches "+collection, func() error {
-			if a := p.ask(get(path, js)); a.err != nil || !bytes.Contains(a.body, []byte(endOfInitial)) {
+			if a := p.send(get(path, js)); a.err != nil || !bytes.Contains(a.body, []byte(endOfInitial)) {
 				return fmt.Errorf("%d %v %s", a.code, a.err, a.body)
 			}
 			return nil
@@ -120,8 +120,8 @@ func customReads() []request {
 	return append(all, customDocuments()...)
 }
 
-// customDocuments are reads of OpenAPI documents that describe custom resources. The response to a wrong hash names the
-// right one.
+// customDocuments are reads of OpenAPI documents that describe custom resources. The response to a request with a wrong
+// hash contains the right one.
 func customDocuments() []request {
 	var all []request
 	for _, version := range []string{"diff.example.com/v1", "diff.example.com/v1beta1", "diff.example.com/v0", "diff.example.com", "diff.example.com/v1/", "nosuch.example.com/v1"} {
@@ -164,7 +164,7 @@ func customWatches() []request {
 	return all
 }
 
-// customWrites are writes of custom resources that are refused or dry.
+// customWrites are writes of custom resources that are rejected or dry runs.
 func customWrites() []request {
 	var all []request
 	named := func(spec string) string {

@@ -6,16 +6,16 @@ import "regexp"
 // reason. docs/differences.md describes them for users.
 var differences = []struct {
 	request, difference *regexp.Regexp
-	random              bool // it may also not occur
+	random              bool // it need not occur
 	reason              string
 }{
 	{
 		regexp.MustCompile(`^[A-Z]+ /apis/diff\.example\.com/v1/*( |$)`), regexp.MustCompile(`body: at`), true,
-		"kube-apiserver lists the resources of CRDs in no order, Larder by name",
+		"kube-apiserver lists the resources of CRDs in random order, Larder sorted by name",
 	},
 	{
 		regexp.MustCompile(`^(POST|PUT) /apis/diff\.example\.com/.* type="application/vnd\.kubernetes\.protobuf"`), regexp.MustCompile(`stock .*(EOF|INTERNAL_ERROR).*, larder <nil>`), false,
-		"kube-apiserver panics at a custom resource in protobuf and closes the connection; Larder answers 415",
+		"kube-apiserver panics if asked for a custom resource in protobuf, and closes the connection; Larder responds with 415",
 	},
 	{
 		regexp.MustCompile(`^[A-Z]+ /( |$)`), regexp.MustCompile(`(?m)\A *body:.*\n.*/flagz`), false,
@@ -23,7 +23,7 @@ var differences = []struct {
 	},
 	{
 		regexp.MustCompile(`^[A-Z]+ /openapi/v2( |$)`), regexp.MustCompile(`(?m)\A *body:`), true,
-		"members of the descriptions of APIServices may have another order",
+		"descriptions of APIServices may have their members in another order",
 	},
 	{
 		regexp.MustCompile(`^GET /version/*( |$)`), regexp.MustCompile(`gitVersion`), false,

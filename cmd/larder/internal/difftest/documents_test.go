@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// compareOpenAPIv2 compares the document of OpenAPI v2 member by member. Members that both servers have must have the
-// same bytes.
+// compareOpenAPIv2 compares the OpenAPI v2 documents member by member. Members that both servers have must be equal,
+// byte for byte.
 func (c *comparison) compareOpenAPIv2() {
 	r := get("/openapi/v2", js)
 	if len(selected([]request{r})) == 0 {
@@ -18,7 +18,7 @@ func (c *comparison) compareOpenAPIv2() {
 	}
 	var difference string
 	for range tries {
-		stock, larder := c.f.askBoth(r)
+		stock, larder := c.f.sendBoth(r)
 		if difference = differentMembers(stock, larder); difference == "" {
 			break
 		}
@@ -27,14 +27,14 @@ func (c *comparison) compareOpenAPIv2() {
 	c.reportDifference("members of "+r.String(), difference)
 }
 
-func differentMembers(stock, larder answer) string {
+func differentMembers(stock, larder response) string {
 	var ours, theirs map[string]json.RawMessage
 	for _, side := range []struct {
-		a  answer
+		a  response
 		to *map[string]json.RawMessage
 	}{{stock, &theirs}, {larder, &ours}} {
 		if side.a.code != http.StatusOK {
-			return fmt.Sprintf("code %d, %v", side.a.code, side.a.err)
+			return fmt.Sprintf("status %d, error %v", side.a.code, side.a.err)
 		}
 		if err := json.Unmarshal(side.a.body, side.to); err != nil {
 			return err.Error()

@@ -29,10 +29,10 @@ import (
 //	- for a body that cannot be compared, because it holds times in a binary form
 var goldenFile = filepath.Join("testdata", "stock.golden.gz")
 
-// goldenLimit is the length of a body up to which it is recorded whole.
+// goldenLimit is the length up to which a body is recorded completely.
 const goldenLimit = 3000
 
-// recordable are the requests with recorded responses.
+// recordable returns the requests with recorded responses.
 func recordable() []request {
 	all := slices.Concat(fixedReads(), customReads(), aggregatedReads(), writes(), aggregatedWrites())
 	return slices.DeleteFunc(all, func(r request) bool {
@@ -40,8 +40,8 @@ func recordable() []request {
 	})
 }
 
-// outcome writes a response as goldenFile does.
-func outcome(a answer) string {
+// outcome formats a response as in goldenFile.
+func outcome(a response) string {
 	if a.err != nil {
 		return "! " + a.err.Error() + "\n"
 	}
@@ -52,7 +52,7 @@ func outcome(a answer) string {
 	return fmt.Sprintf("< %d %s\n%s\n", a.code, head, outcomeBody(a))
 }
 
-func outcomeBody(a answer) string {
+func outcomeBody(a response) string {
 	if bytes.HasPrefix(a.body, []byte("k8s\x00")) && a.code < http.StatusMultipleChoices {
 		return "-"
 	}
@@ -68,12 +68,12 @@ func outcomeBody(a answer) string {
 	}
 }
 
-// record writes the responses of kube-apiserver to file, except those that differ from Larder's: these are listed
-// differences, or have already failed.
+// record writes kube-apiserver's responses to file, except those that differ from Larder's: these differences are
+// listed, or have failed the test.
 func (f *fixture) record(t *testing.T, file string, all []request) {
 	t.Helper()
 	all = selected(all)
-	outcomes, larder := f.answersOf(f.stock, all), f.answersOf(f.larder, all)
+	outcomes, larder := f.responsesOf(f.stock, all), f.responsesOf(f.larder, all)
 	var order []string
 	groups := make(map[string][]request)
 	for i, r := range all {
@@ -114,7 +114,7 @@ func (f *fixture) record(t *testing.T, file string, all []request) {
 	for _, group := range groups {
 		count += len(group)
 	}
-	t.Logf("recorded %d of %d responses, %d different, %d bytes", count, len(all), len(order), packed.Len())
+	t.Logf("recorded %d of %d responses, %d of them distinct, %d bytes", count, len(all), len(order), packed.Len())
 }
 
 func marshalPlain(r request) ([]byte, error) {
@@ -125,14 +125,14 @@ func marshalPlain(r request) ([]byte, error) {
 	return bytes.TrimSpace(out.Bytes()), err
 }
 
-// answersOf sends requests to p and returns each response as goldenFile has it.
-func (f *fixture) answersOf(p *process, all []request) []string {
+// responsesOf sends requests to p and returns the responses as in goldenFile.
+func (f *fixture) responsesOf(p *process, all []request) []string {
 	outcomes := make([]string, len(all))
 	var g errgroup.Group
 	g.SetLimit(workers)
 	for i, r := range all {
 		g.Go(func() error {
-			outcomes[i] = outcome(p.ask(f.fillIn(r, 0)))
+			outcomes[i] = outcome(p.send(f.fillIn(r, 0)))
 			return nil
 		})
 	}
@@ -144,7 +144,7 @@ func (f *fixture) answersOf(p *process, all []request) []string {
 func (f *fixture) replay(t *testing.T, file string) {
 	t.Helper()
 	all, want := readGolden(t, file)
-	got := f.answersOf(f.larder, all)
+	got := f.responsesOf(f.larder, all)
 	unlike := 0
 	for i, r := range all {
 		if got[i] == want[i] {
@@ -156,11 +156,11 @@ func (f *fixture) replay(t *testing.T, file string) {
 	}
 	t.Logf("%d recorded responses, %d differ", len(all), unlike)
 	if unlike > 40 {
-		t.Errorf("%d more differ", unlike-40)
+		t.Errorf("%d more responses differ", unlike-40)
 	}
 }
 
-// readGolden returns the recorded requests and, for each, the outcome.
+// readGolden returns the recorded requests and their outcomes.
 func readGolden(t *testing.T, file string) (all []request, want []string) {
 	t.Helper()
 	packed, err := os.ReadFile(file)

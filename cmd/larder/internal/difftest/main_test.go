@@ -12,13 +12,13 @@ import (
 )
 
 var (
-	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded responses")
+	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; without it, recorded responses")
 	rewrite     = flag.Bool("rewrite", false, "record the responses of -stock")
-	protocol    = flag.String("protocol", "h1", "h1 or h2: the version of HTTP that -stock is compared over")
-	only        = flag.String("only", "", "regular expression: ask only the requests whose name it matches")
+	protocol    = flag.String("protocol", "h1", "h1 or h2: the version of HTTP of requests with -stock")
+	only        = flag.String("only", "", "regular expression that selects requests by name")
 )
 
-// roleVariable makes the test binary be a Larder server, configured by its value.
+// roleVariable makes the test binary a Larder server, configured by the variable's value.
 const roleVariable = "LARDER_DIFFTEST_SERVER"
 
 func TestMain(m *testing.M) {

@@ -15,12 +15,12 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// process is a server that a test started.
+// process is a server that the test has started.
 type process struct {
 	*proctest.Process
 	client    *http.Client
 	name, url string
-	ports     []string // of all servers, as in an address; responses contain them
+	ports     []string // all servers' ports, as they appear in responses
 }
 
 func start(t *testing.T, name string, port int, command func() *exec.Cmd) *process {
@@ -40,7 +40,7 @@ func start(t *testing.T, name string, port int, command func() *exec.Cmd) *proce
 func (p *process) awaitReady(t *testing.T) {
 	t.Helper()
 	p.Eventually(t, "is ready", func() error {
-		a := p.ask(request{Method: http.MethodGet, Path: "/readyz"})
+		a := p.send(request{Method: http.MethodGet, Path: "/readyz"})
 		if a.err != nil || a.code != http.StatusOK {
 			return fmt.Errorf("%d %v: %s\n%s", a.code, a.err, a.body, p.Output())
 		}
@@ -48,17 +48,17 @@ func (p *process) awaitReady(t *testing.T) {
 	})
 }
 
-// fixture is one etcd, the Larder that runs it and, optionally, a kube-apiserver beside it.
+// fixture is one etcd, the Larder that runs it and, with -stock, a kube-apiserver.
 type fixture struct {
 	dir, tokens   string
 	gates         string // feature gates of both servers
 	larder, stock *process
-	remote        *httptest.Server  // to which both proxy requests
+	remote        *httptest.Server  // the aggregated server of both
 	revisions     map[string]string // the values of {NAME} in paths
 }
 
-// newFixture returns a fixture with seeded objects. Both servers started after the objects were created and earlier
-// revisions were compacted.
+// newFixture returns a fixture with objects. Both servers start after the objects are created and earlier revisions are
+// compacted.
 func newFixture(t *testing.T, gates string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,7 +89,7 @@ func newFixture(t *testing.T, gates string) *fixture {
 	return f
 }
 
-// advertised is the address of both servers, so that responses do not depend on the machine's address.
+// advertised is the address that both servers publish, so that responses do not depend on the machine's address.
 const advertised = "192.0.2.1"
 
 func (f *fixture) startLarder(t *testing.T, compaction time.Duration) {
@@ -100,8 +100,8 @@ func (f *fixture) startLarder(t *testing.T, compaction time.Duration) {
 	}))
 }
 
-// startStock starts kube-apiserver on Larder's etcd. Only Larder publishes its endpoint of the kubernetes service:
-// two servers at one address would overwrite each other's port.
+// startStock starts kube-apiserver on Larder's etcd. Only Larder publishes an endpoint of the kubernetes service,
+// because two servers with one address would overwrite each other's port.
 func (f *fixture) startStock(t *testing.T) {
 	t.Helper()
 	port := proctest.Port(t)

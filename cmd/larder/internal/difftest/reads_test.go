@@ -29,7 +29,7 @@ func with(path, query string) string {
 	return path + "?" + query
 }
 
-// accepts are the media types, valid and invalid, that are requested for every kind of path.
+// accepts are media types, valid and invalid, to request for every kind of path.
 var accepts = []string{
 	"", js, pb, yaml, table, partial, partials, "*/*", "application/*", "application/cbor", "text/html",
 	pb + ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io", pb + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
@@ -39,7 +39,7 @@ var accepts = []string{
 	"application/json;charset=utf-8", "application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", "application/json; q=x", "nonsense", ",", "application/json;q=0",
 }
 
-// objectPaths are collections, objects and subresources of many shapes.
+// objectPaths are paths of collections, objects and subresources of many forms.
 var objectPaths = []string{
 	"/api/v1/namespaces/diff/configmaps", "/api/v1/namespaces/diff/configmaps/a", "/api/v1/namespaces/empty/configmaps",
 	"/api/v1/namespaces/diff/pods", "/api/v1/namespaces/diff/pods/p", "/api/v1/namespaces/diff/pods/nosuch", "/api/v1/namespaces/diff/pods/p/status",
@@ -50,7 +50,7 @@ var objectPaths = []string{
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles?limit=3", "/apis/networking.k8s.io/v1/servicecidrs", "/api/v1/namespaces/diff/nosuch",
 }
 
-// parameters are query parameters of GET and LIST, good and bad.
+// parameters are query parameters of GET and LIST, valid and invalid.
 var parameters = []string{
 	"pretty=true", "pretty=false", "pretty=x", "resourceVersion=0", "resourceVersion=1", "resourceVersion=x", "resourceVersion=-1", "resourceVersion=", "resourceVersion=01",
 	"limit=1", "limit=x", "limit=-1", "limit=0", "limit=500", "limit=9223372036854775808", "continue=abc", "continue=abc&resourceVersion=1", "continue=&limit=1",
@@ -78,8 +78,8 @@ var plainPaths = []string{
 	"/debug/nosuch", "/logs/nosuch", "/api/v1/namespaces/nosuch", "/api/v1/namespaces/nosuch/configmaps", "/api/v1/namespaces/B%40d/configmaps", "/api/v1/namespaces/diff/configmaps/B%40d",
 }
 
-// fixedReads are the reads whose responses can be recorded, because they do not depend on revisions or other objects in
-// the store.
+// fixedReads are reads whose responses can be recorded, because they depend neither on revisions nor on other objects
+// in the store.
 func fixedReads() []request {
 	var all []request
 	for _, path := range plainPaths {
@@ -111,22 +111,22 @@ func fixedReads() []request {
 	return all
 }
 
-// resource is a line of discovery.
+// resource is an entry of discovery.
 type resource struct {
 	Name       string
 	Namespaced bool
 	Verbs      []string
 }
 
-// everyResource requests every kind in every encoding, and responses that depend on other objects in the store.
+// everyResource returns requests for every kind in every encoding, whose responses depend on the objects in the store.
 func (f *fixture) everyResource(t *testing.T) []request {
 	t.Helper()
 	all := []request{get("/openapi/v2", js), get("/openapi/v2", pb), get("/openapi/v3", js), get("/", ""), get("/", js)}
 	for _, version := range f.versions(t) {
 		all = append(all, get(version, js), get(version, pb), get(version, ""), get("/openapi/v3"+version, js))
 		var list struct{ Resources []resource }
-		a := f.stock.ask(get(version, js))
-		if a.code != http.StatusOK { // of a missing server
+		a := f.stock.send(get(version, js))
+		if a.code != http.StatusOK { // its server is missing
 			continue
 		}
 		if err := json.Unmarshal(a.body, &list); err != nil {
@@ -134,7 +134,7 @@ func (f *fixture) everyResource(t *testing.T) []request {
 		}
 		for _, r := range list.Resources {
 			if !strings.Contains(strings.Join(r.Verbs, " "), "list") || strings.Contains(r.Name, "/") || r.Name == "componentstatuses" {
-				continue // component statuses have no order
+				continue // component statuses are in random order
 			}
 			for _, accept := range []string{js, pb, yaml, table, partials, pb + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
 				all = append(all, get(version+"/"+r.Name, accept))
@@ -201,9 +201,10 @@ func lists() []request {
 	return all
 }
 
-// skipped reports whether a request repeats another's path through the servers. The first scope is complete.
+// skipped reports whether a request would take the same path through the servers as another. All requests in the first
+// scope are sent.
 func skipped(scope, version, limit, token, selector string) bool {
-	if version == "99999999" && token == "" { // each of these waits for three seconds: see waits
+	if version == "99999999" && token == "" { // waits for three seconds, see waits
 		return limit != "2" || scope != "/api/v1/namespaces/diff/configmaps" || selector != ""
 	}
 	if scope == "/api/v1/namespaces/diff/configmaps" {
@@ -212,7 +213,7 @@ func skipped(scope, version, limit, token, selector string) bool {
 	return limit == "-1" || limit == "500" || token == "bad" || token == "{token:0}" || version == "x"
 }
 
-// waits are reads of revisions that do not exist yet.
+// waits are reads at revisions that do not exist yet.
 func waits() []request {
 	var all []request
 	for _, path := range []string{
@@ -229,7 +230,7 @@ func waits() []request {
 	return all
 }
 
-// query joins names and values, and omits empty values.
+// query joins names and values, and omits parameters with an empty value.
 func query(pairs ...string) string {
 	out := "?"
 	for i := 0; i < len(pairs); i += 2 {
@@ -249,7 +250,7 @@ func and(parameter string) string {
 
 var tokenPlaceholder = regexp.MustCompile(`\{token:(-?\d+)\}`)
 
-// fillTokens replaces {token:N} by a continue token of revision N that continues after b.
+// fillTokens replaces {token:N} with a continue token of revision N that starts after b.
 func fillTokens(path string) string {
 	namespaced := strings.Contains(path, "/namespaces/")
 	return tokenPlaceholder.ReplaceAllStringFunc(path, func(match string) string {

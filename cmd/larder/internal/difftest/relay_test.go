@@ -9,14 +9,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// relayVariable makes the test binary be a relay, configured by its value.
+// relayVariable makes the test binary a relay, configured by the variable's value.
 const relayVariable = "LARDER_DIFFTEST_RELAY"
 
 // TestRelayMatchesItsUpstream compares the responses of a relay with those of its upstream: kube-apiserver with -stock,
 // otherwise Larder.
 func TestRelayMatchesItsUpstream(t *testing.T) {
 	if testing.Short() {
-		t.Skip("asks a relay all that TestAnswersMatchKubeAPIServer asks its upstream")
+		t.Skip("sends a relay all requests that TestResponsesMatchKubeAPIServer sends its upstream")
 	}
 	f := newFixture(t, "")
 	if f.stock == nil {
@@ -35,7 +35,7 @@ func TestRelayMatchesItsUpstream(t *testing.T) {
 	t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
 }
 
-// some returns all requests with -stock, otherwise every fourth.
+// some returns all requests with -stock, otherwise every fourth one.
 func some(all []request) (kept []request) {
 	if *stockBinary != "" {
 		return all
@@ -46,16 +46,16 @@ func some(all []request) (kept []request) {
 	return kept
 }
 
-// compareRelayed is read for a relay, whose lists from a cache may be of an earlier revision than the upstream's. After
-// a watch with initial events the cache is current. A watch that goes through and gets no event may have no body.
+// compareRelayed is compareRead for a relay. Its lists from a cache may have an earlier revision than the upstream's,
+// but after a watch with initial events the cache is current. A forwarded watch without events may have no body.
 func (c *comparison) compareRelayed(r request) (difference string) {
 	if difference = c.compareRead(r); difference == "" {
 		return ""
 	}
 	collection, _, _ := strings.Cut(r.Path, "?")
 	for try := range tries {
-		c.f.larder.ask(get(collection+query("watch", "1", "timeoutSeconds", "3", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"), js))
-		stock, larder := c.f.askBoth(c.f.fillIn(r, try))
+		c.f.larder.send(get(collection+query("watch", "1", "timeoutSeconds", "3", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"), js))
+		stock, larder := c.f.sendBoth(c.f.fillIn(r, try))
 		if strings.Contains(r.Path, "watch=") {
 			delete(stock.head, "Transfer-Encoding")
 			delete(larder.head, "Transfer-Encoding")

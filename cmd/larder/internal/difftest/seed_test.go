@@ -73,12 +73,12 @@ func (f *fixture) seed(t *testing.T) {
 	f.createGuards(t)
 	f.createCRDs(t)
 	f.aggregate(t, f.remote)
-	for i := range 120 { // enough for compression
+	for i := range 120 { // enough for a compressed list
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%03d","labels":{"third":"%d"}},"data":{"k":%q}}`, i, i%3, strings.Repeat("0123456789", 200))
 		f.must(t, f.larder, request{Method: http.MethodPost, Path: "/api/v1/namespaces/many/configmaps", Type: js, Body: body})
 	}
-	proctest.Eventually(t, "history is compacted", func() error {
-		a := f.larder.ask(request{Method: http.MethodGet, Path: "/apis/coordination.k8s.io/v1/namespaces/diff/leases?limit=1&resourceVersion=1&resourceVersionMatch=Exact"})
+	proctest.Eventually(t, "the history is compacted", func() error {
+		a := f.larder.send(request{Method: http.MethodGet, Path: "/apis/coordination.k8s.io/v1/namespaces/diff/leases?limit=1&resourceVersion=1&resourceVersionMatch=Exact"})
 		if a.code != http.StatusGone {
 			return fmt.Errorf("%d %s", a.code, a.body)
 		}
@@ -86,7 +86,7 @@ func (f *fixture) seed(t *testing.T) {
 	})
 }
 
-// withKind adds the apiVersion and kind that the servers require in a body, derived from the path of the collection.
+// withKind adds the apiVersion and kind that a body must have, according to the collection's path.
 func withKind(path, body string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	version := parts[1]
@@ -111,8 +111,8 @@ var kinds = map[string]string{
 	"validatingwebhookconfigurations": "ValidatingWebhookConfiguration", "deviceclasses": "DeviceClass",
 }
 
-// changes give the objects that are watched a short history. {then}, {mid} and {now} are
-// the revisions before it, within it and at its end.
+// changes are a short history of the objects that are watched. {then}, {mid} and {now} are the revisions before it,
+// within it and at its end.
 var changes = []struct{ mark, method, path, body string }{
 	{"then", "PATCH", "/api/v1/namespaces/diff/configmaps/e", `{"data":{"n":"1"}}`},
 	{"", "PATCH", "/api/v1/namespaces/diff/configmaps/b", `{"metadata":{"labels":{"x":"1"}}}`},
@@ -145,15 +145,15 @@ func revision(t *testing.T, body []byte) string {
 		Metadata struct{ ResourceVersion string }
 	}
 	if err := json.Unmarshal(body, &object); err != nil || object.Metadata.ResourceVersion == "" {
-		t.Fatalf("no revision in %s: %v", body, err)
+		t.Fatalf("no resourceVersion in %s: %v", body, err)
 	}
 	return object.Metadata.ResourceVersion
 }
 
-// must sends a request to p and fails the test unless it succeeds.
-func (f *fixture) must(t *testing.T, p *process, r request) answer {
+// must sends a request to p, which must succeed.
+func (f *fixture) must(t *testing.T, p *process, r request) response {
 	t.Helper()
-	a := p.ask(r)
+	a := p.send(r)
 	if a.err != nil || a.code >= 300 {
 		t.Fatalf("%s: %s: %d %v %s", p.name, r, a.code, a.err, a.body)
 	}

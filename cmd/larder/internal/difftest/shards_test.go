@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// shard returns the parameter that selects objects whose uid or namespace has a hash between two digits; the last
-// digit is 16.
+// shard returns the parameter that selects objects by the first hexadecimal digit of the hash of a field. A range
+// excludes its end, which may be 16.
 func shard(field string, ranges ...[2]uint64) string {
 	var all []string
 	for _, r := range ranges {
@@ -24,7 +24,7 @@ func shard(field string, ranges ...[2]uint64) string {
 	return "shardSelector=" + url.QueryEscape(strings.Join(all, " || "))
 }
 
-// badShards are selectors that the server rejects, or whose canonical form differs.
+// badShards are selectors that the server rejects or canonicalizes.
 var badShards = []string{
 	"", " ", "x", "+", "1", "'x'", "shardRange()", "shardRange(object.metadata.uid,'0x0','0x1')", "shardRange(object.metadata.name,'0x0000000000000000','0x8000000000000000')",
 	"shardRange(object.metadata.uid,'0x8000000000000000','0x0000000000000000')", "shardRange(object.metadata.uid,'0x0000000000000000','0x0000000000000000')", "shardRange(object.metadata.uid,'0x0000000000000000','0x20000000000000000')",
@@ -60,7 +60,7 @@ func steadyShards() []request {
 	return all
 }
 
-// movingShards are reads of shards that divide objects by UIDs, which differ in each run.
+// movingShards are reads of shards by UID. UIDs differ in each run.
 func movingShards() []request {
 	var all []request
 	halves := []string{shard("uid", [2]uint64{0, 8}), shard("uid", [2]uint64{8, 16}), shard("uid", [2]uint64{3, 5}, [2]uint64{11, 14}), shard("namespace", [2]uint64{0, 8}), shard("namespace", [2]uint64{8, 16})}
@@ -78,7 +78,7 @@ func movingShards() []request {
 	return all
 }
 
-// shardWatches are watches of shards, in every way to begin.
+// shardWatches are watches of shards that begin in different ways.
 func shardWatches() []request {
 	var all []request
 	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/configmaps", widgets, "/api/v1/nodes", "/api/v1/watch/namespaces/diff/configmaps", "/api/v1/namespaces/diff/events"} {
@@ -93,7 +93,7 @@ func shardWatches() []request {
 	return all
 }
 
-// TestShardsMatchKubeAPIServer compares lists and watches of shards, with the feature and without it.
+// TestShardsMatchKubeAPIServer compares lists and watches of shards, with the feature gate on and off.
 func TestShardsMatchKubeAPIServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server for each state of a feature gate")
@@ -127,7 +127,7 @@ func TestShardsMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// compareLiveShards compares watches of all shards during changes. Watches of shards without the last change are
+// compareLiveShards compares watches of all shards during changes. Watches of shards that lack the last change are
 // compared at their timeout.
 func (c *comparison) compareLiveShards() {
 	c.t.Helper()

@@ -7,8 +7,8 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// TestAgesAreNotCompared checks that the ages in tables are masked in every encoding. Recorded responses are compared
-// on another day, possibly by an earlier clock. The ages are those of apimachinery pkg/util/duration.
+// TestAgesAreNotCompared checks that the ages in Tables, as apimachinery pkg/util/duration writes them, are masked in
+// every encoding. Recorded responses are compared on other days, and the clock may even be earlier.
 func TestAgesAreNotCompared(t *testing.T) {
 	ages := []string{
 		"<invalid>", "0s", "1s", "59s", "60s", "119s", "2m", "2m1s", "9m59s", "10m", "179m", "3h", "3h1m", "7h59m", "8h", "47h",
@@ -31,12 +31,12 @@ func TestAgesAreNotCompared(t *testing.T) {
 			want := row("7s")
 			for _, age := range ages {
 				if got := row(age); got != want {
-					t.Errorf("with the age %s:\n%s\nwith another:\n%s", age, got, want)
+					t.Errorf("with the age %s:\n%s\nwith another age:\n%s", age, got, want)
 				}
 			}
 			for _, other := range others {
 				if row(other) == want {
-					t.Errorf("%q counts as an age", other)
+					t.Errorf("%q is masked as an age", other)
 				}
 			}
 		})

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	workers  = 48  // requests at once
-	watchers = 256 // watches at once: most of them wait for their timeout
-	tries    = 5   // how often a read is sent before a difference counts
+	workers  = 48  // concurrent requests
+	watchers = 256 // concurrent watches: most wait for their timeout
+	tries    = 5   // how often a request is sent before a difference counts
 )
 
-// TestAnswersMatchKubeAPIServer compares the responses of Larder and kube-apiserver to the same requests.
-func TestAnswersMatchKubeAPIServer(t *testing.T) {
+// TestResponsesMatchKubeAPIServer compares the responses of Larder and kube-apiserver to the same requests.
+func TestResponsesMatchKubeAPIServer(t *testing.T) {
 	f := newFixture(t, "")
 	if f.stock == nil {
 		if *rewrite {
@@ -72,7 +72,7 @@ func (f *fixture) useProtocol(t *testing.T, version string) {
 	}
 }
 
-// comparison sends requests to both servers and collects differences.
+// comparison sends requests to both servers and records their differences.
 type comparison struct {
 	t *testing.T
 	f *fixture
@@ -91,7 +91,7 @@ func newComparison(t *testing.T, f *fixture) *comparison {
 	return c
 }
 
-func (c *comparison) compareAll(what string, all []request, atOnce int, ask func(request) string) {
+func (c *comparison) compareAll(what string, all []request, atOnce int, send func(request) string) {
 	c.t.Helper()
 	began := time.Now()
 	all = selected(all)
@@ -99,7 +99,7 @@ func (c *comparison) compareAll(what string, all []request, atOnce int, ask func
 	g.SetLimit(atOnce)
 	for _, r := range all {
 		g.Go(func() error {
-			c.reportDifference(r.String(), ask(r))
+			c.reportDifference(r.String(), send(r))
 			return nil
 		})
 	}
@@ -149,21 +149,20 @@ func (c *comparison) report() {
 	}
 }
 
-// askBoth asks the two servers at once.
-func (f *fixture) askBoth(r request) (stock, larder answer) {
+// sendBoth sends a request to both servers concurrently.
+func (f *fixture) sendBoth(r request) (stock, larder response) {
 	var wg sync.WaitGroup
-	wg.Go(func() { stock = f.stock.ask(r) })
-	larder = f.larder.ask(r)
+	wg.Go(func() { stock = f.stock.send(r) })
+	larder = f.larder.send(r)
 	wg.Wait()
 	return stock, larder
 }
 
-// compareRead compares a read byte for byte. If the responses differ, it asks again after both servers have caught up,
-// because revisions move. It finally compares tables without ages, which may differ by the second that passes between
-// the responses.
+// compareRead compares a read byte for byte. If the responses differ, it sends the read again after both servers have
+// caught up, because revisions change. In the last try it ignores ages in Tables, which may differ by a second.
 func (c *comparison) compareRead(r request) (difference string) {
 	for try := range tries {
-		stock, larder := c.f.askBoth(c.f.fillIn(r, try))
+		stock, larder := c.f.sendBoth(c.f.fillIn(r, try))
 		if try == tries-1 && strings.Contains(r.Accept, "as=Table") {
 			stock.body, larder.body = withoutAges(stock.body), withoutAges(larder.body)
 		}
@@ -186,16 +185,16 @@ func (f *fixture) fillIn(r request, try int) request {
 	return r
 }
 
-// catchUp makes both servers' caches of the requested collection follow etcd to
-// its newest revision, as a consistent list does.
+// catchUp makes both servers' caches of the requested collection follow etcd to its newest revision, as a consistent
+// list does.
 func (c *comparison) catchUp(r request) {
 	path, _, _ := strings.Cut(r.Path, "?")
 	path = strings.Replace(path, "/watch/", "/", 1)
-	c.f.askBoth(request{Method: http.MethodGet, Path: path + "?limit=1"})
+	c.f.sendBoth(request{Method: http.MethodGet, Path: path + "?limit=1"})
 }
 
-// compareDryRun compares a dry run. If the responses differ, it asks again: responses in protobuf contain the current
-// revision.
+// compareDryRun compares a dry run. If the responses differ, it sends the request again: responses in protobuf contain
+// the current revision.
 func (c *comparison) compareDryRun(r request) (difference string) {
 	for range tries {
 		if difference = c.compareWrite(r); difference == "" {
@@ -205,30 +204,29 @@ func (c *comparison) compareDryRun(r request) (difference string) {
 	return difference
 }
 
-// compareWrite compares a write, without the values that differ between equal writes. In the request, {who} is replaced
-// by each server's own name.
+// compareWrite compares a write, without values that differ between equal writes. In the request, {who} stands for the
+// name of the server.
 func (c *comparison) compareWrite(r request) string {
-	var answers [2]answer
+	var responses [2]response
 	for i, p := range []*process{c.f.stock, c.f.larder} {
-		answers[i] = p.write(r)
+		responses[i] = p.write(r)
 	}
-	return compare(answers[0], answers[1])
+	return compare(responses[0], responses[1])
 }
 
-// write sends a request with {who} filled in and returns the response without it.
-func (p *process) write(r request) answer {
+// write sends a request with the server's name for {who}, and returns the response with {who} for the name.
+func (p *process) write(r request) response {
 	r.Path = strings.ReplaceAll(r.Path, "{who}", p.name)
 	r.Body = strings.ReplaceAll(r.Body, "{who}", p.name)
-	a := p.ask(r)
+	a := p.send(r)
 	a.body = sortManagedFields([]byte(strings.ReplaceAll(string(normalize(a.body)), p.name, "{who}")))
 	return a
 }
 
 const managedFields = `"managedFields":`
 
-// sortManagedFields returns body with the entries of managedFields in a fixed order. Entries of applies and updates stay
-// separate. The servers order entries by their seconds, and a second may pass between two writes to one server but
-// not to the other.
+// sortManagedFields sorts the entries of managedFields in body, separately those of applies and updates. The servers
+// order entries by times in seconds, which may differ between the two servers.
 func sortManagedFields(body []byte) []byte {
 	at := bytes.Index(body, []byte(managedFields))
 	if at < 0 {
@@ -251,7 +249,7 @@ func sortManagedFields(body []byte) []byte {
 	return slices.Concat(body[:at], sorted, body[at+int(in.InputOffset()):])
 }
 
-// compareFlows compares the flows. Each flow has the writes of one object.
+// compareFlows compares the flows. Each flow consists of writes of one object.
 func (c *comparison) compareFlows() {
 	var g errgroup.Group
 	for i, flow := range slices.Concat(flows(), customFlows(), aggregatedFlows()) {
@@ -267,8 +265,7 @@ func (c *comparison) compareFlows() {
 	g.Wait()
 }
 
-// comparePages walks lists in small pages, with each continue token used at the other
-// server, and compares every page.
+// comparePages reads lists in small pages, each with the continue token of the other server, and compares every page.
 func (c *comparison) comparePages() {
 	for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/many/configmaps", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/api/v1/namespaces/diff/events", "/api/v1/configmaps?labelSelector=third%3D1"} {
 		c.walkEncodings(path)
@@ -290,18 +287,18 @@ func (c *comparison) walk(r request) {
 	const most = 50
 	page := r
 	for n := range most {
-		stock, larder := c.f.askBoth(page)
+		stock, larder := c.f.sendBoth(page)
 		for try := 0; try < tries && compare(stock, larder) != ""; try++ {
 			c.catchUp(page)
-			stock, larder = c.f.askBoth(page)
+			stock, larder = c.f.sendBoth(page)
 		}
 		c.reportDifference(fmt.Sprintf("page %d of %s", n, r), compare(stock, larder))
-		from := [2]answer{stock, larder}[n%2]
+		from := [2]response{stock, larder}[n%2]
 		token := tokenText.FindSubmatch(from.body)
 		if token == nil {
 			return
 		}
 		page.Path = r.Path + "&continue=" + string(token[1])
 	}
-	c.t.Errorf("%s: no end after %d pages", r, most)
+	c.t.Errorf("%s: the list does not end after %d pages", r, most)
 }

@@ -29,8 +29,7 @@ func watches() []request {
 	return append(append(all, watchForms()...), deprecatedWatches()...)
 }
 
-// watchForms are watches in every media type, of resources of many kinds, and with
-// bad parameters.
+// watchForms are watches in every media type, of many kinds of resources, and with invalid parameters.
 func watchForms() []request {
 	var all []request
 	for _, path := range []string{
@@ -58,7 +57,7 @@ func watchForms() []request {
 	return all
 }
 
-// deprecatedWatches are watches by path.
+// deprecatedWatches are watches with deprecated paths, which contain /watch/.
 func deprecatedWatches() []request {
 	var all []request
 	for _, path := range []string{
@@ -95,7 +94,7 @@ func (c *comparison) compareLiveWatches() {
 	c.compareStreams(all, version)
 }
 
-// compareStreams opens watches that begin at version, changes objects, and compares the streams.
+// compareStreams opens watches from a version, changes objects, and compares the streams.
 func (c *comparison) compareStreams(all []request, version string) {
 	c.t.Helper()
 	if all = selected(all); len(all) == 0 {
@@ -108,13 +107,13 @@ func (c *comparison) compareStreams(all []request, version string) {
 	last := c.changeLive()
 	for i, r := range all {
 		stock, larder := streams[i][0].until(last), streams[i][1].until(last)
-		c.reportDifference("live "+strings.ReplaceAll(r.String(), version, "N"), compare(answer{body: withoutAges(stock)}, answer{body: withoutAges(larder)}))
+		c.reportDifference("live "+strings.ReplaceAll(r.String(), version, "N"), compare(response{body: withoutAges(stock)}, response{body: withoutAges(larder)}))
 	}
 	c.t.Logf("live watches: %d", len(all))
 }
 
-// changeLive writes a history with every transition of a selector. It returns the revision of the last change, which
-// every watch receives.
+// changeLive makes changes in which objects begin and cease to match selectors. It returns the revision of the last
+// change, which every watch receives.
 func (c *comparison) changeLive() string {
 	c.t.Helper()
 	const path = "/api/v1/namespaces/diff/configmaps"
@@ -128,7 +127,7 @@ func (c *comparison) changeLive() string {
 		return patch(name, fmt.Sprintf(`{"metadata":{"labels":{"live":%q}}}`, value))
 	}
 	remove := func(name string) request { return request{Method: http.MethodDelete, Path: path + "/" + name} }
-	var last answer
+	var last response
 	for i, r := range []request{
 		create("live", `"live":"no"`), create("live2", `"live":"yes"`), label("live", "yes"), patch("live", `{"data":{"a":"<1>"}}`), label("live2", "no"), label("live", "no"),
 		patch("live", `{"data":{"a":"2"}}`), remove("live2"), label("live", "yes"), remove("live"), create("live", `"live":"yes"`), label("live", "no"), remove("live"),
@@ -139,7 +138,7 @@ func (c *comparison) changeLive() string {
 	return revision(c.t, last.body)
 }
 
-// stream is a watch that is being read.
+// stream is an open watch and what it has received.
 type stream struct {
 	body    io.ReadCloser
 	isProto bool
@@ -152,11 +151,11 @@ type stream struct {
 
 func (c *comparison) open(p *process, r request) *stream {
 	c.t.Helper()
-	response, err := p.send(r)
+	resp, err := p.open(r)
 	if err != nil {
 		c.t.Fatalf("%s: %s: %v", p.name, r, err)
 	}
-	s := &stream{body: response.Body, isProto: strings.Contains(response.Header.Get("Content-Type"), "protobuf")}
+	s := &stream{body: resp.Body, isProto: strings.Contains(resp.Header.Get("Content-Type"), "protobuf")}
 	s.more.L = &s.mu
 	go s.read()
 	return s
@@ -177,7 +176,7 @@ func (s *stream) read() {
 	}
 }
 
-// until returns the stream up to the event of revision last, or all if it ended before.
+// until returns the stream up to the event with revision last, or all of it if it ended before.
 func (s *stream) until(last string) []byte {
 	mark, split := []byte(`"resourceVersion":"`+last+`"`), splitLines
 	if s.isProto {
@@ -196,7 +195,7 @@ func (s *stream) until(last string) []byte {
 	return got
 }
 
-// wholly reports whether mark is in a complete frame: split leaves an empty frame after it.
+// wholly reports whether mark is in a complete frame. If the stream ends with a complete frame, an empty frame follows.
 func wholly(frames [][]byte, mark []byte) bool {
 	if len(frames) < 2 || len(frames[len(frames)-1]) > 0 {
 		return false

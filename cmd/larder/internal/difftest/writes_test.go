@@ -18,7 +18,7 @@ func do(method, path, mediaType, body string) request {
 	return request{Method: method, Path: path, Accept: js, Type: mediaType, Body: body}
 }
 
-// writes are independent requests that change nothing, because they are refused or dry runs. flows are the others.
+// writes are independent requests that change nothing, because they are rejected or dry runs. flows are the others.
 func writes() []request {
 	return append(append(append(badBodies(), badPatches()...), badMethods()...), badObjects()...)
 }
@@ -61,7 +61,7 @@ func badPatches() []request {
 	return all
 }
 
-// badMethods are requests of each path with every method, without a body.
+// badMethods are requests with every method for each path, without a body.
 func badMethods() []request {
 	var all []request
 	for _, method := range []string{"PUT", "DELETE", "PATCH", "POST", "HEAD", "OPTIONS", "TRACE", "FOO"} {
@@ -114,7 +114,7 @@ func badObjects() []request {
 	}
 }
 
-// flows are sequences of writes to objects that each server has under its own names.
+// flows are sequences of writes of objects whose names differ between the servers.
 func flows() [][]request {
 	named := func(collection, spec, change string) []request {
 		one := collection + "/{who}"

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// request is sent to both servers. In Path, {NAME} is replaced by a revision, and {life} by the duration
-// of a watch in seconds.
+// request is sent to both servers. In Path, {NAME} stands for a revision, and {life} for the seconds that a watch
+// lasts.
 type request struct {
 	Method, Path string
 	Accept       string `json:",omitempty"`
@@ -50,22 +50,22 @@ func shorten(s string) string {
 
 func (r request) reads() bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// answer is a server's response.
-type answer struct {
+// response is a server's response.
+type response struct {
 	code int
-	head http.Header // only what clients read
+	head http.Header // headers that are compared
 	body []byte
 	err  error
 }
 
-// heads are the headers that are compared.
+// heads are the names of the headers that are compared.
 var heads = []string{
 	"Content-Type", "Cache-Control", "Retry-After", "Warning", "Vary", "Content-Encoding",
 	"Allow", "Www-Authenticate", "X-Content-Type-Options", "Location", "Transfer-Encoding",
 }
 
-// newClient returns a client for one version of HTTP, a value of -protocol. It adds no compression and follows no
-// redirects.
+// newClient returns a client for one version of HTTP, a value of -protocol. It requests no compression by itself, and
+// follows no redirects.
 func newClient(version string) *http.Client {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true, MaxIdleConnsPerHost: watchers,
@@ -80,8 +80,8 @@ func newClient(version string) *http.Client {
 	}
 }
 
-// send sends a request and returns a response with an unread body.
-func (p *process) send(r request) (*http.Response, error) {
+// open sends a request and returns the response with an unread body.
+func (p *process) open(r request) (*http.Response, error) {
 	var body io.Reader
 	if r.Body != "" {
 		body = strings.NewReader(r.Body)
@@ -110,23 +110,23 @@ func (p *process) send(r request) (*http.Response, error) {
 	return p.client.Do(q)
 }
 
-func (p *process) ask(r request) answer {
-	response, err := p.send(r)
+func (p *process) send(r request) response {
+	resp, err := p.open(r)
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	a := answer{code: response.StatusCode, head: make(http.Header), body: body, err: err}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	a := response{code: resp.StatusCode, head: make(http.Header), body: body, err: err}
 	for _, name := range heads {
-		if values := response.Header.Values(name); len(values) > 0 {
+		if values := resp.Header.Values(name); len(values) > 0 {
 			a.head[name] = values
 		}
 	}
-	switch open := response.ProtoMajor == 2 && response.ContentLength < 0 && r.Method != http.MethodHead; {
+	switch open := resp.ProtoMajor == 2 && resp.ContentLength < 0 && r.Method != http.MethodHead; {
 	case !watchPath.MatchString(r.Path):
-	case len(response.TransferEncoding) > 0:
-		a.head["Transfer-Encoding"] = response.TransferEncoding
+	case len(resp.TransferEncoding) > 0:
+		a.head["Transfer-Encoding"] = resp.TransferEncoding
 	case open: // as in HTTP/1.1
 		a.head["Transfer-Encoding"] = []string{"chunked"}
 	}
@@ -150,13 +150,13 @@ func gunzip(packed []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// watchPath matches the paths of watches. Only the framing of watches is compared: a server may send a list in chunks
-// or with its length.
+// watchPath matches the paths of watches. Only their framing is compared, because a server may send a list in chunks or
+// with its length.
 var watchPath = regexp.MustCompile(`/watch/|[?&]watch(=|=1|=true|=yes)?(&|$)`)
 
 const endOfInitial = "k8s.io/initial-events-end"
 
-// withoutPeriodicBookmarks drops the bookmarks that a server sends from time to time
+// withoutPeriodicBookmarks drops the bookmarks that a server sends periodically
 // (apiserver pkg/storage/cacher/cache_watcher.go).
 func withoutPeriodicBookmarks(mediaType string, body []byte) []byte {
 	frames := splitLines
@@ -187,8 +187,8 @@ func splitFrames(body []byte) [][]byte {
 	return append(frames, body)
 }
 
-// agePattern finds the ages in the cells of tables, in JSON and in YAML, as apimachinery pkg/util/duration writes
-// them. The age <unknown>, of an object without a time, is not replaced.
+// agePattern matches the ages in Table cells, in JSON and YAML, as apimachinery pkg/util/duration writes them. It does
+// not match <unknown>, the age of an object without a time.
 var agePattern = regexp.MustCompile(`(?m)"(?:` + age + `)"|^( *- )(?:` + age + `)$`)
 
 const age = `(?:\d+[smhdy])+|<invalid>|\\u003cinvalid\\u003e`
@@ -233,8 +233,8 @@ func normalize(body []byte) []byte {
 	return body
 }
 
-// compare describes the differences of two responses, "" if they are equal.
-func compare(stock, larder answer) string {
+// compare describes the differences of two responses; "" means none.
+func compare(stock, larder response) string {
 	var out []string
 	if stock.err != nil || larder.err != nil {
 		out = append(out, fmt.Sprintf("error: stock %v, larder %v", stock.err, larder.err))

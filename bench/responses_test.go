@@ -36,8 +36,8 @@ func serving(t *testing.T, streams int, handler http.HandlerFunc) *bench.Target 
 	return target
 }
 
-// patiently calls try with increasing timeouts until it returns true, because on a busy machine responses that the
-// test does not delay may be late.
+// patiently calls try with increasing timeouts until it returns true: on a busy machine, even responses that the test
+// does not delay may be late.
 func patiently(t *testing.T, try func(timeout time.Duration) (punctual bool)) {
 	t.Helper()
 	for _, timeout := range []time.Duration{3 * time.Second, 15 * time.Second, time.Minute} {
@@ -49,16 +49,16 @@ func patiently(t *testing.T, try func(timeout time.Duration) (punctual bool)) {
 	t.Error("responses that the test does not delay are late")
 }
 
-// TestTimeoutsAreCountedApart has one answer that never begins and one that never ends.
-func TestTimeoutsAreCountedApart(t *testing.T) {
+// TestTimeoutsAreCountedSeparately has one response that never begins and one that never ends.
+func TestTimeoutsAreCountedSeparately(t *testing.T) {
 	t.Parallel()
 	for name, streams := range protocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			patiently(t, func(timeout time.Duration) bool {
-				var asked atomic.Int64
+				var requests atomic.Int64
 				target := serving(t, streams, func(w http.ResponseWriter, r *http.Request) {
-					switch asked.Add(1) {
+					switch requests.Add(1) {
 					case 4:
 						<-r.Context().Done()
 					case 6:
@@ -83,8 +83,8 @@ func TestTimeoutsAreCountedApart(t *testing.T) {
 				if !strings.Contains(r.FirstError, "timeout after "+timeout.String()) {
 					t.Errorf("the first error is %q, want a timeout", r.FirstError)
 				}
-				if want := map[int]int{200: 18, 500: 1}; !reflect.DeepEqual(r.Statuses, want) { // the answer that does not end began
-					t.Errorf("answers %v, want %v", r.Statuses, want)
+				if want := map[int]int{200: 18, 500: 1}; !reflect.DeepEqual(r.Statuses, want) { // the response that does not end has begun
+					t.Errorf("statuses %v, want %v", r.Statuses, want)
 				}
 				return true
 			})
@@ -92,7 +92,8 @@ func TestTimeoutsAreCountedApart(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfWatches has a server that accepts no watch, and one that never completes the initial objects.
+// TestTimeoutsOfWatches has a server that does not respond to a watch, and one that never completes the initial
+// objects.
 func TestTimeoutsOfWatches(t *testing.T) {
 	t.Parallel()
 	for name, streams := range protocols {
@@ -106,7 +107,7 @@ func TestTimeoutsOfWatches(t *testing.T) {
 						return
 					}
 					switch watches.Add(1) {
-					case 1: // warms up
+					case 1: // the warm-up
 						fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`)
 						return
 					case 2:
@@ -117,7 +118,7 @@ func TestTimeoutsOfWatches(t *testing.T) {
 				})
 				target.Timeout = timeout
 				r, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 2, Clients: 1}})
-				if errors.Is(err, bench.ErrTimeout) { // before the operations
+				if errors.Is(err, bench.ErrTimeout) { // in the warm-up
 					return false
 				}
 				if err != nil {
@@ -132,14 +133,15 @@ func TestTimeoutsOfWatches(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreCountedApart refuses some requests for a while. The client retries them only with RetryAfter.
-func TestRefusalsAreCountedApart(t *testing.T) {
+// TestRejectionsAreCountedSeparately has a server that rejects some requests with 429. The client retries them only
+// with RetryAfter.
+func TestRejectionsAreCountedSeparately(t *testing.T) {
 	for name, streams := range protocols {
 		for _, again := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, again %t", name, again), func(t *testing.T) {
-				var asked atomic.Int64
+			t.Run(fmt.Sprintf("%s, retries %t", name, again), func(t *testing.T) {
+				var requests atomic.Int64
 				target := serving(t, streams, func(w http.ResponseWriter, _ *http.Request) {
-					if n := asked.Add(1); n == 3 || n == 4 || n == 7 {
+					if n := requests.Add(1); n == 3 || n == 4 || n == 7 {
 						w.Header().Set("Retry-After", "0")
 						w.WriteHeader(http.StatusTooManyRequests)
 						fmt.Fprint(w, `{"kind":"Status","message":"try again later"}`)
@@ -150,12 +152,12 @@ func TestRefusalsAreCountedApart(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				refused, retries, answers := 3, 0, map[int]int{200: 7, 429: 3}
+				refused, retries, statuses := 3, 0, map[int]int{200: 7, 429: 3}
 				if again {
-					refused, retries, answers = 0, 3, map[int]int{200: 10, 429: 3}
+					refused, retries, statuses = 0, 3, map[int]int{200: 10, 429: 3}
 				}
-				if r.Ops != 10 || r.Errors != 0 || r.Refused != refused || r.Retries != retries || !reflect.DeepEqual(r.Statuses, answers) {
-					t.Errorf("%d operations, %d errors, %d refused, %d sent again, answers %v; want 10, 0, %d, %d, %v", r.Ops, r.Errors, r.Refused, r.Retries, r.Statuses, refused, retries, answers)
+				if r.Ops != 10 || r.Errors != 0 || r.Refused != refused || r.Retries != retries || !reflect.DeepEqual(r.Statuses, statuses) {
+					t.Errorf("%d operations, %d errors, %d refused, %d retried, statuses %v; want 10, 0, %d, %d, %v", r.Ops, r.Errors, r.Refused, r.Retries, r.Statuses, refused, retries, statuses)
 				}
 				if !again && !strings.HasSuffix(r.FirstError, "429 Too Many Requests: try again later") {
 					t.Errorf("the first error is %q", r.FirstError)
@@ -165,8 +167,8 @@ func TestRefusalsAreCountedApart(t *testing.T) {
 	}
 }
 
-// TestEveryWorkloadSpeaksBothProtocols runs each workload with each protocol, and checks which one the server saw.
-func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
+// TestEveryWorkloadUsesBothProtocols runs each workload with each protocol, and checks which protocol the server saw.
+func TestEveryWorkloadUsesBothProtocols(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
 	watch := bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3, Stuck: 2, Objects: seed.PodPaths(2), Load: bench.Load{Operations: 4, Rate: 1000, Clients: 2}}
 	hold := bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 7}
@@ -204,26 +206,26 @@ func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 	for name, streams := range protocols {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
-			asked := make(map[string]int) // guarded by mu: requests by protocol
+			requests := make(map[string]int) // guarded by mu: requests by protocol
 			objects := benchtest.New()
 			defer objects.Close()
 			target := serving(t, streams, func(w http.ResponseWriter, r *http.Request) {
 				mu.Lock()
-				asked[strings.TrimSuffix(r.Proto, ".0")]++
+				requests[strings.TrimSuffix(r.Proto, ".0")]++
 				mu.Unlock()
 				objects.ServeHTTP(w, r)
 			})
 			for _, w := range workloads {
 				mu.Lock()
-				clear(asked)
+				clear(requests)
 				mu.Unlock()
 				results, err := w.run(target)
 				if err != nil {
 					t.Fatalf("%s: %v", w.name, err)
 				}
 				mu.Lock()
-				if len(asked) != 1 || asked[name] == 0 {
-					t.Errorf("%s: requests by protocol %v, want all by %s", w.name, asked, name)
+				if len(requests) != 1 || requests[name] == 0 {
+					t.Errorf("%s: requests by protocol %v, want all by %s", w.name, requests, name)
 				}
 				mu.Unlock()
 				for _, r := range results {
