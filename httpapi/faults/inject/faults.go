@@ -256,7 +256,7 @@ func (p *RequestFaults) Lost(status int) string {
 	p.faults.mu.Lock()
 	defer p.faults.mu.Unlock()
 	lost := p.lose.action.Lose
-	p.faults.noteLocked(p.lose.rule, p.request, p.lose.ordinal, fmt.Sprintf("answer %d lost by %s", status, lost))
+	p.faults.noteLocked(p.lose.rule, p.request, p.lose.ordinal, fmt.Sprintf("response %d lost by %s", status, lost))
 	return lost
 }
 
@@ -297,9 +297,9 @@ func (p *RequestFaults) Past(c *cache.Cache, resourceVersion string) int64 {
 	if at = max(at, floor, least, c.Log().Oldest()); at >= newest {
 		return 0
 	}
-	text := "answered as by a replica at resourceVersion " + strconv.FormatInt(at, 10)
+	text := "served as by a replica at resourceVersion " + strconv.FormatInt(at, 10)
 	if n := p.stale.action.Stale; n > 0 {
-		text = fmt.Sprintf("answered as by a replica %d changes behind", n)
+		text = fmt.Sprintf("served as by a replica %d changes behind", n)
 	}
 	p.faults.noteLocked(p.stale.rule, p.request, p.stale.ordinal, text)
 	return at

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// intermediateBugs do not continue after a crash between two writes.
+// intermediateBugs are controllers that do not finish their work after a crash between two writes.
 func intermediateBugs() []*bug {
 	return []*bug{{
 		name: "A resize stops half way", kind: "intermediate", like: "rabbitmq/cluster-operator#782",
@@ -46,8 +46,8 @@ func intermediateBugs() []*bug {
 	}}
 }
 
-// resizing keeps the size of a claim, and the size in a template for claims, equal to the parent's. The bug: it
-// compares only the template, which it updates first.
+// resizing keeps a claim's size, and the size in a template for claims, equal to the parent's. The bug: it compares
+// only the template, which it updates first.
 func resizing(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent, claim, template := cached[corev1.ConfigMap](m, name), cached[corev1.PersistentVolumeClaim](m, name), cached[corev1.ConfigMap](m, name+"-template")
@@ -78,7 +78,7 @@ func resizing(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// twoClaims creates two claims. The bug: if there is the first, it does not look for the second.
+// twoClaims creates two claims. The bug: if the first exists, it does not look for the second.
 func twoClaims(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
@@ -97,8 +97,8 @@ func twoClaims(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// generatedName creates a pod with a generated name and records the name in the parent. The bug: nothing else records
-// that the pod exists. Mended, it derives the name from the parent's UID.
+// generatedName creates a pod with a generated name and records the name in the parent. The bug: after a crash in
+// between, it does not know that the pod exists. When fixed, it derives the name from the parent's UID.
 func generatedName(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
@@ -122,7 +122,7 @@ func generatedName(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// finalizing deletes the claim of a deleted parent, whose finalizer it removes. The bug is the order.
+// finalizing deletes the claim of a deleted parent and removes the parent's finalizer. The bug is the order.
 func finalizing(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent, claim := cached[corev1.ConfigMap](m, name), cached[corev1.PersistentVolumeClaim](m, name)

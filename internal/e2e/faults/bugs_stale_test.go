@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// staleBugs act on objects that the cache no longer, or not yet, has.
+// staleBugs are controllers that act on an outdated cache.
 func staleBugs() []*bug {
 	return []*bug{{
 		name: "A child is created twice, because the cache does not show the first", kind: "stale", like: "argoproj/argo-rollouts#243",
@@ -38,8 +38,8 @@ func staleBugs() []*bug {
 	}}
 }
 
-// oneChild creates a pod with a generated name if there is none. The bug: it asks the cache. Mended, it asks
-// the server before it creates one.
+// oneChild creates a pod with a generated name if there is none. The bug: it looks for one in the cache. When fixed, it
+// reads from the server before it creates a pod.
 func oneChild(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
@@ -58,8 +58,8 @@ func oneChild(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// scaling has a claim for each replica and deletes the others. The bug: the number of replicas may be an old
-// one. Mended, it asks the server before it deletes a claim.
+// scaling creates a claim for each replica and deletes the others. The bug: the number of replicas may be outdated.
+// When fixed, it reads from the server before it deletes a claim.
 func scaling(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
@@ -91,9 +91,9 @@ func scaling(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// deleting deletes the claim of a deleted parent and then removes its finalizer. The bug: it knows the claim by
-// its name, which the claim of the next parent has, too. Mended, it asks the server for the claim and compares
-// UIDs.
+// deleting deletes the claim of a deleted parent and then removes the parent's finalizer. The bug: it identifies the
+// claim by its name, which the claim of the next parent also has. When fixed, it reads the claim from the server and
+// compares UIDs.
 func deleting(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
@@ -126,7 +126,7 @@ func deleting(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// quorum is how many pods there must be of the three of createQuorum.
+// quorum is the number of pods, of the three of createQuorum, that must exist.
 const quorum = 2
 
 // createQuorum is the step in which the user creates a parent and three pods.
@@ -135,7 +135,7 @@ func createQuorum(u *trial) {
 	replacePods(u)
 }
 
-// replacePods is the step in which the pods that are missing come back in the parent's version.
+// replacePods is the step in which missing pods are created again in the parent's version.
 func replacePods(u *trial) {
 	reportQuorum(u)
 	parent := u.parent()
@@ -147,15 +147,15 @@ func replacePods(u *trial) {
 	}
 }
 
-// reportQuorum complains if there are pods, but too few.
+// reportQuorum complains if fewer pods than the quorum are left, but some.
 func reportQuorum(u *trial) {
 	if n := len(u.listPods()); n > 0 && n < quorum {
 		u.complain("only %d pods are left", n)
 	}
 }
 
-// rolling deletes pods of old versions, one after the other. The bug: the cache may still show pods that it has
-// deleted. Mended, it asks the server before it deletes one.
+// rolling deletes pods of old versions, one after the other. The bug: the cache may still have pods that it has
+// deleted. When fixed, it reads from the server before it deletes a pod.
 func rolling(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent, pods := cached[corev1.ConfigMap](m, name), children[corev1.Pod](m, name)

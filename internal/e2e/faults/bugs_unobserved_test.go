@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// unobservedBugs rely on a state that is over before the controller sees it.
+// unobservedBugs are controllers that rely on seeing a state that may be over before they see it.
 func unobservedBugs() []*bug {
 	return []*bug{{
 		name: "A parent that was deleted and created again is not noticed", kind: "unobserved", like: "kubevirt/ssp-operator#145",
@@ -50,8 +50,8 @@ func unobservedBugs() []*bug {
 	}}
 }
 
-// remembering has a claim for a parent and deletes it with the parent. The bug: it remembers the names of
-// parents whose claims it has made. Mended, it compares the UID in the claim with the parent's.
+// remembering creates a claim for a parent and deletes it with the parent. The bug: it remembers the names of parents
+// whose claims it has created. When fixed, it compares the UID in the claim with the parent's.
 func remembering(m *manager, fixed bool) func(string) error {
 	done := make(map[string]bool)
 	return func(name string) error {
@@ -69,8 +69,8 @@ func remembering(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// releasing has a claim for each pod and deletes it with the pod. The bug: it does so when it sees a terminating pod.
-// Mended, it deletes claims that have no pod.
+// releasing creates a claim for each pod and deletes it with the pod. The bug: it does so when it sees a terminating
+// pod. When fixed, it deletes claims without a pod.
 func releasing(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		living := make(map[string]bool)
@@ -100,7 +100,7 @@ func releasing(m *manager, fixed bool) func(string) error {
 	}
 }
 
-// createPods is the step in which two pods are created that run on a node.
+// createPods is the step in which two pods are created that have a node.
 func createPods(u *trial) {
 	for i := range 2 {
 		pod := newPod(owned(fmt.Sprintf("%s-%d", db, i), db, ""))
@@ -110,16 +110,16 @@ func createPods(u *trial) {
 	}
 }
 
-// terminatePod is the step in which the second pod is deleted. Its node has not ended it yet.
+// terminatePod is the step in which the second pod is deleted, and still terminates on its node.
 func terminatePod(u *trial) { u.ok(u.pods().Delete(u, db+"-1", metav1.DeleteOptions{})) }
 
-// endPod is the step in which the node has ended the pod.
+// endPod is the step in which the node has terminated the pod.
 func endPod(u *trial) {
 	u.ok(u.pods().Delete(u, db+"-1", *metav1.NewDeleteOptions(0)))
 }
 
-// counting runs a pod until it has succeeded and counts failed pods. The bug: it relies on failed pods to exist until
-// it counts them. Mended, it gives pods a finalizer.
+// counting runs a pod until it has succeeded, and counts failed pods. The bug: it relies on failed pods to exist until
+// it has counted them. When fixed, it gives pods a finalizer.
 func counting(m *manager, fixed bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)
@@ -171,7 +171,7 @@ func failPods(u *trial) {
 	}
 }
 
-// deleteFailed is the step in which failed pods are deleted, as the collector of pods does if there are too many.
+// deleteFailed is the step in which failed pods are deleted, as the pod garbage collector does if there are too many.
 func deleteFailed(u *trial) {
 	for _, pod := range u.listPods() {
 		if pod.Status.Phase == corev1.PodFailed {
@@ -180,7 +180,7 @@ func deleteFailed(u *trial) {
 	}
 }
 
-// createReloaded is the step in which the user creates a parent, and a pod that has its configuration.
+// createReloaded is the step in which the user creates a parent and a pod with its configuration.
 func createReloaded(u *trial) {
 	create("config", "1")(u)
 	pod := newPod(owned(db, db, ""))
@@ -189,8 +189,8 @@ func createReloaded(u *trial) {
 	u.ok(err)
 }
 
-// reloading has a pod take over a change of its parent's configuration. The bug: it remembers the last
-// configuration and compares. Mended, it compares with the pod's.
+// reloading updates a pod after a change of its parent's configuration. The bug: it compares the configuration with the
+// last one that it remembers. When fixed, it compares it with the pod's.
 func reloading(m *manager, fixed bool) func(string) error {
 	last := make(map[string]string)
 	return func(name string) error {

@@ -20,26 +20,26 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// bug is a small controller and the actions of its users.
+// bug is a small controller with a bug, and the actions of its users.
 type bug struct {
 	name string
-	kind string // intermediate, stale or unobserved state, as Sieve (OSDI 2022) classifies bugs
-	like string // a bug of a controller that is used, which the small one resembles
+	kind string // intermediate, stale or unobserved: the class of the bug according to Sieve (OSDI 2022)
+	like string // a similar bug of a real controller
 	// watched are the resources in the controller's caches.
 	watched []string
-	// controller returns a function that reconciles a parent. Its state in memory lives as long as m.
+	// controller returns a function that reconciles a parent. The function's state in memory lives as long as m.
 	controller func(m *manager, fixed bool) func(parent string) error
-	// steps are the users' actions. The controller finishes its work after each.
+	// steps are the users' actions. After each, the controller finishes its work.
 	steps []func(u *trial)
-	// report complains about the state at the end.
+	// report complains about the final state.
 	report func(u *trial)
 }
 
-// schedule is the faults of the controller during the steps, which count from 1.
+// schedule describes the faults that the controller meets during the steps, which are counted from 1.
 type schedule struct {
-	// lose is the write, counted from 1, after whose commit the controller crashes: it gets no response.
+	// lose is the write, counted from 1, whose response is lost after the commit. The controller crashes.
 	lose int
-	// hold are the resources whose watches are held from before a step until after a step.
+	// hold are the resources whose watches are held from before step from until after step until.
 	hold        []string
 	from, until int
 	// restart restarts the controller at that point. With stale, that is the fault: the controller first sees the
@@ -54,7 +54,7 @@ func (s schedule) String() string {
 	}
 	switch {
 	case s.lose > 0:
-		return fmt.Sprintf("answer of write %d lost, restart", s.lose)
+		return fmt.Sprintf("response of write %d lost, restart", s.lose)
 	case s.stale:
 		return fmt.Sprintf("restart after step %d, lists stale since step %d", s.until, s.from)
 	case s.restart:
@@ -67,8 +67,7 @@ func (s schedule) String() string {
 	return "none"
 }
 
-// schedules returns the schedules that may show a bug of the kind of b, the simple ones first. The first is without
-// faults.
+// schedules returns the schedules that may show the bug, simple ones first. The first schedule is without faults.
 func (b *bug) schedules() []schedule {
 	all := []schedule{{}}
 	if b.kind == "intermediate" {
@@ -95,9 +94,9 @@ func (b *bug) schedules() []schedule {
 	return all
 }
 
-// trial is one run of a controller under a schedule, in its own namespace.
+// trial is one run of a controller under a schedule, in a namespace of its own.
 type trial struct {
-	cluster // as the administrator, for the users
+	cluster // the users' access, as the administrator
 	t       *testing.T
 	s       *server
 	objects metadata.Interface
@@ -105,7 +104,7 @@ type trial struct {
 	fixed   bool
 	manager *manager
 	held    []string          // resources whose watches are held
-	lost    bool              // the response of a write is still to be lost
+	lost    bool              // a response is still to be lost
 	data    map[string]string // UIDs of the claims with data
 	found   []string          // complaints
 	failed  int               // pods
@@ -127,7 +126,7 @@ func (u *trial) ok(err error) {
 // agent is the user agent of controllers.
 const agent = "controller"
 
-// start begins a life of the controller.
+// start starts the controller.
 func (u *trial) start() {
 	u.t.Helper()
 	config := u.s.as(agent, 2)
@@ -136,7 +135,7 @@ func (u *trial) start() {
 	u.manager.awaitSynced(u.t)
 }
 
-// restart ends this life of the controller and begins the next.
+// restart stops the controller and starts it again.
 func (u *trial) restart() {
 	u.t.Helper()
 	u.manager.stop()
@@ -159,7 +158,7 @@ func (u *trial) hold(resources []string) {
 	}
 }
 
-// release undoes hold and stale.
+// release removes the rules that hold watches and make lists stale.
 func (u *trial) release() {
 	u.t.Helper()
 	u.held = nil
@@ -178,8 +177,8 @@ func (u *trial) versions(resource string) (byName map[string]string, revision st
 	return byName, list.ResourceVersion
 }
 
-// awaitIdle lets the controller work until it has nothing to do. It runs only when its caches are current, except for
-// held watches. While some are held, it may fail forever.
+// awaitIdle runs the controller until it has nothing to do. The controller works only while its caches are current,
+// except for held watches. While some are held, it may fail again and again.
 func (u *trial) awaitIdle() {
 	u.t.Helper()
 	for range 10 {
@@ -208,7 +207,7 @@ func (u *trial) awaitIdle() {
 		}
 	}
 	if len(u.held) == 0 {
-		u.complain("the controller never comes to rest")
+		u.complain("the controller never becomes idle")
 	}
 }
 
@@ -258,8 +257,8 @@ func (u *trial) run(s schedule) []string {
 	return u.found
 }
 
-// TestBugsAreFound searches the schedules for one that shows the bug of each controller. Such a schedule must exist,
-// and no schedule may fail with the fixed controller.
+// TestBugsAreFound searches for a schedule that shows the bug of each controller. Such a schedule must exist, and no
+// schedule may fail with the fixed controller.
 func TestBugsAreFound(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--disable-admission-plugins", "ServiceAccount,StorageObjectInUseProtection")
 	objects, err := metadata.NewForConfig(s.config)
@@ -295,7 +294,7 @@ func TestBugsAreFound(t *testing.T) {
 			}
 			for _, sched := range all {
 				if found := try(sched, true); len(found) > 0 {
-					t.Errorf("the fixed form, %v: %v", sched, found)
+					t.Errorf("the fixed controller failed with %v: %v", sched, found)
 				}
 			}
 		})

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// TestOnlyAdministratorsInjectFaults checks that users without rights are refused, and that a server without --faults
-// has no such path.
+// TestOnlyAdministratorsInjectFaults checks that users without rights are rejected, and that a server without --faults
+// does not serve the path.
 func TestOnlyAdministratorsInjectFaults(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,somebody\n"), 0o600); err != nil {
@@ -27,17 +27,17 @@ func TestOnlyAdministratorsInjectFaults(t *testing.T) {
 		c.CertData, c.KeyData, c.BearerToken = nil, nil, "somebody"
 		err := kubernetes.NewForConfigOrDie(c).CoreV1().RESTClient().Verb(method).AbsPath(faults.Path, "r").Do(t.Context()).Error()
 		if err == nil || !strings.Contains(err.Error(), "cannot "+strings.ToLower(method)+" path") {
-			t.Errorf("%s: %v", method, err)
+			t.Errorf("%s: error %v, want 403", method, err)
 		}
 	}
 	plain := serve(t, "serve")
 	if _, err := plain.faults.State(t.Context()); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("without --faults: %v", err)
+		t.Errorf("without --faults: error %v, want 404", err)
 	}
 }
 
-// TestServersOwnRequestsMeetNoFaults checks that the controllers of larder dev create the service account of a
-// namespace, although a rule refuses such writes of all clients.
+// TestServersOwnRequestsMeetNoFaults checks that the controllers of larder dev create a namespace's service account,
+// although a rule rejects such writes of all clients.
 func TestServersOwnRequestsMeetNoFaults(t *testing.T) {
 	s := serve(t, "dev")
 	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "serviceaccounts"}, Refuse: 500})
@@ -46,12 +46,12 @@ func TestServersOwnRequestsMeetNoFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := client.CoreV1().ServiceAccounts("a").Get(t.Context(), "default", metav1.GetOptions{}); err == nil || err.Error() != "etcdserver: leader changed" {
-		t.Errorf("the rule: %v", err)
+		t.Errorf("a client's write got %v, want the rule's status 500", err)
 	}
 	if err := s.faults.Clear(t.Context(), "r"); err != nil {
 		t.Fatal(err)
 	}
-	s.Eventually(t, "the account is there", func() error {
+	s.Eventually(t, "the service account exists", func() error {
 		_, err := client.CoreV1().ServiceAccounts("a").Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})

@@ -60,7 +60,7 @@ func serve(t *testing.T, command string, args ...string) *server {
 	return s
 }
 
-// as returns the configuration of a client with a user agent, over HTTP/1.1 or 2.
+// as returns the configuration of a client with a user agent, over HTTP/1.1 or HTTP/2.
 func (s *server) as(agent string, major int) *rest.Config {
 	c := rest.CopyConfig(s.config)
 	c.UserAgent = agent
@@ -91,7 +91,7 @@ func (s *server) set(t *testing.T, rules ...faults.Rule) {
 	})
 }
 
-// awaitHeld waits until the watches of a resource hold so many events.
+// awaitHeld waits until the watches of a resource hold want events.
 func (s *server) awaitHeld(t *testing.T, resource string, want int) {
 	t.Helper()
 	s.Eventually(t, "events are held", func() error {

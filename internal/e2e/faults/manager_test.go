@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// cluster is the access of users and controllers to one namespace. It has no cache.
+// cluster is the access of users and controllers to one namespace, without a cache.
 type cluster struct {
 	context.Context
 	client    kubernetes.Interface
@@ -37,23 +37,23 @@ func (c cluster) claims() corev1client.PersistentVolumeClaimInterface {
 	return c.client.CoreV1().PersistentVolumeClaims(c.namespace)
 }
 
-// examples have the type of each resource that controllers may watch.
+// examples has an object of each resource that controllers may watch.
 var examples = map[string]runtime.Object{
 	"configmaps": &corev1.ConfigMap{}, "pods": &corev1.Pod{}, "persistentvolumeclaims": &corev1.PersistentVolumeClaim{},
 }
 
-// manager is one life of a controller: client-go's informers, whose events queue the names of parents, and the
+// manager is one process of a controller: client-go's informers, whose events queue the names of parents, and the
 // controller's state in memory. The test is its only worker. The label "of" of an object names its parent. An object
 // without that label is a parent.
 type manager struct {
 	cluster   // as the controller
 	reconcile func(parent string) error
 	stores    map[string]cache.Store // by resource
-	// objects are copies of the stores' maps, by resource and name, made by take. The controller reads these, because
-	// events of its own writes may arrive while it works, and must not affect it.
+	// objects are copies of the stores' maps, by resource and name, which take makes. The controller reads these, so that events
+	// of its own writes do not affect it while it works.
 	objects map[string]map[string]runtime.Object
 	synced  []cache.DoneChecker
-	stop    func() // ends the life
+	stop    func() // stops the informers
 	changed chan struct{}
 
 	mu    sync.Mutex
@@ -90,8 +90,8 @@ func newManager(t *testing.T, c cluster, watched []string) *manager {
 	return m
 }
 
-// lister makes informers list and then watch, as they do without the feature WatchListClient: only lists can
-// be stale.
+// lister makes informers list and then watch, as they do without the feature gate WatchListClient: only lists can be
+// stale.
 type lister struct{ *cache.ListWatch }
 
 func (lister) IsWatchListSemanticsUnSupported() bool { return true }
@@ -174,7 +174,7 @@ func (m *manager) again(parent string) {
 	m.queue[parent] = true
 }
 
-// cached returns a copy of an object that the controller sees; nil if there is none.
+// cached returns a copy of an object in the controller's cache, nil if there is none.
 func cached[T any](m *manager, name string) *T {
 	if o := m.objects[resourceOf[T]()][name]; o != nil {
 		return any(o.DeepCopyObject()).(*T)
@@ -182,7 +182,7 @@ func cached[T any](m *manager, name string) *T {
 	return nil
 }
 
-// children returns copies of the objects of a parent that the controller sees, by name.
+// children returns copies of the parent's objects in the controller's cache, by name.
 func children[T any](m *manager, parent string) []*T {
 	var all []*T
 	seen := m.objects[resourceOf[T]()]
@@ -194,7 +194,7 @@ func children[T any](m *manager, parent string) []*T {
 	return all
 }
 
-// resourceOf returns the resource whose objects are T.
+// resourceOf returns the resource of objects of type T.
 func resourceOf[T any]() string {
 	for resource, example := range examples {
 		if _, ok := example.(any).(*T); ok {
@@ -204,7 +204,7 @@ func resourceOf[T any]() string {
 	return ""
 }
 
-// unless returns err, or nil if is reports true for it.
+// unless returns err, or nil if is reports true for err.
 func unless(is func(error) bool, err error) error {
 	if is(err) {
 		return nil
@@ -212,7 +212,7 @@ func unless(is func(error) bool, err error) error {
 	return err
 }
 
-// With these errors, the object is already deleted or created.
+// Errors that mean that the object is already deleted or created.
 var (
 	gone   = apierrors.IsNotFound
 	exists = apierrors.IsAlreadyExists

@@ -17,7 +17,7 @@ var (
 )
 
 // failed returns upstream's counters of failed requests for a resource, by name, verb, scope and code.
-func (a *asker) failed(group, resource string) map[string]int64 {
+func (a *requester) failed(group, resource string) map[string]int64 {
 	counts := make(map[string]int64)
 	for _, m := range failures.FindAllStringSubmatch(a.must("GET", "/metrics", ""), -1) {
 		labels := make(map[string]string)
@@ -31,42 +31,42 @@ func (a *asker) failed(group, resource string) map[string]int64 {
 	return counts
 }
 
-// TestRefusalsAreCounted checks that upstream's metrics count each refusal like the failure that it resembles. The
-// handler of the resource counts conflicts and errors of etcd, flow control counts 429. The end of the delegation
-// chain, which responds with 503, counts nothing. A timeout counts twice: for the filter, and for the handler with its own
+// TestRejectionsAreCounted checks that upstream's metrics count each injected failure like the one that it resembles.
+// The resource's handler counts conflicts and errors of etcd; flow control counts 429. The end of the delegation chain,
+// which responds with 503, counts nothing. A timeout counts twice: for the filter, and for the handler with its own
 // response.
-func TestRefusalsAreCounted(t *testing.T) {
+func TestRejectionsAreCounted(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true")
-	a := &asker{t: t, s: s, http: s.client(t, 2), accept: "application/json"}
+	a := &requester{t: t, s: s, http: s.client(t, 2), accept: "application/json"}
 	a.must("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 	const box = `{"apiVersion": "x.io/v1", "kind": "Box", "metadata": {"name": "a"}}`
 	for _, c := range []struct{ group, resource, path, object, selected string }{
 		{"", "limitranges", "/api/v1/namespaces/default/limitranges", `{"metadata": {"name": "a"}}`, "LIST namespace"},
-		{"x.io", "boxes", boxes, box, "GET resource"}, // kube-apiserver calls it so
+		{"x.io", "boxes", boxes, box, "GET resource"}, // the name in kube-apiserver's metrics
 	} {
 		match := faults.Match{Resource: strings.TrimSuffix(c.resource+"."+c.group, ".")}
 		s.Eventually(t, "the resource is served", func() error {
-			if code, body := a.ask("POST", c.path, c.object); code != http.StatusCreated {
+			if code, body := a.request("POST", c.path, c.object); code != http.StatusCreated {
 				return fmt.Errorf("%d %s", code, body)
 			}
 			return nil
 		})
 		before := a.failed(c.group, c.resource)
-		for _, refused := range []struct {
+		for _, rejected := range []struct {
 			status        int
 			method, below string
 		}{
 			{409, "PUT", "/a"}, {409, "PATCH", "/a"}, {429, "POST", ""}, {500, "POST", ""}, {500, "GET", "/a"}, {500, "GET", ""},
 			{500, "GET", "?fieldSelector=metadata.name%3Da"}, {500, "GET", "?watch=1"}, {503, "GET", ""}, {504, "DELETE", "/a"}, {504, "DELETE", ""},
 		} {
-			s.set(t, faults.Rule{Name: "r", Match: match, Refuse: refused.status})
-			if code, body := a.ask(refused.method, c.path+refused.below, c.object); code != refused.status {
-				t.Errorf("%v: %d %s", refused, code, body)
+			s.set(t, faults.Rule{Name: "r", Match: match, Refuse: rejected.status})
+			if code, body := a.request(rejected.method, c.path+rejected.below, c.object); code != rejected.status {
+				t.Errorf("%v: %d %s", rejected, code, body)
 			}
 		}
 		s.set(t, faults.Rule{Name: "r", Match: match, Lose: faults.LoseTimeout})
-		if code, body := a.ask("DELETE", c.path+"/a", ""); code != 504 {
-			t.Errorf("lost: %d %s", code, body)
+		if code, body := a.request("DELETE", c.path+"/a", ""); code != 504 {
+			t.Errorf("a lost response: got status %d %s, want 504", code, body)
 		}
 		want := map[string]int64{
 			"total PUT resource 409": 1, "total PATCH resource 409": 1, "total POST resource 429": 1, "total POST resource 500": 1,
@@ -82,7 +82,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 			}
 		}
 		if !maps.Equal(got, want) {
-			t.Errorf("%s: counted %v, want %v", c.resource, got, want)
+			t.Errorf("%s: counts %v, want %v", c.resource, got, want)
 		}
 	}
 }

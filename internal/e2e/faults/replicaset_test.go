@@ -24,10 +24,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// replicaSet is a ReplicaSet and kube-controller-manager's controller of ReplicaSets, whose watch of pods is
-// held.
+// replicaSet is a ReplicaSet, and kube-controller-manager's ReplicaSet controller, whose watch of pods is held.
 type replicaSet struct {
-	cluster // as the administrator
+	cluster // the users' access, as the administrator
 	t       *testing.T
 	s       *server
 	pods    coreinformers.PodInformer // the controller's
@@ -39,8 +38,8 @@ const hold = "hold"
 // controllers is a pattern of the controller's user agent.
 const controllers = "replicaset-controller*"
 
-// startReplicaSet creates a ReplicaSet without replicas and starts a controller, whose watch is held once it
-// has seen the ReplicaSet.
+// startReplicaSet creates a ReplicaSet without replicas and starts a controller, whose watch is held once the
+// controller has seen the ReplicaSet.
 func startReplicaSet(t *testing.T, s *server, gate bool) *replicaSet {
 	t.Helper()
 	featuretesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.StaleControllerConsistencyReplicaSet, gate)
@@ -92,7 +91,7 @@ func (r *replicaSet) change(patch string) {
 	}
 }
 
-// awaitStatus waits until the controller has seen the ReplicaSet and so many pods of it.
+// awaitStatus waits until the controller has seen the ReplicaSet and that number of its pods.
 func (r *replicaSet) awaitStatus(replicas int32) {
 	r.t.Helper()
 	proctest.Eventually(r.t, "the status is current", func() error {
@@ -113,19 +112,19 @@ func (r *replicaSet) count() int {
 	return len(list.Items)
 }
 
-// awaitPods waits until there are so many pods.
+// awaitPods waits until there are want pods.
 func (r *replicaSet) awaitPods(want int) {
 	r.t.Helper()
-	proctest.Eventually(r.t, "there are the pods", func() error {
+	proctest.Eventually(r.t, "the pods exist", func() error {
 		if n := r.count(); n != want {
-			return fmt.Errorf("%d, want %d", n, want)
+			return fmt.Errorf("%d pods, want %d", n, want)
 		}
 		return nil
 	})
 }
 
-// loseSight brings the controller to a state in which it has created two pods and its cache shows one of them. It
-// expected to see two, and has: another client, for example the previous leader, created a third pod and deleted it.
+// loseSight makes the controller create two pods while its cache shows only one. The controller expects to see two
+// pods, and has seen two: another client, such as the previous leader, has created a third pod and deleted it.
 func (r *replicaSet) loseSight() {
 	r.t.Helper()
 	set := r.get()
@@ -136,7 +135,7 @@ func (r *replicaSet) loseSight() {
 	}
 	r.change(`{"spec": {"replicas": 2}}`)
 	r.awaitPods(2)
-	r.s.awaitHeld(r.t, "pods", 5) // the other pod comes, terminates and goes
+	r.s.awaitHeld(r.t, "pods", 5) // the other pod is created, terminates and is deleted
 	if err := r.s.faults.Step(r, hold, 4); err != nil {
 		r.t.Fatal(err)
 	}
@@ -148,7 +147,7 @@ func (r *replicaSet) loseSight() {
 	})
 }
 
-// skips returns how often the controller did not work because its cache of pods was stale.
+// skips returns how often the controller skipped its work because its cache of pods was stale.
 func (r *replicaSet) skips() float64 {
 	r.t.Helper()
 	n, err := testutil.GetCounterMetricValue(metrics.ReplicaSetRequeueSkips.WithLabelValues("", "pods"))
@@ -184,17 +183,17 @@ func TestReplicaSetControllerOvershoots(t *testing.T) {
 			return nil
 		})
 		if n := r.count(); n != 2 {
-			t.Errorf("%d pods", n)
+			t.Errorf("%d pods while the cache is stale, want 2", n)
 		}
 		if err := s.faults.Clear(r, hold); err != nil {
 			t.Fatal(err)
 		}
 		r.awaitStatus(2)
 		if n := r.count(); n != 2 {
-			t.Errorf("%d pods in the end", n)
+			t.Errorf("%d pods in the end, want 2", n)
 		}
 	})
-	t.Run("gate on, answer lost", func(t *testing.T) {
+	t.Run("gate on, response lost", func(t *testing.T) {
 		r := startReplicaSet(t, s, true)
 		s.set(t, faults.Rule{Name: "lost", Match: faults.Match{UserAgent: controllers, Resource: "pods", Verbs: []string{"create"}}, Lose: faults.LoseCut, Times: 1})
 		r.change(`{"spec": {"replicas": 1}}`)

@@ -28,23 +28,23 @@ const definition = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomRes
 		"versions": [{"name": "v1", "served": true, "storage": true,
 			"schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}`
 
-// asker sends requests of one kind.
-type asker struct {
+// requester sends requests of one kind.
+type requester struct {
 	t      *testing.T
 	s      *server
 	http   *http.Client
 	path   string // of the collection
 	accept string
-	agent  string // user agent, if it is not test
+	agent  string // user agent; "" means test
 }
 
-// each runs fn for each protocol, built-in and custom resources, and both encodings.
-func each(t *testing.T, fn func(*testing.T, *server, *asker)) {
+// each runs fn for each protocol, for a built-in and a custom resource, and for both encodings.
+func each(t *testing.T, fn func(*testing.T, *server, *requester)) {
 	s := serve(t, "serve", "--faults", "true")
-	setup := &asker{t: t, s: s, http: s.client(t, 2), accept: "application/json"}
+	setup := &requester{t: t, s: s, http: s.client(t, 2), accept: "application/json"}
 	setup.must("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 	s.Eventually(t, "boxes are served", func() error {
-		if code, body := setup.ask("GET", boxes, ""); code != http.StatusOK {
+		if code, body := setup.request("GET", boxes, ""); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
 		return nil
@@ -52,7 +52,7 @@ func each(t *testing.T, fn func(*testing.T, *server, *asker)) {
 	for _, major := range []int{1, 2} {
 		for _, of := range []struct{ path, accept string }{{configMaps, "application/json"}, {configMaps, protobuf}, {boxes, "application/json"}} {
 			t.Run(fmt.Sprintf("HTTP/%d%s in %s", major, of.path, of.accept), func(t *testing.T) {
-				a := &asker{t: t, s: s, http: s.client(t, major), path: of.path, accept: of.accept}
+				a := &requester{t: t, s: s, http: s.client(t, major), path: of.path, accept: of.accept}
 				t.Cleanup(func() {
 					if err := s.faults.Clear(setup.t.Context()); err != nil {
 						setup.t.Error(err)
@@ -65,24 +65,24 @@ func each(t *testing.T, fn func(*testing.T, *server, *asker)) {
 	}
 }
 
-// resource is as rules name it.
-func (a *asker) resource() string {
+// resource returns the resource as rules name it.
+func (a *requester) resource() string {
 	if a.path == boxes {
 		return "boxes.x.io"
 	}
 	return "configmaps"
 }
 
-// object is one with data that counts.
-func (a *asker) object(name string, n int) string {
+// object returns an object whose data contain n.
+func (a *requester) object(name string, n int) string {
 	if a.path == boxes {
 		return fmt.Sprintf(`{"apiVersion": "x.io/v1", "kind": "Box", "metadata": {"name": %q}, "data": {"n": "number %d"}}`, name, n)
 	}
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": %q}, "data": {"n": "number %d"}}`, name, n)
 }
 
-// send sends a request to the end of the response's head.
-func (a *asker) send(method, path, body string) (*http.Response, error) {
+// send sends a request and reads the response's header.
+func (a *requester) send(method, path, body string) (*http.Response, error) {
 	a.t.Helper()
 	req, err := http.NewRequestWithContext(a.t.Context(), method, a.s.config.Host+path, strings.NewReader(body))
 	if err != nil {
@@ -99,8 +99,8 @@ func (a *asker) send(method, path, body string) (*http.Response, error) {
 	return a.http.Do(req)
 }
 
-// ask returns 0 and the error if there is no complete response.
-func (a *asker) ask(method, path, body string) (int, string) {
+// request sends a request and reads the response. It returns 0 and the error if there is no complete response.
+func (a *requester) request(method, path, body string) (int, string) {
 	a.t.Helper()
 	resp, err := a.send(method, path, body)
 	if err != nil {
@@ -114,17 +114,17 @@ func (a *asker) ask(method, path, body string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-func (a *asker) must(method, path, body string) string {
+func (a *requester) must(method, path, body string) string {
 	a.t.Helper()
-	code, text := a.ask(method, path, body)
+	code, text := a.request(method, path, body)
 	if code < 200 || code > 299 {
 		a.t.Fatalf("%s %s: %d %s", method, path, code, text)
 	}
 	return text
 }
 
-// revision returns the collection's current revision.
-func (a *asker) revision() string {
+// revision returns the current revision of the collection.
+func (a *requester) revision() string {
 	a.t.Helper()
 	plain := *a
 	plain.accept = "application/json"
@@ -138,7 +138,7 @@ func (a *asker) revision() string {
 }
 
 // resourceVersion returns the resourceVersion of an event's object.
-func (a *asker) resourceVersion(event []byte) int64 {
+func (a *requester) resourceVersion(event []byte) int64 {
 	a.t.Helper()
 	var e struct {
 		Object struct {
@@ -151,13 +151,13 @@ func (a *asker) resourceVersion(event []byte) int64 {
 	return mustInt(a.t, e.Object.Metadata.ResourceVersion)
 }
 
-// frames reads the response of a watch: the bytes of each event. err is io.EOF if the response is complete.
+// frames are the events of a watch, as bytes. err is io.EOF if the response is complete.
 type frames struct {
 	events chan []byte
 	err    error // valid when events is closed
 }
 
-func (a *asker) watch(query string) *frames {
+func (a *requester) watch(query string) *frames {
 	a.t.Helper()
 	resp, err := a.send("GET", a.path+"?watch=1"+query, "")
 	if err != nil {
@@ -191,8 +191,8 @@ func (a *asker) watch(query string) *frames {
 	return f
 }
 
-// next returns the next event, which has all of want.
-func (a *asker) next(f *frames, want ...string) []byte {
+// next returns the next event, which must contain all of want.
+func (a *requester) next(f *frames, want ...string) []byte {
 	a.t.Helper()
 	select {
 	case event, ok := <-f.events:
@@ -208,8 +208,9 @@ func (a *asker) next(f *frames, want ...string) []byte {
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	each(t, func(t *testing.T, s *server, a *asker) {
+// TestRejections checks that a rule rejects requests as a failure with its status does, and that nothing is written.
+func TestRejections(t *testing.T) {
+	each(t, func(t *testing.T, s *server, a *requester) {
 		a.must("POST", a.path, a.object("a", 1))
 		name, object := a.path+"/a", a.object("a", 2)
 		for _, c := range []struct {
@@ -232,62 +233,62 @@ func TestRefusals(t *testing.T) {
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if resp.StatusCode != c.status || !bytes.Contains(bytes.ReplaceAll(body, []byte(`\"`), []byte(`"`)), []byte(c.want)) {
-				t.Errorf("%s: %s %q, want %d %q", c.method, resp.Status, body, c.status, c.want)
+				t.Errorf("%s: got status %s, body %q; want %d, %q", c.method, resp.Status, body, c.status, c.want)
 			}
 			if retry := resp.Header.Get("Retry-After"); (retry == "1") != (c.status == 429 || c.status == 503) {
 				t.Errorf("%d has Retry-After %q", c.status, retry)
 			}
-			if code, text := a.ask("GET", name, ""); code != 200 || !strings.Contains(text, "number 1") {
-				t.Errorf("after the refused %s: got status %d %s", c.method, code, text)
+			if code, text := a.request("GET", name, ""); code != 200 || !strings.Contains(text, "number 1") {
+				t.Errorf("after the rejected %s: GET got status %d %s", c.method, code, text)
 			}
 		}
 	})
 }
 
 func TestLostResponses(t *testing.T) {
-	each(t, func(t *testing.T, s *server, a *asker) {
+	each(t, func(t *testing.T, s *server, a *requester) {
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource(), Verbs: []string{"create"}}, Lose: faults.LoseCut, Times: 1},
 			faults.Rule{Name: "s", Match: faults.Match{Resource: a.resource(), Verbs: []string{"patch"}}, Lose: faults.LoseTimeout, Times: 1})
-		if code, text := a.ask("POST", a.path, a.object("a", 1)); code != 0 {
+		if code, text := a.request("POST", a.path, a.object("a", 1)); code != 0 {
 			t.Errorf("request whose response is lost: got status %d %s", code, text)
 		}
-		if code, text := a.ask("POST", a.path, a.object("a", 1)); code != http.StatusConflict || !strings.Contains(text, "already exists") {
+		if code, text := a.request("POST", a.path, a.object("a", 1)); code != http.StatusConflict || !strings.Contains(text, "already exists") {
 			t.Errorf("repeated request: got status %d %s, want 409", code, text)
 		}
-		if code, text := a.ask("PATCH", a.path+"/a", `{"data": {"n": "number 2"}}`); code != 504 || !strings.Contains(text, "allotted timeout") {
+		if code, text := a.request("PATCH", a.path+"/a", `{"data": {"n": "number 2"}}`); code != 504 || !strings.Contains(text, "allotted timeout") {
 			t.Errorf("patch beyond its deadline: got status %d %s, want 504", code, text)
 		}
 		if text := a.must("GET", a.path+"/a", ""); !strings.Contains(text, "number 2") {
 			t.Errorf("the patch was not committed: %s", text)
 		}
 		state, err := s.faults.State(t.Context())
-		if err != nil || len(state.Injected) != 2 || !strings.HasPrefix(state.Injected[0].Fault, "answer 201 lost by cut") || !strings.HasPrefix(state.Injected[1].Fault, "answer 200 lost by timeout") {
-			t.Errorf("listed %v, %v", state, err)
+		if err != nil || len(state.Injected) != 2 || !strings.HasPrefix(state.Injected[0].Fault, "response 201 lost by cut") || !strings.HasPrefix(state.Injected[1].Fault, "response 200 lost by timeout") {
+			t.Errorf("injected faults %v, error %v", state, err)
 		}
 	})
 }
 
-// TestStaleReads checks that a stale replica returns the same as an exact list at a past revision, never older than
-// the client allows.
+// TestStaleReads checks that a stale replica returns what an exact list at a past revision returns, but nothing older
+// than the client allows.
 func TestStaleReads(t *testing.T) {
-	each(t, func(t *testing.T, s *server, a *asker) {
+	each(t, func(t *testing.T, s *server, a *requester) {
 		a.must("POST", a.path, a.object("a", 1))
 		past := a.revision()
 		a.must("PATCH", a.path+"/a", `{"data": {"n": "number 2"}}`)
 		middle := a.revision()
 		a.must("POST", a.path, a.object("b", 3))
-		a.revision() // the cache now has b, and is as stale as the rule says
+		a.revision() // the cache now has b; the rule makes reads older
 		exact := func(revision string) string {
 			return a.must("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+revision, "")
 		}
 		beforeA, beforeB := exact(past), exact(middle)
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource()}, Stale: 2})
-		// An object, and whether it is there.
+		// An object that exists, and one that does not yet.
 		if got := a.must("GET", a.path+"/a?resourceVersion=0", ""); !strings.Contains(got, "number 1") {
 			t.Errorf("stale GET: %q", got)
 		}
-		if code, got := a.ask("GET", a.path+"/b?resourceVersion=0", ""); code != 404 || !strings.Contains(got, "not found") {
-			t.Errorf("stale GET of what is new: %d %q", code, got)
+		if code, got := a.request("GET", a.path+"/b?resourceVersion=0", ""); code != 404 || !strings.Contains(got, "not found") {
+			t.Errorf("stale GET of a new object: %d %q", code, got)
 		}
 		for _, path := range []string{"/a", "/a?resourceVersion=" + middle, "?limit=5", "?resourceVersionMatch=Exact&resourceVersion=" + middle} {
 			if got := a.must("GET", a.path+path, ""); !strings.Contains(got, "number 2") {
@@ -312,11 +313,11 @@ func TestStaleReads(t *testing.T) {
 }
 
 func TestHeldWatches(t *testing.T) {
-	each(t, func(t *testing.T, s *server, a *asker) {
+	each(t, func(t *testing.T, s *server, a *requester) {
 		a.must("POST", a.path, a.object("old", 0))
-		secrets := &asker{t: t, s: s, http: a.http, path: "/api/v1/namespaces/default/secrets", accept: "application/json"}
+		secrets := &requester{t: t, s: s, http: a.http, path: "/api/v1/namespaces/default/secrets", accept: "application/json"}
 		initial := "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-		early := a.watch(initial) // before the rule
+		early := a.watch(initial) // opened before the rule is set
 		a.next(early, "ADDED", "number 0")
 		a.next(early, "BOOKMARK")
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource(), UserAgent: "test"}, Hold: faults.HoldChanges})
@@ -327,7 +328,7 @@ func TestHeldWatches(t *testing.T) {
 		for n := range 4 {
 			a.must("POST", a.path, a.object(fmt.Sprint("new", n+1), n+1))
 		}
-		// The other resource overtakes.
+		// Events of the other resource are not held.
 		secrets.must("POST", secrets.path, `{"metadata": {"name": "other"}}`)
 		secrets.next(others, "ADDED", "other")
 		secrets.must("DELETE", secrets.path+"/other", "")
@@ -354,7 +355,7 @@ func TestHeldWatches(t *testing.T) {
 		}
 		a.next(early, "number 5")
 		a.next(late, "number 5")
-		// The initial objects, too.
+		// Initial objects are held, too.
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource()}, Hold: faults.HoldEverything})
 		all := a.watch(initial + "&fieldSelector=metadata.name%3Dold")
 		s.awaitHeld(t, a.resource(), 2)
@@ -367,7 +368,7 @@ func TestHeldWatches(t *testing.T) {
 }
 
 func TestDelayedWatches(t *testing.T) {
-	each(t, func(t *testing.T, s *server, a *asker) {
+	each(t, func(t *testing.T, s *server, a *requester) {
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource()}, Delay: "50ms"})
 		w := a.watch("&resourceVersion=" + a.revision())
 		for n := range 3 {
@@ -375,14 +376,14 @@ func TestDelayedWatches(t *testing.T) {
 			a.must("POST", a.path, a.object(fmt.Sprint("a", n), n))
 			a.next(w, "ADDED", fmt.Sprint("number ", n))
 			if took := time.Since(began); took < 50*time.Millisecond {
-				t.Errorf("an event came after %v", took)
+				t.Errorf("an event arrived after %v", took)
 			}
 		}
 	})
 }
 
 func TestEndedWatches(t *testing.T) {
-	each(t, func(t *testing.T, s *server, a *asker) {
+	each(t, func(t *testing.T, s *server, a *requester) {
 		for i, c := range []struct {
 			end      string
 			complete bool
@@ -402,9 +403,9 @@ func TestEndedWatches(t *testing.T) {
 				a.next(w, c.last)
 			}
 			if event, more := <-w.events; more || errors.Is(w.err, io.EOF) != c.complete {
-				t.Errorf("%s: ends with %q, %v", c.end, event, w.err)
+				t.Errorf("%s: the watch ended with %q, %v", c.end, event, w.err)
 			}
-			// The client continues where it was.
+			// The client resumes where it was.
 			other := *a
 			other.agent = "other"
 			again := other.watch("&resourceVersion=" + from)
@@ -419,7 +420,7 @@ func TestEndedWatches(t *testing.T) {
 // not older than its last event.
 func TestLastBookmarksDoNotGoBack(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true")
-	a := &asker{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
+	a := &requester{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
 	w := a.watch("&allowWatchBookmarks=true&resourceVersion=" + a.revision())
 	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "configmaps"}, Delay: "1ms"})
 	a.must("POST", a.path, a.object("a", 1))
@@ -431,14 +432,14 @@ func TestLastBookmarksDoNotGoBack(t *testing.T) {
 	sent := a.resourceVersion(a.next(w, "ADDED", "number 2"))
 	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "configmaps"}, End: faults.EndBookmark})
 	if event := a.next(w, "BOOKMARK"); a.resourceVersion(event) < sent {
-		t.Errorf("%s, want %d or later", event, sent)
+		t.Errorf("last bookmark %s, want revision %d or later", event, sent)
 	}
 }
 
 // TestStaleListsOutliveCompaction checks that the cache of a stale replica still has objects that etcd has compacted.
 func TestStaleListsOutliveCompaction(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--etcd-compaction-interval", "1s")
-	a := &asker{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
+	a := &requester{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
 	a.must("POST", a.path, a.object("a", 1))
 	var b struct {
 		Metadata struct{ ResourceVersion string }
@@ -451,7 +452,7 @@ func TestStaleListsOutliveCompaction(t *testing.T) {
 	s.Eventually(t, "the revision is compacted", func() error {
 		others++
 		a.must("POST", "/api/v1/namespaces/default/secrets", fmt.Sprintf(`{"metadata": {"name": "s%d"}}`, others))
-		if code, text := a.ask("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+past, ""); code != http.StatusGone {
+		if code, text := a.request("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+past, ""); code != http.StatusGone {
 			return fmt.Errorf("%d %s", code, text)
 		}
 		return nil
@@ -462,7 +463,7 @@ func TestStaleListsOutliveCompaction(t *testing.T) {
 			t.Errorf("%s: %s", query, got)
 		}
 	}
-	// Events have no cache.
+	// Events are not cached.
 	a.must("POST", "/api/v1/namespaces/default/events", `{"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}}`)
 	if got := a.must("GET", "/api/v1/namespaces/default/events?resourceVersion=0", ""); !strings.Contains(got, `"name":"e"`) {
 		t.Errorf("events: %s", got)

@@ -16,17 +16,17 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// With the default, TestSeedsRepeatTheirFaults meets faults of each kind.
+// With this seed, TestSeedsRepeatTheirFaults meets faults of each kind.
 var seed = flag.Uint64("seed", 24, "of TestSeedsRepeatTheirFaults")
 
-// count makes an object and counts in it up to n, as a controller does that reads, changes and tries again.
+// count creates an object and counts in it up to n, as a controller that reads, changes and retries.
 func count(ctx context.Context, client kubernetes.Interface, name string, n int) (log []string) {
 	maps := client.CoreV1().ConfigMaps("default")
 	note := func(what string, err error) {
 		if err == nil {
 			log = append(log, what)
 		} else if text := err.Error(); strings.Contains(text, "stream error") || strings.Contains(text, "EOF") {
-			log = append(log, what+": cut") // with a number of the connection
+			log = append(log, what+": cut") // the error contains a connection's number
 		} else {
 			log = append(log, what+": "+text)
 		}
@@ -51,8 +51,8 @@ func count(ctx context.Context, client kubernetes.Interface, name string, n int)
 	return append(log, "gave up")
 }
 
-// TestSeedsRepeatTheirFaults runs a controller of one goroutine a hundred times with the same seed: each run meets the
-// same faults, and gives the same responses to the same requests.
+// TestSeedsRepeatTheirFaults runs a single-threaded controller a hundred times with the same seed. Each run must meet
+// the same faults, and get the same responses to the same requests.
 func TestSeedsRepeatTheirFaults(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true")
 	config := s.as("counter", 2)
@@ -83,7 +83,7 @@ func TestSeedsRepeatTheirFaults(t *testing.T) {
 				}
 			}
 		} else if !slices.Equal(log, first) {
-			t.Fatalf("run %d:\n%s", run, strings.Join(log, "\n"))
+			t.Fatalf("run %d differs from the first:\n%s", run, strings.Join(log, "\n"))
 		}
 	}
 }

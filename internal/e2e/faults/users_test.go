@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// db is the name of the parent in all trials: a ConfigMap, whose data is the specification. Annotations are
-// its status.
+// db is the name of the parent in all trials: a ConfigMap, whose data are the specification and whose annotations are
+// the status.
 const db = "db"
 
 // finalizer keeps a parent or a pod until the controller has handled its deletion.
 const finalizer = "example.com/finalizer"
 
-// owned is the metadata of a child.
+// owned returns the metadata of a child.
 func owned(name, parent string, uid types.UID) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"of": parent, "uid": string(uid)}, Annotations: map[string]string{}}
 }
@@ -33,12 +33,12 @@ func newClaim(meta metav1.ObjectMeta) *corev1.PersistentVolumeClaim {
 	}}
 }
 
-// this are the options that delete this object, not another of its name.
+// this returns the options for deleting this object, and no other with its name.
 func this(o metav1.Object) metav1.DeleteOptions {
 	return *metav1.NewPreconditionDeleteOptions(string(o.GetUID()))
 }
 
-// create returns a step in which the user creates the parent, with data as key and value in turn.
+// create returns a step in which the user creates the parent. data has keys and values, alternating.
 func create(data ...string) func(*trial) {
 	return func(u *trial) {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: db}, Data: map[string]string{}}
@@ -50,8 +50,7 @@ func create(data ...string) func(*trial) {
 	}
 }
 
-// createFinalized is the step in which the user creates a parent with the finalizer, unless the last one is
-// still there.
+// createFinalized is the step in which the user creates a parent with the finalizer, unless the last one still exists.
 func createFinalized(u *trial) {
 	_, err := u.maps().Create(u, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: db, Finalizers: []string{finalizer}}}, metav1.CreateOptions{})
 	u.ok(unless(exists, err))
@@ -69,7 +68,7 @@ func change(key, value string) func(*trial) {
 // remove is the step in which the user deletes the parent.
 func remove(u *trial) { u.ok(u.maps().Delete(u, db, metav1.DeleteOptions{})) }
 
-// parent returns the parent; nil if there is none.
+// parent returns the parent, nil if there is none.
 func (u *trial) parent() *corev1.ConfigMap {
 	u.t.Helper()
 	m, err := u.maps().Get(u, db, metav1.GetOptions{})
@@ -100,7 +99,7 @@ func (u *trial) listPods() []corev1.Pod {
 	return list.Items
 }
 
-// fill is the step in which the user's programs write data into the parent's claims.
+// fill is the step in which programs of the user write data into the parent's claims.
 func fill(u *trial) {
 	parent := u.parent()
 	if parent == nil || parent.DeletionTimestamp != nil {

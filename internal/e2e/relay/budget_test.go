@@ -32,8 +32,8 @@ func createLarge(t *testing.T, u *upstream) {
 	}
 }
 
-// TestMemoryBudget checks that a resource that does not fit into the budget is not followed, and its requests go
-// through. A resource with watches stays.
+// TestMemoryBudget checks that a resource that does not fit into the budget is not cached, and that its requests are
+// forwarded. A resource with watches stays cached.
 func TestMemoryBudget(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -46,10 +46,10 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	defer w.Stop()
 	if e := <-w.ResultChan(); e.Object.(*corev1.Service).Name != "kubernetes" {
-		t.Errorf("the watch begins with %v", e)
+		t.Errorf("the first event is %v", e)
 	}
 	metrics := func() string { return string(get(t, r.as(reader), "/metrics").body) }
-	r.Eventually(t, "the relay follows the upstream", func() error { // it goes through before
+	r.Eventually(t, "the relay follows the upstream", func() error { // the first requests are forwarded
 		get(t, r.as(reader), "/api/v1/services?resourceVersion=0")
 		if text := metrics(); !strings.Contains(text, `larder_relay_objects{group="",resource="services",version="v1"} 1`) {
 			return fmt.Errorf("services are not followed: %s", text)
@@ -59,25 +59,25 @@ func TestMemoryBudget(t *testing.T) {
 	for range 3 {
 		got := get(t, r.as(reader), "/api/v1/namespaces/default/configmaps?resourceVersion=0")
 		if got.code != http.StatusOK || bytes.Count(got.body, []byte(`"large"`)) != 10 {
-			t.Errorf("%d, %d bytes", got.code, len(got.body))
+			t.Errorf("the forwarded list: status %d, %d bytes", got.code, len(got.body))
 		}
 	}
 	text := metrics()
 	if strings.Contains(text, `larder_relay_objects{group="",resource="configmaps"`) || !strings.Contains(text, `larder_relay_objects{group="",resource="services",version="v1"} 1`) ||
 		!strings.Contains(text, `larder_relay_requests_total{by="cache"}`) {
-		t.Errorf("with a budget that has room for services only: %s", text)
+		t.Errorf("with a budget for services only, the metrics are %s", text)
 	}
 	if !strings.Contains(r.Output(), "no room for a resource") {
-		t.Errorf("the log says nothing of the budget: %s", r.Output())
+		t.Errorf("the log does not mention the budget: %s", r.Output())
 	}
 }
 
-// TestGrownResource checks that the informer of a resource that has outgrown the budget continues without the cache.
+// TestGrownResource checks that the informer of a resource that has outgrown the budget continues without a cache.
 func TestGrownResource(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	reader := budgetReader(t, u)
-	r := u.startRelay(t, "--memory-budget", "500Ki", "--idle", "1s") // a quarter of it is how often caches are measured
+	r := u.startRelay(t, "--memory-budget", "500Ki", "--idle", "1s") // caches are measured each quarter of --idle
 	i := informer(t, r.as(reader))
 	follows := func(want bool) {
 		t.Helper()

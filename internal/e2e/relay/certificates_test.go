@@ -25,7 +25,8 @@ func (r *relay) certified(t *testing.T, authority *testcert.Authority, name stri
 	return config
 }
 
-// TestClientCertificates names users by certificates that only the relay trusts.
+// TestClientCertificates checks that a certificate of a CA that only the relay trusts names the user for the upstream,
+// too.
 func TestClientCertificates(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -49,7 +50,7 @@ func TestClientCertificates(t *testing.T) {
 	r := u.startRelay(t, "--client-ca-file", file)
 	ann := r.certified(t, authority, "ann", "readers")
 	client := kubernetes.NewForConfigOrDie(ann)
-	r.Eventually(t, "the upstream knows the role", func() error {
+	r.Eventually(t, "the upstream applies the role", func() error {
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, configMap("c"), metav1.CreateOptions{})
 		return ignoreExists(err)
 	})
@@ -65,15 +66,15 @@ func TestClientCertificates(t *testing.T) {
 			t.Errorf("configmaps%s as another user: %d %s", query, got.code, got.body)
 		}
 		if got := get(t, r.certified(t, authority, "bob"), "/api/v1/configmaps"+query); got.code != http.StatusForbidden || !bytes.Contains(got.body, []byte(`User \"bob\"`)) {
-			t.Errorf("configmaps%s by bob: %d %s", query, got.code, got.body)
+			t.Errorf("configmaps%s with bob's certificate: %d %s", query, got.code, got.body)
 		}
 		if got := get(t, r.certified(t, testcert.New(t, "strangers"), "ann", "readers", "system:masters"), "/api/v1/configmaps"+query); got.code != http.StatusUnauthorized {
-			t.Errorf("configmaps%s by a stranger: %d %s", query, got.code, got.body)
+			t.Errorf("configmaps%s with a certificate of an unknown CA: %d %s", query, got.code, got.body)
 		}
 	}
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || review.Status.UserInfo.Username != "ann" || !slices.Contains(review.Status.UserInfo.Groups, "readers") || slices.Contains(review.Status.UserInfo.Groups, "system:masters") {
-		t.Errorf("the upstream takes ann for %+v: %v", review, err)
+		t.Errorf("for the upstream, ann is %+v: %v", review, err)
 	}
 	w, err := client.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {

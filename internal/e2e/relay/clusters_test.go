@@ -23,14 +23,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// below returns the configuration of a client of one upstream of r.
+// below returns the configuration of a client of one of r's upstreams.
 func (r *relay) below(name, token string) *rest.Config {
 	config := r.as(token)
 	config.Host += "/clusters/" + name
 	return config
 }
 
-// eavesdropper is an upstream that records everything it receives, and sends no useful response.
+// eavesdropper is an upstream that records everything it receives, and sends only errors.
 type eavesdropper struct {
 	*httptest.Server
 
@@ -53,7 +53,7 @@ func newEavesdropper(t *testing.T) *eavesdropper {
 	return e
 }
 
-func (e *eavesdropper) said() string {
+func (e *eavesdropper) received() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.heard.String()
@@ -74,14 +74,14 @@ func kubeconfigOf(t *testing.T, server, token string) string {
 	return file
 }
 
-// TestUpstreamsDisagree checks that requests for two upstreams can share a connection. Each upstream's objects and
-// rights hold only below its own prefix.
+// TestUpstreamsDisagree checks that requests for two upstreams can share a connection, and that each upstream's objects
+// and rights apply only below its own prefix.
 func TestUpstreamsDisagree(t *testing.T) {
 	t.Parallel()
 	a, b := startUpstream(t), startUpstream(t)
 	rules := allowed([]string{"get", "list", "watch"}, []string{"configmaps"})
 	inA, inB := a.token(t, "reader", rules), b.token(t, "reader", rules)
-	barred := b.token(t, "barred", allowed([]string{"get"}, []string{"pods"})) // has rights in a that it lacks in b
+	barred := b.token(t, "barred", allowed([]string{"get"}, []string{"pods"})) // a allows this, b does not
 	a.token(t, "barred", rules)
 	for name, u := range map[string]*upstream{"only-a": a, "only-b": b} {
 		if _, err := u.client(t).CoreV1().ConfigMaps("default").Create(t.Context(), configMap(name), metav1.CreateOptions{}); err != nil {
@@ -91,7 +91,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 	r := startRelay(t, "--upstream", "a="+a.kubeconfig(t), "--upstream", "b="+b.kubeconfig(t))
 	const list = "/api/v1/namespaces/default/configmaps?resourceVersion=0"
 	client := e2etest.HTTPClient(t, r.as("")) // all requests share its connection
-	ask := func(cluster, token string) (int, string) {
+	request := func(cluster, token string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/clusters/"+cluster+list, nil)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 		got := send(t, client, req)
 		return got.code, string(got.body)
 	}
-	for range 3 { // the second time decisions and caches are there
+	for range 3 { // later requests use cached decisions and objects
 		for _, c := range []struct {
 			cluster, token, has, lacks string
 			code                       int
@@ -116,7 +116,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 			{"a", "", "system:anonymous", "only-", http.StatusForbidden},
 			{"b", "", "system:anonymous", "only-", http.StatusForbidden},
 		} {
-			code, body := ask(c.cluster, c.token)
+			code, body := request(c.cluster, c.token)
 			if code != c.code || !strings.Contains(body, c.has) || strings.Contains(body, c.lacks) {
 				t.Errorf("%s: %d %s, want %d with %q", c.cluster, code, body, c.code, c.has)
 			}
@@ -127,33 +127,33 @@ func TestUpstreamsDisagree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	// One upstream is unavailable: the other continues, also when the relay starts.
+	// While one upstream is unavailable, the relay serves the other, even after a restart of the relay.
 	if err := b.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	if code, body := ask("b", inB); code != http.StatusOK || !strings.Contains(body, "only-b") {
+	if code, body := request("b", inB); code != http.StatusOK || !strings.Contains(body, "only-b") {
 		t.Errorf("a cached list without the upstream: %d %s", code, body)
 	}
-	if code, body := ask("b", inA); code == http.StatusOK {
-		t.Errorf("a token of another upstream: %s", body)
+	if code, body := request("b", inA); code == http.StatusOK {
+		t.Errorf("a token of another upstream is accepted: %s", body)
 	}
 	second := startRelay(t, "--upstream", "b="+kubeconfigOf(t, b.config.Host, "none"), "--upstream", "a="+a.kubeconfig(t))
 	for _, relay := range []*relay{r, second} {
 		if got := get(t, relay.below("a", inA), list); got.code != http.StatusOK || !bytes.Contains(got.body, []byte("only-a")) {
-			t.Errorf("an upstream beside one that is away: %d %s", got.code, got.body)
+			t.Errorf("the available upstream: %d %s", got.code, got.body)
 		}
 		if got := get(t, relay.as(""), "/readyz"); got.code != http.StatusOK {
 			t.Errorf("/readyz: %d %s", got.code, got.body)
 		}
-		if err := relay.Terminate(t); err != nil { // with a watch open
-			t.Errorf("the relay ends with %v", err)
+		if err := relay.Terminate(t); err != nil { // while a watch is open
+			t.Errorf("the relay exits with %v", err)
 		}
 	}
 	awaitEnd(t, w)
 }
 
-// TestTokensStayWithTheirUpstream checks that an upstream receives only credentials that a client has sent to it.
-// These upstreams do not review tokens.
+// TestTokensStayWithTheirUpstream checks that an upstream receives only credentials that a client has sent to it. These
+// upstreams do not review tokens.
 func TestTokensStayWithTheirUpstream(t *testing.T) {
 	t.Parallel()
 	first, second := newEavesdropper(t), newEavesdropper(t)
@@ -186,26 +186,26 @@ func TestTokensStayWithTheirUpstream(t *testing.T) {
 			t.Errorf("%s: got a response without a Status: %s", target, got.body)
 		}
 	}
-	for name, said := range map[string]string{"first": first.said(), "second": second.said()} {
+	for name, received := range map[string]string{"first": first.received(), "second": second.received()} {
 		other := map[string]string{"first": "second", "second": "first"}[name]
-		if strings.Contains(said, "relays-token-for-"+other) || name == "second" && strings.Contains(said, "secret") {
-			t.Errorf("%s has heard a credential that is not for it:\n%s", name, said)
+		if strings.Contains(received, "relays-token-for-"+other) || name == "second" && strings.Contains(received, "secret") {
+			t.Errorf("%s received a credential that is not for it:\n%s", name, received)
 		}
 	}
-	before := first.said()
+	before := first.received()
 	for _, target := range []string{"/", "/api", "/healthz", "/clusters/third/api", "/clusters/second/api"} {
 		get(t, r.as("another"), target)
 	}
-	if strings.Contains(strings.TrimPrefix(first.said(), before), "another") {
-		t.Errorf("the first upstream has heard the token of requests that are not for it")
+	if strings.Contains(strings.TrimPrefix(first.received(), before), "another") {
+		t.Errorf("the first upstream received a token of requests that are not for it")
 	}
-	if !strings.Contains(second.said(), "another") {
-		t.Error("a request does not reach the second upstream")
+	if !strings.Contains(second.received(), "another") {
+		t.Error("no request reached the second upstream")
 	}
 }
 
-// TestCertificatesOfOneUpstream checks that a certificate names a user of the upstream whose CA has signed it, and of
-// no other.
+// TestCertificatesOfOneUpstream checks that a certificate identifies a user only to the upstream whose CA has signed
+// it.
 func TestCertificatesOfOneUpstream(t *testing.T) {
 	t.Parallel()
 	a, b := startUpstream(t), startUpstream(t)

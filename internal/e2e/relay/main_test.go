@@ -57,7 +57,7 @@ type upstream struct {
 	config *rest.Config // the administrator's
 	dir    string
 	port   int
-	args   []string // further ones of its next start
+	args   []string // additional arguments for the next start
 }
 
 // startUpstream starts an upstream and waits until it is ready.
@@ -76,7 +76,7 @@ func startUpstream(t *testing.T) *upstream {
 	return u
 }
 
-// startStock starts the kube-apiserver of the flag over an etcd.
+// startStock starts kube-apiserver, the program of the flag, on an etcd.
 func (u *upstream) startStock(t *testing.T) {
 	t.Helper()
 	ports := proctest.Ports(t, 2)
@@ -162,17 +162,17 @@ func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) 
 	return made.Status.Token
 }
 
-// awaitRight waits until the upstream's authorizer knows that a service account has the rights of a rule, and of others
-// that were made before.
+// awaitRight waits until the upstream's authorizer has seen that a service account has the rights of a rule, and
+// earlier changes.
 func (u *upstream) awaitRight(t *testing.T, account string, rule rbacv1.PolicyRule) {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: account, ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0],
 	}}}
-	u.Eventually(t, "the upstream knows the rights of "+account, func() error {
+	u.Eventually(t, "the upstream applies the rights of "+account, func() error {
 		got, err := u.client(t).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
 		if err == nil && !got.Status.Allowed {
-			err = fmt.Errorf("refused: %+v", got.Status)
+			err = fmt.Errorf("denied: %+v", got.Status)
 		}
 		return err
 	})
@@ -183,8 +183,8 @@ func allowed(verbs, resources []string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{"*"}, Resources: resources}
 }
 
-// apply creates the objects of a file that docs/relay.md makes, and waits until the upstream lets the relay use them.
-// Objects that exist stay.
+// apply creates the objects of a file in docs/relay.md, and waits until the upstream applies the relay's rights.
+// Existing objects stay.
 func (u *upstream) apply(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "relay.md"))
@@ -214,7 +214,7 @@ func (u *upstream) apply(t *testing.T, file string) {
 		case *rbacv1.ClusterRoleBinding:
 			_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, o, metav1.CreateOptions{})
 		default:
-			t.Fatalf("%s has a %T", file, o)
+			t.Fatalf("%s contains a %T", file, o)
 		}
 		if ignoreExists(err) != nil {
 			t.Fatal(err)
@@ -229,13 +229,14 @@ type relay struct {
 	url string
 }
 
-// startRelay starts a relay, whose identity has the rights in docs/relay.md, and waits until it is ready.
+// startRelay starts a relay, whose identity has the rights from docs/relay.md, and waits until it is ready.
 func (u *upstream) startRelay(t *testing.T, args ...string) *relay {
 	t.Helper()
 	return startRelay(t, append([]string{"--upstream", u.kubeconfig(t)}, args...)...)
 }
 
-// kubeconfig writes a kubeconfig for a relay, whose identity has only the rights in docs/relay.md, and returns its path.
+// kubeconfig writes a kubeconfig for a relay, whose identity has only the rights from docs/relay.md, and returns its
+// path.
 func (u *upstream) kubeconfig(t *testing.T) string {
 	t.Helper()
 	u.apply(t, "relay.yaml")
@@ -256,7 +257,7 @@ func (u *upstream) kubeconfig(t *testing.T) string {
 	return kubeconfig
 }
 
-// startRelay starts a relay with these arguments and waits until it is ready.
+// startRelay starts a relay with the arguments and waits until it is ready.
 func startRelay(t *testing.T, args ...string) *relay {
 	t.Helper()
 	port, temp := proctest.Port(t), t.TempDir()
@@ -270,7 +271,7 @@ func startRelay(t *testing.T, args ...string) *relay {
 		t.Fatal(err)
 	}
 	r.Await(t, "relay of")
-	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 { // a killed relay would leave it
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 { // a killed relay would leave some
 		t.Errorf("temporary files: %v, %v", left, err)
 	}
 	return r

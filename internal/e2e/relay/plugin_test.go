@@ -19,10 +19,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// plugin is a credential plugin, which hangs while it has the file hangs. Each of the relay's requests runs it.
+// plugin is a credential plugin, which hangs while the file hangs exists. Each of the relay's requests runs it.
 type plugin struct{ hangs, hanging string }
 
-// newPlugin has kubeconfig name a plugin in place of its token.
+// newPlugin makes a kubeconfig use a plugin instead of its token.
 func newPlugin(t *testing.T, kubeconfig string) *plugin {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(kubeconfig)
@@ -50,7 +50,7 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 	return p
 }
 
-// hang waits until the relay waits for p.
+// hang makes the plugin hang, and waits until the relay waits for it.
 func (p *plugin) hang(t *testing.T, r *relay) {
 	t.Helper()
 	if err := os.Remove(p.hanging); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +65,8 @@ func (p *plugin) hang(t *testing.T, r *relay) {
 	})
 }
 
-// TestCredentialPluginHangs checks that a relay without its own credential behaves as without its upstream. Requests
-// with the client's token still go through.
+// TestCredentialPluginHangs checks that while its credential plugin hangs, a relay behaves as without its upstream.
+// Requests with the client's own token are still forwarded.
 func TestCredentialPluginHangs(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -96,7 +96,7 @@ func TestCredentialPluginHangs(t *testing.T) {
 	awaitCount(t, i, 1)
 	bob := r.certified(t, authority, "bob")
 	for _, config := range []*rest.Config{r.as(reader), bob} {
-		if got := get(t, config, cached); got.code != http.StatusOK { // the relay has to know the right to list
+		if got := get(t, config, cached); got.code != http.StatusOK { // so that the relay has cached the right to list
 			t.Fatalf("%d %s", got.code, got.body)
 		}
 	}
@@ -104,7 +104,7 @@ func TestCredentialPluginHangs(t *testing.T) {
 		t.Helper()
 		p.hang(t, r)
 		r.Eventually(t, "responses from the cache have its age", func() error {
-			for _, config := range []*rest.Config{bob, r.as(reader)} { // only access is reviewed for bob
+			for _, config := range []*rest.Config{bob, r.as(reader)} { // for bob, the relay needs only an access review
 				if got := get(t, config, cached); got.code != http.StatusOK || got.header.Get("Larder-Upstream-Age") == "" {
 					return fmt.Errorf("%d %v %s", got.code, got.header, got.body)
 				}
@@ -117,7 +117,7 @@ func TestCredentialPluginHangs(t *testing.T) {
 		t.Errorf("a consistent list with the client's token: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(other), cached); got.code != http.StatusServiceUnavailable {
-		t.Errorf("a token that the relay does not know: %d %s", got.code, got.body)
+		t.Errorf("a token that the relay has not cached: %d %s", got.code, got.body)
 	}
 	if got := get(t, bob, "/api/v1/configmaps"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
 		t.Errorf("a request with the relay's credential: %d %v %s", got.code, got.header, got.body)

@@ -72,14 +72,16 @@ func send(t *testing.T, client *http.Client, req *http.Request) response {
 	return response{resp.StatusCode, resp.Header, body}
 }
 
-// anyRevision removes the resourceVersion of a list, which two servers may know at different times.
+// anyRevision removes the resourceVersion of a list, which may differ between two servers.
 func anyRevision(body []byte) string {
 	before, after, _ := bytes.Cut(body, []byte(`"resourceVersion":"`))
 	_, after, _ = bytes.Cut(after, []byte(`"`))
 	return string(before) + string(after)
 }
 
-func TestCachedReadsAreTheUpstreams(t *testing.T) {
+// TestCachedReadsMatchTheUpstream checks that cached reads equal the upstream's responses, and are served without the
+// upstream.
+func TestCachedReadsMatchTheUpstream(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"*"}))
@@ -124,37 +126,37 @@ func TestCachedReadsAreTheUpstreams(t *testing.T) {
 			})
 		}
 	}
-	// The upstream is paused, so these responses are from caches.
+	// The upstream is paused, so the next responses come from caches.
 	const newer = "&resourceVersion=1&resourceVersionMatch=NotOlderThan"
-	page(t, r.as(reader), newer) // the relay has to know the right to it
+	page(t, r.as(reader), newer) // so that the relay has cached the right to it
 	if err := u.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(t, r.as(reader), "/api/v1/namespaces/default/configmaps?resourceVersion=0"); got.code != http.StatusOK {
-		t.Errorf("without the upstream: %d %s", got.code, got.body)
+		t.Errorf("a cached list without the upstream: %d %s", got.code, got.body)
 	}
 	first := page(t, r.as(reader), newer)
 	if err := u.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
-	for p := first; ; p = page(t, r.as(reader), "&continue="+url.QueryEscape(p.Continue)) { // the upstream knows the cache's tokens
+	for p := first; ; p = page(t, r.as(reader), "&continue="+url.QueryEscape(p.Continue)) { // the upstream accepts the cache's continue tokens
 		for _, o := range p.Items {
 			names = append(names, o.Name)
 		}
 		if p.ResourceVersion != first.ResourceVersion {
-			t.Errorf("a page at %s follows one at %s", p.ResourceVersion, first.ResourceVersion)
+			t.Errorf("a page has revision %s, the first page has %s", p.ResourceVersion, first.ResourceVersion)
 		}
 		if p.Continue == "" {
 			break
 		}
 	}
 	if !slices.Equal(names, []string{"c0", "c1", "c2", "c3", "c4"}) {
-		t.Errorf("the pages have %q", names)
+		t.Errorf("the pages contain %q", names)
 	}
 }
 
-// page requests two ConfigMaps of the tests.
+// page lists two of the tests' ConfigMaps.
 func page(t *testing.T, config *rest.Config, query string) (p corev1.ConfigMapList) {
 	t.Helper()
 	got := get(t, config, "/api/v1/namespaces/default/configmaps?limit=2&labelSelector=of%3Dtest"+query)
@@ -164,7 +166,8 @@ func page(t *testing.T, config *rest.Config, query string) (p corev1.ConfigMapLi
 	return p
 }
 
-func TestWritesGoThrough(t *testing.T) {
+// TestWritesAreForwarded checks that writes reach the upstream, and that a consistent read sees them.
+func TestWritesAreForwarded(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	r := u.startRelay(t)
@@ -204,7 +207,7 @@ func informer(t *testing.T, config *rest.Config) cache.SharedIndexInformer {
 	return i
 }
 
-// awaitCount waits until the informer has exactly so many ConfigMaps of the tests.
+// awaitCount waits until the informer has exactly want of the tests' ConfigMaps.
 func awaitCount(t *testing.T, i cache.SharedIndexInformer, want int) {
 	t.Helper()
 	proctest.Eventually(t, "the informer sees the changes", func() error {
@@ -221,6 +224,7 @@ func awaitCount(t *testing.T, i cache.SharedIndexInformer, want int) {
 	})
 }
 
+// TestInformersShareOneWatch checks that many informers cause one watch of the upstream.
 func TestInformersShareOneWatch(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -240,8 +244,8 @@ func TestInformersShareOneWatch(t *testing.T) {
 	for _, i := range all {
 		awaitCount(t, i, 20)
 	}
-	r.Eventually(t, "the relay has one watch", func() error { // the upstream may count one that has ended
-		if watches := u.watches(t, "configmaps") - others; watches < 1 || watches > 2 { // the second proves how far the first has come
+	r.Eventually(t, "the relay has one watch", func() error { // the upstream may still count one that has ended
+		if watches := u.watches(t, "configmaps") - others; watches < 1 || watches > 2 { // a second one proves how far the first has come
 			return fmt.Errorf("the relay has %d watches of ConfigMaps", watches)
 		}
 		return nil
@@ -264,7 +268,7 @@ func (u *upstream) watches(t *testing.T, resource string) int {
 	return n
 }
 
-// boxes is a custom resource.
+// boxes is the path of a custom resource.
 var boxes = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}
 
 // crd returns the CRD of boxes.
@@ -304,6 +308,7 @@ func createCRD(t *testing.T, u *upstream) typed.CustomResourceDefinitionInterfac
 	return crds
 }
 
+// TestCustomResources checks that custom resources are cached, and that watches end when the CRD changes.
 func TestCustomResources(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -331,7 +336,7 @@ func TestCustomResources(t *testing.T) {
 	}
 	defer w.Stop()
 	if e := <-w.ResultChan(); e.Type != watch.Added {
-		t.Fatalf("the watch begins with %v", e)
+		t.Fatalf("the first event is %v", e)
 	}
 	changed, err := crds.Get(t.Context(), "boxes.example.com", metav1.GetOptions{})
 	if err != nil {
@@ -342,12 +347,12 @@ func TestCustomResources(t *testing.T) {
 	if _, err := crds.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitEnd(t, w) // objects have changed without a new resourceVersion
+	awaitEnd(t, w) // the change alters objects without a new resourceVersion
 	same()
 	if err := crds.Delete(t.Context(), "boxes.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.Eventually(t, "the resource is gone", func() error {
+	r.Eventually(t, "the relay does not serve the deleted resource", func() error {
 		if got := get(t, r.as(reader), path); got.code != http.StatusNotFound {
 			return fmt.Errorf("%d %s", got.code, got.body)
 		}
@@ -355,7 +360,8 @@ func TestCustomResources(t *testing.T) {
 	})
 }
 
-func TestRightsAreTheUpstreams(t *testing.T) {
+// TestUpstreamsRightsApply checks that cached reads need the rights that the upstream grants.
+func TestUpstreamsRightsApply(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	r := u.startRelay(t)
@@ -382,7 +388,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 	awaitEnd(t, w)
 }
 
-// TestRelayMayNotReview checks that a relay without the right to create reviews passes reads through.
+// TestRelayMayNotReview checks that a relay without the right to create reviews forwards reads.
 func TestRelayMayNotReview(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -398,23 +404,23 @@ func TestRelayMayNotReview(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := startRelay(t, "--upstream", kubeconfig)
-	r.Eventually(t, "the list goes through", func() error { // the upstream may not have seen the change yet
+	r.Eventually(t, "the list is forwarded", func() error { // the upstream may not have applied the change yet
 		if got := get(t, r.as(some), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
 			return fmt.Errorf("%d %s", got.code, got.body)
 		}
 		if text := r.Output(); !strings.Contains(text, "nothing is served from a cache") {
-			return fmt.Errorf("the log says nothing of the missing right: %s", text)
+			return fmt.Errorf("the log does not mention the missing right: %s", text)
 		}
 		return nil
 	})
 	if got := get(t, r.as(some), "/api/v1/services?resourceVersion=0"); got.code != http.StatusForbidden || !bytes.Contains(got.body, []byte("system:serviceaccount:default:some")) {
-		t.Errorf("what the user may not list: %d %s", got.code, got.body)
+		t.Errorf("a list without the right to it: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(some), "/metrics"); got.code != http.StatusServiceUnavailable {
-		t.Errorf("the relay's own page: %d %s", got.code, got.body)
+		t.Errorf("the relay's status page: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(some), "/api/v1/configmaps?resourceVersion=0", "Impersonate-User", "ann"); got.code != http.StatusServiceUnavailable {
-		t.Errorf("as another user: %d %s", got.code, got.body)
+		t.Errorf("impersonation: %d %s", got.code, got.body)
 	}
 }
 
@@ -429,11 +435,13 @@ func awaitEnd(t *testing.T, w watch.Interface) {
 				return
 			}
 		case <-ended:
-			t.Fatal("the watch goes on")
+			t.Fatal("the watch did not end")
 		}
 	}
 }
 
+// TestWatchesSurviveTheUpstream checks that while the upstream is unavailable, the relay serves cached reads and keeps
+// watches open, and that it catches up afterwards.
 func TestWatchesSurviveTheUpstream(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -446,16 +454,16 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitCount(t, i, 1)
-	get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0") // the relay has to know the right to list
+	get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0") // so that the relay has cached the right to list
 	u.Kill()
 	if got := get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
 		t.Errorf("a cached list without the upstream: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(other), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusServiceUnavailable {
-		t.Errorf("a token that the relay does not know: %d %s", got.code, got.body)
+		t.Errorf("a token that the relay has not cached: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(reader), "/api/v1/configmaps/c?resourceVersion=0"); got.code != http.StatusServiceUnavailable {
-		t.Errorf("a read that the relay knows no right to: %d %s", got.code, got.body)
+		t.Errorf("a read without a cached right: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(reader), "/api/v1/configmaps"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
 		t.Errorf("a consistent list without the upstream: %d %v %s", got.code, got.header, got.body)
@@ -477,7 +485,7 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	awaitCount(t, i, 2)
 }
 
-// TestOwnPages checks that the status page, the metrics and the costs of a relay show the resources that it follows.
+// TestOwnPages checks that a relay's status page, metrics and costs show the cached resources.
 func TestOwnPages(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -494,17 +502,17 @@ func TestOwnPages(t *testing.T) {
 			"\ngo_gc_gogc_percent ",
 		},
 	} {
-		r.Eventually(t, path, func() error { // the first requests may go through
+		r.Eventually(t, path, func() error { // the first requests may be forwarded
 			get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0")
 			get(t, r.as(reader), "/apis/example.com/v1/boxes?resourceVersion=0")
 			got := get(t, r.as(reader), path)
 			for _, text := range has {
 				if got.code != http.StatusOK || !bytes.Contains(got.body, []byte(text)) {
-					return fmt.Errorf("%d, want %s: %s", got.code, text, got.body)
+					return fmt.Errorf("status %d, want a body with %s: %s", got.code, text, got.body)
 				}
 			}
 			if bytes.Contains(got.body, []byte("\ngo_gc_gogc_percent 100\n")) {
-				return errors.New("the garbage collector has Go's default, which doubles the memory for objects")
+				return errors.New("GOGC has Go's default, which doubles the memory for objects")
 			}
 			return nil
 		})

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestUpstreamStopsServing restarts the upstream without a version of a built-in resource that the relay follows.
+// TestUpstreamStopsServing restarts the upstream without a version of a built-in resource that the relay caches.
 func TestUpstreamStopsServing(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
