@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,20 +80,16 @@ func TestProgressIsTrustedOnlyOfKnownMembers(t *testing.T) {
 // members, which are identified once it responds again.
 func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		responses, hangs := uint64(0), true
+		var responds atomic.Bool // the silent endpoint
 		m := &members{
 			endpoints: func() []string { return []string{"silent", "many"} },
 			logger:    slog.New(slog.DiscardHandler),
 			status: func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
-				mu.Lock()
-				member, silent := uint64(7), hangs
-				if endpoint == "many" { // two members respond in turn
-					responses++
-					member, silent = 1+responses%2, false
-				}
-				mu.Unlock()
-				if silent {
+				member := uint64(7)
+				switch {
+				case endpoint == "many": // two members take turns of a millisecond
+					member = 1 + uint64(time.Now().UnixMilli())%2
+				case !responds.Load():
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
@@ -123,9 +120,7 @@ func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 			identify(1, true, quick)
 			identify(2, true, quick)
 		}
-		mu.Lock()
-		hangs = false
-		mu.Unlock()
+		responds.Store(true)
 		identify(7, true, quick)
 	})
 }
