@@ -128,19 +128,17 @@ func (e *Etcd) lostCompaction(resp *clientv3.TxnResponse) {
 
 // followCompaction observes compactions by other processes as they happen.
 func (e *Etcd) followCompaction(ctx context.Context) error {
-	for ctx.Err() == nil {
+	for {
+		err := e.watchCompaction(ctx)
+		e.logger.Debug("watch of the compaction key ended", "error", err)
 		pause := time.Second
-		if err := e.watchCompaction(ctx); err != nil && ctx.Err() == nil {
-			e.logger.Debug("watch of the compaction key ended", "error", err)
-			if errors.Is(err, rpctypes.ErrPermissionDenied) {
-				pause = 5 * time.Minute // the administrator may grant the right later
-			}
+		if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			pause = 5 * time.Minute // the administrator may grant the right later
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
 }
 
 func (e *Etcd) watchCompaction(ctx context.Context) error {
@@ -148,9 +146,6 @@ func (e *Etcd) watchCompaction(ctx context.Context) error {
 	item, found, revision, err := e.Get(ctx, compactionKey)
 	if err != nil {
 		return err
-	}
-	if e.history.replacements.Load() != history {
-		return ErrReplaced // the item may be of the previous history
 	}
 	if found {
 		e.learnCompaction(history, item.Value)

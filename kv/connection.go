@@ -55,7 +55,7 @@ type Connection struct {
 	// Recent returns the oldest revision >= past such that the values of all later revisions up to present have at most
 	// this many bytes in total. It is nil if sizes are not known.
 	Recent func(ctx context.Context, past, present, bytes int64) (int64, error)
-	// Failed delivers an error, or is closed, when the server has failed; nil for a cluster.
+	// Failed delivers an error when the server has failed; nil for a cluster.
 	Failed <-chan error
 	// Close ends the connection and waits for requests in progress. It is called last.
 	Close func()

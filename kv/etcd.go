@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -38,7 +37,6 @@ type Etcd struct {
 	compaction compactor
 	open       func(ctx context.Context, recorder ResponseRecorder) (*Connection, error)
 
-	running    atomic.Bool
 	ready      chan struct{} // closed when connection is set
 	ending     chan struct{} // closed when Run begins to end
 	connection *Connection   // written before ready is closed, never after
@@ -76,9 +74,6 @@ func NewEtcd(config EtcdConfig) *Etcd {
 
 // Run opens the store and blocks until ctx ends or etcd fails. It may be called once.
 func (e *Etcd) Run(ctx context.Context) error {
-	if !e.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("kv: %s etcd: Run called twice", e.name)
-	}
 	s, err := e.open(ctx, ResponseRecorder{e})
 	if err != nil {
 		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
@@ -109,10 +104,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	group.Go(func() error { return e.followCompaction(groupCtx) })
 	group.Go(func() error {
 		select {
-		case err, ok := <-s.Failed:
-			if !ok {
-				err = errors.New("server stopped")
-			}
+		case err := <-s.Failed:
 			return fmt.Errorf("kv: %s etcd failed: %w", e.name, err)
 		case <-groupCtx.Done():
 			return groupCtx.Err()

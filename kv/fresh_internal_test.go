@@ -40,7 +40,7 @@ func TestFreshDoesNotMixHistories(t *testing.T) {
 	begin := func(revision int64) {
 		replacements := store.replacements.Add(1)
 		tail.lose()
-		tail.restart(revision, 0, position{present: revision, replacements: replacements, replaced: true})
+		tail.restart(revision, 0, position{present: revision, replacements: replacements})
 		if _, err := sub.Next(ctx); !errors.Is(err, ErrLost) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}

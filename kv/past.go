@@ -52,7 +52,7 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 // reachBack returns how many revisions before the current one the Tail should begin: Replay, or more if these have
 // fewer Ticks of the Clock.
 func (t *Tail) reachBack(ctx context.Context, from position) (int64, error) {
-	if t.config.Replay <= 0 || t.config.Clock.Ticks == 0 || t.config.Replay >= from.present-from.floor {
+	if t.config.Replay <= 0 || t.config.Replay >= from.present-from.floor {
 		return t.config.Replay, nil
 	}
 	key, at := t.config.Clock.Prefix, from.present
@@ -145,7 +145,7 @@ func (s *Subscription) Begin(ctx context.Context, oldest int64) (past, present i
 		return 0, 0, nil
 	}
 	at, err := s.awaitBeginning(ctx)
-	if err != nil || at.past == 0 || oldest <= at.past && !at.late {
+	if at.past == 0 || oldest <= at.past && !at.late {
 		return at.past, at.present, err
 	}
 	past, err = s.tail.oldestReadable(ctx, max(oldest, at.past), at.present)

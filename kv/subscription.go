@@ -42,7 +42,7 @@ type Subscription struct {
 	unapplied []Batch // returned by Next, and not applied yet
 	// Invariant: bytes is the sum over queue.
 	bytes int64
-	// since is the revision after which the queue has all events.
+	// since is the revision after which the queue has all events, unknown while the Tail has no position.
 	since        int64
 	subscribedAt int64 // since at Subscribe; 0 if it was unknown or the history was lost later
 	// history is Store.Replacements when the owner learnt that it must load.
@@ -281,7 +281,7 @@ func (s *Subscription) Close() {
 func (s *Subscription) push(batch Batch, limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.since == unknown || s.isLoaded() && batch.Revision <= s.loaded.Load() {
+	if s.isLoaded() && batch.Revision <= s.loaded.Load() {
 		return
 	}
 	s.bytes += batch.bytes()
@@ -326,9 +326,8 @@ func (s *Subscription) Reload() {
 	s.wakeLocked()
 }
 
-// restart sets the revision after which the queue will have all events, and the history of the store. replaced says
-// that the store was replaced since the Tail's last position.
-func (s *Subscription) restart(revision int64, history uint64, replaced bool) {
+// restart sets the revision after which the queue will have all events, and the history of the store.
+func (s *Subscription) restart(revision int64, history uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// The owner may have loaded before the tail began.
@@ -336,7 +335,7 @@ func (s *Subscription) restart(revision int64, history uint64, replaced bool) {
 		s.unloadLocked()
 		s.lost = true
 	}
-	if replaced || s.history != history {
+	if s.history != history {
 		s.lastFresh.Store(0)
 	}
 	s.since, s.subscribedAt = revision, 0

@@ -69,8 +69,8 @@ type TailConfig struct {
 // timestamps, but a key that is written at a fixed interval shows how many revisions a period has.
 type Clock struct {
 	Prefix string // of the keys written at the interval; the one written last counts
-	Ticks  int    // 0 for no Clock
-	Limit  int64  // maximum number of revisions
+	Ticks  int
+	Limit  int64 // maximum number of revisions; 0 for no Clock
 }
 
 // Tail watches everything under one prefix and gives each Subscription the events under its own prefix.
@@ -196,12 +196,10 @@ func (t *Tail) runWatch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		replaced := replacements != history
-		if replaced {
-			floor = present
+		if replacements != history {
+			history, floor = replacements, present
 		}
-		history = replacements
-		err = t.followFrom(ctx, position{max(floor, 1), present, replacements, replaced})
+		err = t.followFrom(ctx, position{max(floor, 1), present, replacements})
 		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
 			return err
 		}
@@ -210,12 +208,10 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// position is where to begin: not before floor, in a store at revision present. replacements is the store's count, and
-// replaced says that it has grown since the last position.
+// position is where to begin: not before floor, in a store at revision present. replacements is the store's count.
 type position struct {
 	floor, present int64
 	replacements   uint64
-	replaced       bool
 }
 
 // followFrom follows the history from a position until that is lost.
@@ -302,7 +298,7 @@ func (t *Tail) restart(revision, reach int64, from position) {
 	}
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.restart(revision, from.replacements, from.replaced)
+			s.restart(revision, from.replacements)
 		}
 	}
 	t.raiseLocked(revision)

@@ -147,7 +147,7 @@ func (u *unaryClient) header(ctx context.Context, in *etcdserverpb.RangeRequest)
 	}
 	out := new(etcdserverpb.RangeResponse)
 	err := conn.InvokeInline(ctx, etcdserverpb.KV_Range_FullMethodName, in, out)
-	if err != nil || out.Header == nil {
+	if err != nil {
 		u.logger.Debug("cannot read the revision over the connection for unary calls", "error", err)
 		conn.Retire()
 		return nil
