@@ -50,6 +50,7 @@ func target(t *testing.T, pods bench.SeedConfig) (*bench.Target, *benchtest.Serv
 	return target, server
 }
 
+// TestReadCountsWhatItDid checks the counts, latencies and memory in the result, in closed and open loops.
 func TestReadCountsWhatItDid(t *testing.T) {
 	for _, mode := range []struct {
 		name    string
@@ -134,6 +135,7 @@ func countConnections(server *httptest.Server) *atomic.Int64 {
 	return opened
 }
 
+// TestConnectionsAreReused checks that clients keep their connections unless the server closes them.
 func TestConnectionsAreReused(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/rejected" {
@@ -167,6 +169,7 @@ func TestConnectionsAreReused(t *testing.T) {
 	}
 }
 
+// TestReadOverPlainHTTP checks that a server without TLS can be measured.
 func TestReadOverPlainHTTP(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("abc")) }))
 	defer server.Close()
@@ -180,6 +183,7 @@ func TestReadOverPlainHTTP(t *testing.T) {
 	}
 }
 
+// TestReadFails checks that a server that does not run, and invalid configurations, are errors.
 func TestReadFails(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	path := benchtest.Kubeconfig(t, server)
@@ -203,6 +207,8 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
+// TestWatchReportsEachDelivery checks that each delivery of a change to a watcher is counted once, although some
+// watchers do not read.
 func TestWatchReportsEachDelivery(t *testing.T) {
 	for _, accept := range []string{bench.Protobuf, bench.JSON} {
 		seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
@@ -232,6 +238,8 @@ func TestWatchReportsEachDelivery(t *testing.T) {
 	}
 }
 
+// TestSlowReadersBesideWatches checks that slow readers read at the configured rate, and that watches get all changes
+// meanwhile.
 func TestSlowReadersBesideWatches(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 40, Namespaces: 1, Nodes: 1, Clients: 4}
 	target, _ := target(t, seed)
@@ -282,6 +290,7 @@ func TestSlowReadersReportTruncatedResponses(t *testing.T) {
 	}
 }
 
+// TestWatchOfNodes checks the number of deliveries to watches that select the pods of one node each.
 func TestWatchOfNodes(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 6, Namespaces: 1, Nodes: 3, Clients: 2}
 	target, _ := target(t, seed)
@@ -302,6 +311,7 @@ func TestWatchOfNodes(t *testing.T) {
 	}
 }
 
+// TestWatchCountsWhatIsMissing checks that lost deliveries and failed changes count as errors.
 func TestWatchCountsWhatIsMissing(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)
@@ -372,6 +382,7 @@ func TestHeldWatchesThatEnd(t *testing.T) {
 	}
 }
 
+// TestHoldAndStorm checks that watches are held open, and that all are opened again after a disconnect.
 func TestHoldAndStorm(t *testing.T) {
 	target, server := target(t, bench.SeedConfig{})
 	config := bench.HoldConfig{Name: "hold", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 20, Idle: 1}
@@ -391,13 +402,14 @@ func TestHoldAndStorm(t *testing.T) {
 		t.Fatal(err)
 	}
 	if storm.Ops != 20 || storm.Failures() != 0 {
-		t.Errorf("%d watches came back, %d errors; want 20", storm.Ops, storm.Errors)
+		t.Errorf("%d watches were opened again, %d errors; want 20", storm.Ops, storm.Errors)
 	}
 	if got := server.Requests(http.MethodGet) - before; got != 21+41 {
 		t.Errorf("%d more requests, want 40 watches and one for the revision", got-21)
 	}
 }
 
+// TestWatchList checks that each request waits until it has the expected number of initial objects.
 func TestWatchList(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 10, Namespaces: 2, Nodes: 2, Clients: 2}
 	target, _ := target(t, seed)
@@ -424,6 +436,7 @@ func TestWatchList(t *testing.T) {
 	}
 }
 
+// TestWritesDeleteWhatTheyCreate checks that each verb has a result, and that no object is left.
 func TestWritesDeleteWhatTheyCreate(t *testing.T) {
 	target, server := target(t, bench.SeedConfig{})
 	results, err := bench.Write(t.Context(), target, bench.WriteConfig{Namespace: "w", Load: bench.Load{Operations: 9, Clients: 3}})
@@ -442,6 +455,7 @@ func TestWritesDeleteWhatTheyCreate(t *testing.T) {
 	}
 }
 
+// TestMixedKeepsProportions checks the number of requests of each kind.
 func TestMixedKeepsProportions(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 20, Namespaces: 2, Nodes: 4, Clients: 4}
 	target, _ := target(t, seed)
@@ -457,6 +471,7 @@ func TestMixedKeepsProportions(t *testing.T) {
 	}
 }
 
+// TestWorkloadsEndWithTheirContext checks that workloads return the error of a canceled context.
 func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)

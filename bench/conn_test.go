@@ -89,6 +89,7 @@ func (p *piecemeal) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
+// TestInvalidFramesAreRejected checks that a frame that is too long or truncated is an error.
 func TestInvalidFramesAreRejected(t *testing.T) {
 	long := binary.BigEndian.AppendUint32(nil, longestFrame+1)
 	for _, text := range []string{string(long), "\x00\x00\x00\x05abc", "\x00\x00"} {

@@ -60,6 +60,8 @@ func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 	})
 }
 
+// TestClosedLoopContinuesAfterEachResponse checks that a client's next operation begins when the previous one has
+// ended, even with an error.
 func TestClosedLoopContinuesAfterEachResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: NewResult("", "")}
@@ -83,6 +85,7 @@ func TestClosedLoopContinuesAfterEachResponse(t *testing.T) {
 	})
 }
 
+// TestLoopEndsWithItsContext checks that closed and open loops return the context's error.
 func TestLoopEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

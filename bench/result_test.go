@@ -26,6 +26,7 @@ func some(n, failed int) *bench.Result {
 	return r
 }
 
+// TestResultArithmetic checks rates, costs per operation and quantiles; those of an empty result are 0.
 func TestResultArithmetic(t *testing.T) {
 	r := some(100, 0)
 	if r.CPUPerOp() != 300*time.Microsecond || r.Rate() != 1000 || r.BytesPerOp() != 1000 {
@@ -42,6 +43,7 @@ func TestResultArithmetic(t *testing.T) {
 	}
 }
 
+// TestMergeAddsUp checks that Merge adds counts and costs, and does not change its arguments.
 func TestMergeAddsUp(t *testing.T) {
 	a, b := some(100, 0), some(50, 10)
 	b.FirstError = "failure"
@@ -64,6 +66,7 @@ func TestMergeAddsUp(t *testing.T) {
 	}
 }
 
+// TestResultAsJSON checks derived figures in JSON, and that the histogram can be decoded.
 func TestResultAsJSON(t *testing.T) {
 	r := some(100, 0)
 	r.Values = []bench.Value{{Name: "memory", Value: 12, Unit: "B"}}
@@ -175,6 +178,7 @@ func TestRoundsShowTheirSpread(t *testing.T) {
 	}
 }
 
+// TestText checks that the text has the figures of each result.
 func TestText(t *testing.T) {
 	with := some(100, 1)
 	with.FirstError = "failure"
@@ -191,6 +195,7 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestFigures checks how durations, sizes and the machine are written.
 func TestFigures(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0", 999: "1.00 µs", 22 * time.Microsecond: "22.0 µs", 1500 * time.Microsecond: "1.50 ms", 444 * time.Millisecond: "444 ms", 2900 * time.Millisecond: "2.90 s", 75 * time.Second: "75.0 s", -time.Millisecond: "-1.00 ms"} {
 		if got := bench.Duration(d); got != want {

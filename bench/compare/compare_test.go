@@ -154,6 +154,7 @@ func TestInterruptionKeepsResults(t *testing.T) {
 	}
 }
 
+// TestInvalidConfigsAreRejected checks that New rejects incomplete configurations, and rows that match nothing.
 func TestInvalidConfigsAreRejected(t *testing.T) {
 	once := testservers.Trials{Rounds: 1}
 	for _, c := range []Config{{}, {Pods: 1000}, {Pods: 5, Trials: once}, {Pods: 1000, Trials: once, Rows: regexp.MustCompile("no such row")}} {
@@ -193,6 +194,7 @@ func best(stock, limit, larder float64) map[string]float64 {
 	return map[string]float64{Stock: stock, Limit: limit, Larder: larder}
 }
 
+// TestRatios checks the ratios of figures, which are 0 if a figure is missing.
 func TestRatios(t *testing.T) {
 	for _, c := range []struct {
 		figure       Figure

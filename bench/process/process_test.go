@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// TestFigure checks that figures are found by name, and that missing ones are 0.
 func TestFigure(t *testing.T) {
 	const status = "Name:\tx\nVmHWM:\t  20 kB\nVmRSS:\t  10 kB\nVmSwap:\n"
 	for key, want := range map[string]int64{"VmHWM:": 20, "VmRSS:": 10, "VmSwap:": 0, "RssAnon:": 0, "Name:": 0} {
@@ -15,6 +16,7 @@ func TestFigure(t *testing.T) {
 	}
 }
 
+// TestUsageOfThisProcess checks that CPU time increases while this process computes.
 func TestUsageOfThisProcess(t *testing.T) {
 	p := Process{PID: os.Getpid()}
 	before, err := p.Usage()

@@ -49,6 +49,7 @@ func full() *report.Report {
 	}
 }
 
+// TestTextAndJSON checks that both formats contain the rows, with special characters escaped.
 func TestTextAndJSON(t *testing.T) {
 	r := full()
 	var text, raw bytes.Buffer

@@ -76,15 +76,20 @@ func TestClients(t *testing.T) {
 	}
 }
 
+// TestOtherPlans checks plans with a constant level, and the zero Plan.
 func TestOtherPlans(t *testing.T) {
 	if got := parse(t, "1s:5..5/s").Stages[0]; got.From != 5 || got.To != 5 {
 		t.Errorf("a constant level goes from %g to %g, want 5", got.From, got.To)
 	}
-	if !(stages.Plan{}).IsZero() || stages.Constant(true, time.Second, 5).Operations() != 5 {
-		t.Error("the zero Plan is not zero, or Hold returned a wrong plan")
+	if !(stages.Plan{}).IsZero() {
+		t.Error("IsZero is false for the zero Plan")
+	}
+	if n := stages.Constant(true, time.Second, 5).Operations(); n != 5 {
+		t.Errorf("a second at 5/s has %d operations, want 5", n)
 	}
 }
 
+// TestInvalidPlansAreRejected checks that Parse rejects invalid plans with the reason.
 func TestInvalidPlansAreRejected(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "no colon", "10s": "no colon", "10:5/s": "not a duration", "10s:x/s": "not a number", "10s:1../s": "not a number",

@@ -29,7 +29,8 @@ import (
 )
 
 const (
-	// clientRole makes the test binary the client of BenchmarkClientDuringRestart. The variable clientConfig has its kubeconfig.
+	// clientRole makes the test binary the client of BenchmarkClientDuringRestart. The variable clientConfig has its
+	// kubeconfig.
 	clientRole   = "client"
 	clientConfig = "BENCH_CLIENT_KUBECONFIG"
 	// clientObjects is the number of Services, and also of EndpointSlices.

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// TestBesideMeasuresEachKind checks that several servers of each kind are started together and measured.
 func TestBesideMeasuresEachKind(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {

@@ -107,6 +107,7 @@ func TestServerThatEnds(t *testing.T) {
 	}
 }
 
+// TestReadyEndsWithItsContext checks that a server that is not ready when the context ends is an error, and is killed.
 func TestReadyEndsWithItsContext(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -120,6 +121,7 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestConfigs checks that New rejects incomplete configurations.
 func TestConfigs(t *testing.T) {
 	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: t.TempDir(), Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
 		if _, err := testservers.New(t.Context(), c, "one"); err == nil {

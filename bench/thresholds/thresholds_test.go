@@ -52,6 +52,7 @@ func parsed(t *testing.T, flags ...string) thresholds.Thresholds {
 	return all
 }
 
+// TestThresholds checks which thresholds a result crosses, and the text of the error.
 func TestThresholds(t *testing.T) {
 	failing := some(100, 1)
 	failing.Errors, failing.Timeouts, failing.Refused = 1, 2, 3
@@ -135,6 +136,7 @@ func TestThresholdsOfKinds(t *testing.T) {
 	}
 }
 
+// TestInvalidBoundsAreRejected checks that ParseBound rejects invalid bounds, and that each flag has a help text.
 func TestInvalidBoundsAreRejected(t *testing.T) {
 	for _, f := range thresholds.Figures() {
 		for _, text := range []string{"", "x", "=1", "list=", "list=x", "-2", "NaN"} {
@@ -159,6 +161,7 @@ func rounds(factor float64, n int) []*bench.Result {
 	return all
 }
 
+// TestBaseline checks which differences from a baseline are regressions.
 func TestBaseline(t *testing.T) {
 	for name, c := range map[string]struct {
 		factor     float64

@@ -154,6 +154,7 @@ func token(t *testing.T, a *auth.Auth, podUID string, audience string, life int6
 	return signed
 }
 
+// TestAuthenticate checks the user and groups of each kind of credential, and which credentials are rejected.
 func TestAuthenticate(t *testing.T) {
 	ca, stranger := newAuthority(t), newAuthority(t)
 	a := load(t, config(t, ca))
@@ -239,6 +240,7 @@ func TestServersWithoutAuthenticatorsRejectAll(t *testing.T) {
 	}
 }
 
+// TestAuthorize checks the decisions of the authorization modes.
 func TestAuthorize(t *testing.T) {
 	resource := func(name string, groups ...string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{
@@ -303,6 +305,7 @@ func rbacConfig(t *testing.T, modes []string) auth.Config {
 	return auth.Config{Authentication: new(options.BuiltInAuthenticationOptions), Authorization: authorization(modes...), Client: client, Informers: factory}
 }
 
+// TestInvalidConfigs checks that Load returns upstream's error for invalid options and files.
 func TestInvalidConfigs(t *testing.T) {
 	ca := newAuthority(t)
 	for _, test := range []struct {

@@ -25,6 +25,8 @@ type bundle struct {
 
 func (b *bundle) CurrentCABundleContent() []byte { return b.content }
 
+// TestVerifiedCertificatesAreCached checks that an accepted certificate is verified again after a while, after its
+// expiry, and after a change of the CAs.
 func TestVerifiedCertificatesAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		verified, reject := 0, false

@@ -124,7 +124,7 @@ func TestDecisionsEndWithTheServer(t *testing.T) {
 		waiting := s.authorize(t.Context(), secret("reader"))
 		time.Sleep(time.Second)
 		s.end()
-		expect(t, "who waits", waiting, authorizer.DecisionNoOpinion, ErrNotSynced, time.Second)
+		expect(t, "a waiting request", waiting, authorizer.DecisionNoOpinion, ErrNotSynced, time.Second)
 		expect(t, "a later request", s.authorize(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, ErrNotSynced, 0)
 		expect(t, "a member of system:masters", s.authorize(t.Context(), secret("root", user.SystemPrivilegedGroup)), authorizer.DecisionAllow, nil, 0)
 	})

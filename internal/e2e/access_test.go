@@ -49,7 +49,7 @@ func TestStatusCodesShowWhoIsAuthorized(t *testing.T) {
 			"alice-token /api/v1/nodes": 200,
 			"guess /api/v1/nodes":       401,
 			"guess /readyz":             401,
-			" /api/v1/nodes":            401, // anonymous users have no such right
+			" /api/v1/nodes":            401, // RBAC gives anonymous users no right to it
 		}},
 		{"the default, RBAC", nil, map[string]int{
 			"root-token /api/v1/nodes":   200,
@@ -75,15 +75,15 @@ func TestStatusCodesShowWhoIsAuthorized(t *testing.T) {
 				token, path, _ := strings.Cut(key, " ")
 				got, err := p.status(path, token)
 				if err != nil || got != want {
-					t.Errorf("token %q, %s: %d %v, want %d", token, path, got, err, want)
+					t.Errorf("token %q, %s: status %d, error %v, want %d", token, path, got, err, want)
 				}
 			}
 		})
 	}
 }
 
-// TestRBAC checks that a role grants its subject exactly its rules, until it is deleted. A user cannot grant rights
-// that the user does not have.
+// TestRBAC checks that a role grants its subject exactly its rules, until the binding is deleted, and that a user
+// cannot grant rights that the user lacks.
 func TestRBAC(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin, alice, ctx := p.client(), p.as("alice-token"), t.Context()
@@ -92,7 +92,7 @@ func TestRBAC(t *testing.T) {
 		return err
 	}
 	if err := read(); !apierrors.IsForbidden(err) {
-		t.Fatalf("without a role: %v", err)
+		t.Fatalf("a read without a role: %v", err)
 	}
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
@@ -109,9 +109,9 @@ func TestRBAC(t *testing.T) {
 	if _, err := admin.RbacV1().RoleBindings("default").Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the role lets alice read", read)
+	proctest.Eventually(t, "the role allows alice to read", read)
 	if _, err := alice.CoreV1().ConfigMaps("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("in another namespace: %v", err)
+		t.Errorf("a read in another namespace: %v", err)
 	}
 	if err := alice.CoreV1().ConfigMaps("default").Delete(ctx, "x", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("another verb: %v", err)
@@ -119,12 +119,12 @@ func TestRBAC(t *testing.T) {
 	role.Name = "taken"
 	role.Rules[0].Verbs = []string{"*"}
 	if _, err := alice.RbacV1().Roles("default").Create(ctx, role, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("making a role: %v", err)
+		t.Errorf("creating a role: %v", err)
 	}
 	if err := admin.RbacV1().RoleBindings("default").Delete(ctx, "reader", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "without the binding alice may not read", func() error {
+	proctest.Eventually(t, "without the binding, alice may not read", func() error {
 		if err := read(); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("got %v", err)
 		}
@@ -132,7 +132,7 @@ func TestRBAC(t *testing.T) {
 	})
 }
 
-// TestIssuedTokenIsAccepted checks that a token that the server issued is accepted as the account's.
+// TestIssuedTokenIsAccepted checks that a token that the server has issued authenticates its service account.
 func TestIssuedTokenIsAccepted(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
@@ -145,9 +145,9 @@ func TestIssuedTokenIsAccepted(t *testing.T) {
 	}
 	user := who.Status.UserInfo
 	if user.Username != "system:serviceaccount:default:robot" || !slices.Contains(user.Groups, "system:serviceaccounts:default") {
-		t.Errorf("the token is %+v", user)
+		t.Errorf("the token authenticates %+v", user)
 	}
 	if _, err := p.as(token[:len(token)-8]).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-		t.Errorf("a cut token: %v", err)
+		t.Errorf("a truncated token: %v", err)
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestClientsInServicesLearnTheServiceAddress checks that a client whose address is in the service range gets the
-// address of the kubernetes service in discovery, as from kube-apiserver. With -stock, the requests go to kube-apiserver as
-// well.
-func TestClientsInServicesLearnTheServiceAddress(t *testing.T) {
+// TestClientsInServicesGetTheServiceAddress checks that discovery names the address of the kubernetes service to
+// clients in the service range, as kube-apiserver does. With -stock, the requests are also sent to kube-apiserver.
+func TestClientsInServicesGetTheServiceAddress(t *testing.T) {
 	p := newPlane(t)
 	programs := []*member{p.member(false, "", proctest.Port(t))}
 	if *stockBinary != "" {

@@ -33,16 +33,16 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// gvThings is the version that the aggregated server of these tests serves.
+// gvThings is the group version of the aggregated server.
 var gvThings = schema.GroupVersion{Group: "things.example.com", Version: "v1"}
 
 const things = "/apis/things.example.com/v1"
 
-// aggregated is an aggregated API server over TLS. It authenticates Larder by a client certificate and takes the user
-// from the request's fields.
+// aggregated is an aggregated API server over TLS. It authenticates Larder by its client certificate and takes the user
+// from header fields.
 type aggregated struct {
 	*httptest.Server
-	authority []byte // of its certificate
+	authority []byte // the CA of its certificate
 
 	mu       sync.Mutex
 	down     bool            // it responds with 503
@@ -50,7 +50,7 @@ type aggregated struct {
 	received chan *http.Request
 }
 
-// newAggregated starts an aggregated server, whose certificate is for the Service name in namespace default.
+// newAggregated starts an aggregated server. Its certificate is for the Service name in namespace default.
 func newAggregated(t *testing.T, name string) *aggregated {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey(name+".default.svc", nil, nil)
@@ -115,14 +115,14 @@ func (a *aggregated) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case strings.HasSuffix(path, "/moved"):
 		http.Redirect(w, req, "https://example.com/", http.StatusFound)
 	case strings.HasSuffix(path, "/slow"):
-		_, _ = io.Copy(io.Discard, req.Body) // until then net/http does not notice that the client leaves
+		_, _ = io.Copy(io.Discard, req.Body) // net/http then notices when the client disconnects
 		<-req.Context().Done()
 	default:
 		http.NotFound(w, req)
 	}
 }
 
-// serveWatch sends one event at once and another when the test lets it.
+// serveWatch sends one event immediately and another when the test allows it.
 func (a *aggregated) serveWatch(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprint(w, `{"type":"ADDED","object":{"kind":"Thing","apiVersion":"things.example.com/v1","metadata":{"name":"a","namespace":"default","resourceVersion":"5"}}}`+"\n")
 	_ = http.NewResponseController(w).Flush()
@@ -147,7 +147,7 @@ func (a *aggregated) serveConsole(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// register makes p proxy requests for things to a.
+// register makes p forward requests for things to a.
 func (p *process) register(a *aggregated, service string) {
 	p.t.Helper()
 	ctx := context.Background()
@@ -170,7 +170,7 @@ func (p *process) register(a *aggregated, service string) {
 		p.t.Fatal(err)
 	}
 	p.awaitAvailable(apiregistrationv1.ConditionTrue, "Passed")
-	proctest.Eventually(p.t, "requests are handed on", func() error {
+	proctest.Eventually(p.t, "requests are forwarded", func() error {
 		if resp, body := p.fetch("GET", things, nil, nil); resp.StatusCode != http.StatusOK {
 			return fmt.Errorf("%d %s", resp.StatusCode, body)
 		}
@@ -203,7 +203,7 @@ func (p *process) awaitAvailable(status apiregistrationv1.ConditionStatus, reaso
 	})
 }
 
-// fetch asks with the administrator's certificate.
+// fetch sends a request with the administrator's certificate.
 func (p *process) fetch(method, path string, body io.Reader, header http.Header) (*http.Response, string) {
 	p.t.Helper()
 	transport, err := rest.TransportFor(p.config())
@@ -229,19 +229,19 @@ func (p *process) fetch(method, path string, body io.Reader, header http.Header)
 	return resp, string(text)
 }
 
-// TestAggregatedRequestsAreProxied proxies requests to another API server: lists, watches, uploads and custom
-// protocols, by client-go and by kubectl, with the caller's name and the front proxy's certificate; while it is down,
-// after it is up, after a restart.
+// TestAggregatedRequestsAreProxied checks that an aggregated server gets requests with the caller's name and the front
+// proxy's certificate: lists, watches, uploads and custom protocols, from client-go and kubectl; while it is down, when
+// it is up again, and after a restart of Larder.
 func TestAggregatedRequestsAreProxied(t *testing.T) {
 	a := newAggregated(t, "things")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", testcert.New(t, "proxies").Sign(t, "front-proxy", nil, nil))
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile,
 		"--aggregator-reject-forwarding-redirect", "--strict-transport-security-directives=max-age=1")
 	if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusNotFound || body != "404 page not found\n" {
-		t.Errorf("before it is registered: %d %q", resp.StatusCode, body)
+		t.Errorf("before the registration: %d %q", resp.StatusCode, body)
 	}
 	p.register(a, "things")
-	proctest.Eventually(t, "the proxy's certificate is shown", func() error {
+	proctest.Eventually(t, "the aggregated server has seen the proxy's certificate", func() error {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if !a.callers["front-proxy"] {
@@ -250,7 +250,7 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 		return nil
 	})
 	if resp, body := p.fetch("GET", things+"/moved", nil, nil); resp.StatusCode != http.StatusBadGateway {
-		t.Errorf("a redirect, which a flag rejects: %d %q", resp.StatusCode, body)
+		t.Errorf("a redirect, which a flag makes Larder reject: %d %q", resp.StatusCode, body)
 	}
 	testAggregatedReads(t, p, a)
 	testAggregatedStreams(t, p, a)
@@ -258,7 +258,7 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 
 	a.setDown(true)
 	p.awaitAvailable(apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
-	proctest.Eventually(t, "requests are refused", func() error {
+	proctest.Eventually(t, "requests are rejected", func() error {
 		if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusServiceUnavailable || body != "service unavailable\n" {
 			return fmt.Errorf("%d %q", resp.StatusCode, body)
 		}
@@ -268,7 +268,7 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 		_, metrics := p.fetch("GET", "/metrics", nil, nil)
 		if !strings.Contains(metrics, `aggregator_unavailable_apiservice{name="v1.things.example.com"} 1`) ||
 			!strings.Contains(metrics, `aggregator_unavailable_apiservice_total{name="v1.things.example.com",reason="FailedDiscoveryCheck"} `) {
-			return errors.New("metrics do not tell that the APIService is not available")
+			return errors.New("the metrics do not report the APIService as unavailable")
 		}
 		return nil
 	})
@@ -289,7 +289,7 @@ func TestAggregatedRequestsAreProxied(t *testing.T) {
 	if err := p.registrations().ApiregistrationV1().APIServices().Delete(t.Context(), "v1.things.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "things are forgotten", func() error {
+	proctest.Eventually(t, "things are no longer served", func() error {
 		if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusNotFound {
 			return fmt.Errorf("%d %q", resp.StatusCode, body)
 		}
@@ -306,24 +306,24 @@ func testAggregatedReads(t *testing.T, p *process, a *aggregated) {
 	all := client.Resource(gvThings.WithResource("things")).Namespace("default")
 	list, err := all.List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 1 || list.GetResourceVersion() != "5" {
-		t.Errorf("list: %v, %v", list, err)
+		t.Errorf("list: %v, error %v", list, err)
 	}
 	w, err := all.Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if event := <-w.ResultChan(); event.Type != watch.Added {
-		t.Errorf("watch: %v", event)
+		t.Errorf("watch: first event %v", event)
 	}
 	ended := (<-a.received).Context()
 	w.Stop()
-	select { // the other server notices that the client has left
+	select { // the aggregated server notices that the client has disconnected
 	case <-ended.Done():
 	case <-time.After(proctest.Patience):
-		t.Error("the watch goes on without its client")
+		t.Error("the watch continues without its client")
 	}
 	k := newKubectl(t, p.kubeconfig(), "default")
-	proctest.Eventually(t, "kubectl finds things", func() error {
+	proctest.Eventually(t, "kubectl gets things", func() error {
 		if out := k.run("", "get", "tg"); !strings.HasPrefix(out, "NAME") || !strings.Contains(out, "\na ") {
 			return fmt.Errorf("%s", out)
 		}
@@ -339,32 +339,32 @@ func testAggregatedReads(t *testing.T, p *process, a *aggregated) {
 
 func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 	t.Helper()
-	const size = 9 << 20 // more than Larder's own limit
+	const size = 9 << 20 // above Larder's own limit
 	resp, body := p.fetch("POST", things+"/upload", io.LimitReader(zeros{}, size), nil)
 	if want := fmt.Sprintf(`{"bytes":%d,"error":"<nil>"}`, size); resp.StatusCode != http.StatusOK || body != want {
 		t.Errorf("upload: %d %s, want %s", resp.StatusCode, body, want)
 	}
 	conn, in, timeout := openConsole(t, p)
 	for _, line := range []string{"early\n", "late\n"} {
-		if line != "early\n" { // after the deadline of the upgrade request
+		if line != "early\n" { // the line comes after the deadline of the upgrade request
 			for _, body := range []io.Reader{nil, io.LimitReader(zeros{}, 100<<10)} {
 				if resp, text := p.fetch("POST", fmt.Sprintf("%s/slow?timeout=%v", things, timeout*2/3), body, nil); resp.StatusCode != http.StatusGatewayTimeout || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" ||
 					resp.Header.Get("Strict-Transport-Security") != "max-age=1" {
-					t.Errorf("slow: %d %v %s", resp.StatusCode, resp.Header, text)
+					t.Errorf("a slow response: %d %v %s", resp.StatusCode, resp.Header, text)
 				}
 			}
 			fmt.Fprint(conn, line)
 		}
 		for range 2 {
 			if got, err := in.ReadString('\n'); got != line {
-				t.Fatalf("console says %q, %v", got, err)
+				t.Fatalf("the console sent %q, error %v", got, err)
 			}
 		}
 	}
 }
 
-// openConsole upgrades a connection, and returns the deadline that the upgrade request had. It tries again with a later
-// deadline where the machine was too slow.
+// openConsole upgrades a connection, and returns the deadline of the upgrade request. If the machine was too slow, it
+// tries again with a later deadline.
 func openConsole(t *testing.T, p *process) (conn io.Writer, in *bufio.Reader, timeout time.Duration) {
 	t.Helper()
 	config, err := rest.TLSConfigFor(p.config())
@@ -385,14 +385,14 @@ func openConsole(t *testing.T, p *process) (conn io.Writer, in *bufio.Reader, ti
 	}
 }
 
-// zeros never ends.
+// zeros is an endless reader.
 type zeros struct{}
 
 // Read implements io.Reader.
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// testAggregatedIdentity checks that the aggregated server receives the user from Larder, and accepts no other
-// client's claim.
+// testAggregatedIdentity checks that the aggregated server gets the user from Larder, and accepts users from no other
+// client.
 func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 	t.Helper()
 	header := http.Header{
@@ -415,9 +415,9 @@ func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 	}
 }
 
-// TestAPIServiceTakesAGroupOverFromACRD checks that an APIService with a service takes over a group that a CRD serves,
-// and gives it back.
-func TestAPIServiceTakesAGroupOverFromACRD(t *testing.T) {
+// TestAPIServiceReplacesACRD checks that an APIService with a service takes over a group that a CRD serves, and that
+// the CRD serves it again afterwards.
+func TestAPIServiceReplacesACRD(t *testing.T) {
 	a := newAggregated(t, "things")
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
@@ -434,30 +434,30 @@ func TestAPIServiceTakesAGroupOverFromACRD(t *testing.T) {
 			return nil
 		}
 	}
-	proctest.Eventually(t, "the definition serves things", served(0))
-	proctest.Eventually(t, "the definition's version is registered", func() error {
+	proctest.Eventually(t, "the CRD serves things", served(0))
+	proctest.Eventually(t, "the CRD's version has an APIService", func() error {
 		_, err := client.Get(t.Context(), "v1.things.example.com", metav1.GetOptions{})
 		return err
 	})
 	if err := client.Delete(t.Context(), "v1.things.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "it is registered again", func() error {
+	proctest.Eventually(t, "the APIService is created again", func() error {
 		_, err := client.Get(t.Context(), "v1.things.example.com", metav1.GetOptions{})
 		return err
 	})
-	// To take the APIService over, a user removes the label by which it is managed.
+	// To change the APIService, a user first removes the label with which a controller manages it.
 	k.must(t, "", "create", "service", "externalname", "things", "--external-name", "localhost")
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"kube-aggregator.kubernetes.io/automanaged":null}},"spec":{"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"things","port":%d}}}`, a.port())
 	k.must(t, "", "patch", "apiservice", "v1.things.example.com", "--type", "merge", "-p", patch)
-	proctest.Eventually(t, "the other server serves things", served(1))
+	proctest.Eventually(t, "the aggregated server serves things", served(1))
 	k.must(t, "", "patch", "apiservice", "v1.things.example.com", "--type", "merge", "-p", `{"spec":{"insecureSkipTLSVerify":null,"service":null}}`)
-	proctest.Eventually(t, "the definition serves things again", served(0))
+	proctest.Eventually(t, "the CRD serves things again", served(0))
 	k.must(t, "", "label", "apiservice", "v1.things.example.com", "kube-aggregator.kubernetes.io/automanaged=true")
 	k.must(t, "", "delete", "crd", "things.things.example.com")
-	proctest.Eventually(t, "its registration is gone", func() error {
+	proctest.Eventually(t, "its APIService is deleted", func() error {
 		if _, err := client.Get(t.Context(), "v1.things.example.com", metav1.GetOptions{}); err == nil {
-			return fmt.Errorf("it is there")
+			return fmt.Errorf("it still exists")
 		}
 		return nil
 	})

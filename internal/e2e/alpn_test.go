@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// wiretap stands between clients and a server and records the negotiated protocols: it offers the server what the
+// wiretap is a proxy between clients and a server that records the negotiated protocols. It offers the server what the
 // client offers, and returns the server's choice to the client.
 type wiretap struct {
 	net.Listener
@@ -57,12 +57,12 @@ func newWiretap(t *testing.T, server string) *wiretap {
 	return w
 }
 
-// pass forwards the bytes of a connection until either side ends it.
+// pass forwards the bytes of a connection until either side closes it.
 func (w *wiretap) pass(c net.Conn, config *tls.Config) {
 	var onward *tls.Conn
 	negotiate := func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		var err error
-		onward, err = tls.Dial("tcp", w.server, &tls.Config{InsecureSkipVerify: true, NextProtos: hello.SupportedProtos}) // a test's own server
+		onward, err = tls.Dial("tcp", w.server, &tls.Config{InsecureSkipVerify: true, NextProtos: hello.SupportedProtos}) // the test's own server
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (w *wiretap) pass(c net.Conn, config *tls.Config) {
 	back.Wait()
 }
 
-// listen forwards the client's bytes, and records their beginning.
+// listen forwards the client's bytes, and records the first ones.
 func (w *wiretap) listen(client, onward *tls.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -108,7 +108,7 @@ func (w *wiretap) listen(client, onward *tls.Conn) {
 	}
 }
 
-// note records the beginning of an HTTP/2 connection or of an HTTP/1.1 request.
+// note records the protocol and the first line of a connection, or an upgrade.
 func (w *wiretap) note(protocol string, sent []byte) {
 	head, _, _ := bytes.Cut(sent, []byte("\r\n\r\n"))
 	line, rest, _ := strings.Cut(string(head), "\r\n")
@@ -137,9 +137,9 @@ func (w *wiretap) take() []string {
 	return records
 }
 
-// TestKubectlSpeaksHTTP2 checks that the real kubectl uses HTTP/2 for requests and watches if the server offers it,
-// and HTTP/1.1 for connections that are upgraded.
-func TestKubectlSpeaksHTTP2(t *testing.T) {
+// TestKubectlUsesHTTP2 checks that kubectl uses HTTP/2 for requests and watches if the server offers it, and HTTP/1.1
+// for connections that are upgraded.
+func TestKubectlUsesHTTP2(t *testing.T) {
 	t.Parallel()
 	const preface, upgrade = "h2 PRI * HTTP/2.0", " HTTP/1.1 upgrade: "
 	for _, server := range []struct{ args, speaks string }{{"--http2-max-streams-per-connection=0", preface}, {"--disable-http2-serving", "http/1.1 GET "}} {
@@ -156,7 +156,7 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 				if ok(s) {
 					n++
 				} else {
-					t.Errorf("%s: %s of %s", server.args, s, what)
+					t.Errorf("%s: %s for %s", server.args, s, what)
 				}
 			}
 			if n < least {
@@ -181,14 +181,14 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 		if err := watch.Start(); err != nil {
 			t.Fatal(err)
 		}
-		watch.Eventually(t, "sees what is there", func() error {
+		watch.Eventually(t, "prints the existing object", func() error {
 			if out := watch.Output(); !strings.Contains(out, "first") {
 				return errors.New(out)
 			}
 			return nil
 		})
 		newKubectl(t, p.kubeconfig(), "default").must(t, "", "create", "configmap", "second")
-		watch.Eventually(t, "sees the change", func() error {
+		watch.Eventually(t, "prints the change", func() error {
 			if out := watch.Output(); !strings.Contains(out, "second") {
 				return errors.New(out)
 			}
@@ -197,7 +197,7 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 		watch.Kill()
 		check("kubectl get -w", 1, whole)
 
-		// The pod has no node, so the request fails once the server has read it.
+		// The pod has no node, so the request fails after the server has read it.
 		out, err := command("exec", "p", "--", "true").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "does not have a host assigned") {
 			t.Errorf("kubectl exec: %v %s", err, out)
@@ -211,7 +211,7 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 			return whole(s)
 		})
 		if upgrades == 0 {
-			t.Error("kubectl exec did not ask to change protocols")
+			t.Error("kubectl exec did not request an upgrade")
 		}
 	}
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// browser is a Chromium, driven by its DevTools protocol.
+// browser is a Chromium, controlled by its DevTools protocol.
 type browser struct {
 	*proctest.Process
 	t       *testing.T
-	devices string // host and port of its DevTools protocol
+	devices string // host and port of the DevTools protocol
 }
 
-// newBrowser starts the Chromium of this machine. It ends with the test.
+// newBrowser starts Chromium, until the test ends. Without Chromium, it skips the test.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	names := []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"}
@@ -39,7 +39,7 @@ func newBrowser(t *testing.T) *browser {
 	profile := t.TempDir()
 	b := &browser{t: t, Process: proctest.New(t, "chromium", func() *exec.Cmd {
 		cmd := exec.Command(names[at], "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
-			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--ignore-certificate-errors", // of a test's own server
+			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--ignore-certificate-errors", // the test's own server
 			"--remote-debugging-port=0", "--user-data-dir="+profile, "about:blank")
 		cmd.Env = append(os.Environ(), "HOME="+profile)
 		return cmd
@@ -54,7 +54,7 @@ func newBrowser(t *testing.T) *browser {
 		}
 		port, path, whole := strings.Cut(string(content), "\n")
 		if !whole || path == "" {
-			return errors.New("not yet")
+			return errors.New("no address of the DevTools protocol yet")
 		}
 		b.devices = "127.0.0.1:" + port
 		return nil
@@ -63,7 +63,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// close has the browser end, so that its processes leave the profile alone.
+// close makes the browser exit, so that no process writes to the profile any more.
 func (b *browser) close() {
 	resp, err := http.Get("http://" + b.devices + "/json/version")
 	if err != nil {
@@ -82,17 +82,17 @@ func (b *browser) close() {
 	}
 }
 
-// page is a tab that shows a URL.
+// page is a tab.
 type page struct {
 	b    *browser
 	conn *websocket.Conn
 	next int
-	seen map[string][]string // by path, the protocols of responses
+	seen map[string][]string // protocols of responses, by path
 
-	loaded map[string]bool // by the loader, documents that have been loaded
+	loaded map[string]bool // loaded documents, by loader
 }
 
-// open opens a page in a new tab. All its requests, including the icon's, have additional header fields.
+// open opens a page in a new tab. All its requests, including the icon's, have the additional header fields.
 func (b *browser) open(url string, header map[string]string) *page {
 	b.t.Helper()
 	req, err := http.NewRequest(http.MethodPut, "http://"+b.devices+"/json/new?about:blank", nil)
@@ -130,14 +130,14 @@ func (b *browser) open(url string, header map[string]string) *page {
 	return p
 }
 
-// message is a message from a page.
+// message is a message of the DevTools protocol.
 type message struct {
 	ID     int
 	Method string
 	Error  json.RawMessage
 	Result json.RawMessage
 	Params struct {
-		LoaderID, Name string // of a document's life
+		LoaderID, Name string // lifecycle events
 		Response       struct{ URL, Protocol string }
 	}
 }
@@ -160,8 +160,8 @@ func (p *page) order(method string, params any) json.RawMessage {
 	return m.Result
 }
 
-// read reads messages up to the awaited one. Each wait has its own timeout: if all shared the page's, a test that
-// waits in vain would not report what it waited for.
+// read reads messages up to the awaited one. Each wait has a timeout of its own, so that a test that waits in vain
+// reports what it waited for.
 func (p *page) read(awaited func(*message) bool) *message {
 	p.b.t.Helper()
 	if err := p.conn.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
@@ -201,10 +201,10 @@ func (p *page) run(script string, result any) {
 	}
 }
 
-// pageWatches is more than the six requests that a browser sends one server at once by HTTP/1.1.
+// pageWatches is more than six, the number of concurrent requests that a browser sends to one server over HTTP/1.1.
 const pageWatches = 20
 
-// pageScript lists ConfigMaps, watches them many times, creates one, and returns the results.
+// pageScript lists ConfigMaps, opens watches of them, creates one, and returns the results.
 const pageScript = `
 	const maps = '%s/api/v1/namespaces/default/configmaps', headers = {Authorization: 'Bearer root-token'};
 	const list = await (await fetch(maps, {headers})).json();
@@ -227,9 +227,9 @@ const pageScript = `
 	return {List: list.kind, Made: made.status, Events: await Promise.all(watches.map(event)),
 		Hops: performance.getEntriesByType('resource').filter(e => e.name.includes('/configmaps')).map(e => e.nextHopProtocol)};`
 
-// TestBrowserSpeaksHTTP2 checks that pages in a browser read and watch over HTTP/2, from the server's own origin and
-// from one that --cors-allowed-origins names.
-func TestBrowserSpeaksHTTP2(t *testing.T) {
+// TestBrowserUsesHTTP2 checks that pages in a browser list and watch over HTTP/2, from the server's own origin and from
+// an origin that --cors-allowed-origins allows.
+func TestBrowserUsesHTTP2(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -241,9 +241,9 @@ func TestBrowserSpeaksHTTP2(t *testing.T) {
 	for name, url := range map[string]string{"own": p.url() + "/version", "elsewhere": elsewhere.URL + "/"} {
 		var header map[string]string
 		if name == "own" {
-			// Otherwise the browser's own request for an icon would share a connection with the script's first request.
-			// The icon's request is unauthenticated, so its connection ends after the response, as in kube-apiserver,
-			// and the browser would give up the script's request.
+			// Otherwise the browser's request for an icon would share a connection with the script's first request. The icon's
+			// request is unauthenticated, so its connection ends after the response, as in kube-apiserver, and the browser would
+			// give up the script's request.
 			header = map[string]string{"Authorization": "Bearer root-token"}
 		}
 		page := b.open(url, header)
@@ -258,11 +258,11 @@ func TestBrowserSpeaksHTTP2(t *testing.T) {
 			t.Errorf("%s: %+v", name, saw)
 		}
 		spoken := page.seen[p.url()+"/api/v1/namespaces/default/configmaps"]
-		if name == "own" { // pages of other origins cannot read these headers, unless the server exposes them
+		if name == "own" { // pages of other origins can read these headers only if the server exposes them
 			spoken = slices.Concat(spoken, page.seen[p.url()+"/version"], saw.Hops)
 		}
 		if n := len(spoken); n < pageWatches+2 || slices.ContainsFunc(spoken, func(s string) bool { return s != "h2" }) {
-			t.Errorf("%s: spoken %q", name, spoken)
+			t.Errorf("%s: protocols %q", name, spoken)
 		}
 	}
 	if out := b.Output(); bytes.Contains([]byte(out), []byte("ERR_HTTP2")) {

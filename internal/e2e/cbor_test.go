@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestServerWorksWithAllFeatureGates checks that with all feature gates on, the server serves CBOR. The server's own
-// clients then use CBOR, too.
+// TestServerWorksWithAllFeatureGates checks that with all feature gates on, the server serves CBOR, which its own
+// clients then use.
 func TestServerWorksWithAllFeatureGates(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--feature-gates=AllAlpha=true,AllBeta=true", "--runtime-config=api/all=true")
 	codec := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
@@ -75,14 +75,14 @@ func TestServerWorksWithAllFeatureGates(t *testing.T) {
 		send("GET", kind.path+"?watch=1&timeoutSeconds=1", "", nil, runtime.ContentTypeCBORSequence)
 		applied := send("PATCH", kind.path+"/mine?fieldManager=me&force=true", "application/apply-patch+cbor", object("w"), binary)
 		if value, _, _ := unstructured.NestedString(applied.Object, "data", "k"); value != "w" {
-			t.Errorf("applied: %v", applied)
+			t.Errorf("applied object: %v", applied)
 		}
 		send("DELETE", kind.path+"/mine", "", nil, binary)
 	}
 	send("GET", "/apis/apps/v1", "", nil, binary)
 	for path, spoken := range map[string]bool{"apis/apps": false, "apis/apps/v1": true} {
 		if described := strings.Contains(p.want(200, "/openapi/v3/"+path), runtime.ContentTypeCBOR); described != spoken {
-			t.Errorf("%s is described in CBOR: %v, want %v", path, described, spoken)
+			t.Errorf("OpenAPI names CBOR for %s: %v, want %v", path, described, spoken)
 		}
 	}
 	if resp, text := p.ask("GET", "/api", "", "Accept: application/cbor, application/json"); resp.StatusCode != 200 || !strings.HasPrefix(text, `{"kind":"APIVersions"`) {
@@ -90,7 +90,7 @@ func TestServerWorksWithAllFeatureGates(t *testing.T) {
 	}
 	for line := range strings.Lines(p.Output()) {
 		if regexp.MustCompile(`\b415\b`).MatchString(line) || strings.Contains(line, "unsupported media type") || strings.Contains(line, "panic") {
-			t.Errorf("logged: %s", line)
+			t.Errorf("unexpected log line: %s", line)
 		}
 	}
 }

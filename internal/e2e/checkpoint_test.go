@@ -26,8 +26,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// everything returns all objects that p serves, as JSON without their resourceVersion, except events and objects that
-// belong to servers. A resource that cannot be listed has its error.
+// everything returns all objects that p serves, as JSON without resourceVersion, except events and objects of servers.
+// For a resource that cannot be listed, it returns the error.
 func everything(t *testing.T, p *process) map[string]string {
 	t.Helper()
 	found, err := discovery.NewDiscoveryClientForConfigOrDie(p.config()).ServerPreferredResources()
@@ -42,7 +42,7 @@ func everything(t *testing.T, p *process) map[string]string {
 				continue
 			}
 			items, err := client.Resource(version.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
-			if err != nil { // discovery may have known a resource a moment longer
+			if err != nil { // discovery may still have a deleted resource
 				all[r.Name] = err.Error()
 				continue
 			}
@@ -59,8 +59,8 @@ func everything(t *testing.T, p *process) map[string]string {
 	return all
 }
 
-// saved calls save and returns the state of p at that time. It repeats that while the state changes, because the
-// server's own controllers may be at work when a test begins.
+// saved calls save and returns the state of p at that time. While the state changes, it tries again, because the
+// server's controllers may still be active when a test begins.
 func saved(t *testing.T, p *process, save func()) (state map[string]string) {
 	t.Helper()
 	proctest.Eventually(t, "nothing changes while the state is saved", func() error {
@@ -89,8 +89,8 @@ spec:
 `, plural, kind, strings.ToLower(kind))
 }
 
-// TestResetRestoresACheckpoint changes a server's state in many ways, several times, and resets it. All objects must
-// be as before, and informers must see each change without a relist.
+// TestResetRestoresACheckpoint changes a server's state in many ways and resets it, several times. All objects must be
+// as before, and informers must get each change without a relist.
 func TestResetRestoresACheckpoint(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
@@ -144,7 +144,7 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 		if out := run("reset", "clean"); !regexp.MustCompile(`^reset to clean: \d+ deleted, [1-9] restored, [1-9] changed\n! warning: the controller that empties the namespaces kept is not part of this server`).MatchString(out) {
 			t.Fatal(out)
 		}
-		proctest.Eventually(t, fmt.Sprintf("everything is as it was before round %d", round), func() error {
+		proctest.Eventually(t, fmt.Sprintf("everything is as before round %d", round), func() error {
 			return same(everything(t, p), want) // custom resources are served a moment after their CRDs are back
 		})
 	}
@@ -153,12 +153,12 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 	for _, f := range followers {
 		for _, key := range f.informer.GetStore().ListKeys() {
 			if want["v1/configmaps "+key] == "" {
-				t.Errorf("the informer ends with %s", key)
+				t.Errorf("the informer still has %s", key)
 			}
 		}
 	}
 	if status, err := p.status("/larder/checkpoints", "somebody"); status != 403 {
-		t.Errorf("somebody asks for checkpoints: %d, %v, want 403", status, err)
+		t.Errorf("a list of checkpoints without the right to it: status %d, error %v, want 403", status, err)
 	}
 	for _, test := range []struct{ args, want string }{
 		{"checkpoint", "clean"},
@@ -182,8 +182,8 @@ func TestCheckpointsAreOffByDefault(t *testing.T) {
 	}
 }
 
-// TestResetRestoresAccessDecisions checks that once a reset has returned, the restored objects decide: webhooks that
-// a test had added are not called, and roles that it had deleted apply.
+// TestResetRestoresAccessDecisions checks that after a reset the restored objects decide: webhooks that a test has
+// added are not called, and roles that it has deleted apply.
 func TestResetRestoresAccessDecisions(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
@@ -218,19 +218,19 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 		return err
 	}
 	nowhere, none := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone
-	refusing := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "refusing"}, Webhooks: []admissionv1.ValidatingWebhook{{
-		Name: "refusing.x.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+	unreachable := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "unreachable"}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name: "unreachable.x.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
 		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{"CREATE"}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
 	}}}
 	proctest.Eventually(t, "somebody may create", create)
 	post("clean")
 	for range 20 {
-		if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, refusing, metav1.CreateOptions{}); err != nil {
+		if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, unreachable, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		proctest.Eventually(t, "the webhook refuses", func() error {
+		proctest.Eventually(t, "the unreachable webhook makes writes fail", func() error {
 			if err := create(); !apierrors.IsInternalError(err) {
-				return fmt.Errorf("created: %v", err)
+				return fmt.Errorf("create: error %v", err)
 			}
 			return nil
 		})
@@ -239,7 +239,7 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 		}
 		proctest.Eventually(t, "somebody may not create", func() error {
 			if err := create(); !apierrors.IsForbidden(err) {
-				return fmt.Errorf("created: %v", err)
+				return fmt.Errorf("create: error %v", err)
 			}
 			return nil
 		})

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// larder runs one command that ends by itself. It returns the output, with lines of stderr marked, and the exit code
-// unless that is 0.
+// larder runs one command that exits by itself. It returns the output, with lines of stderr marked, and the exit code
+// if it is not 0.
 func larder(t *testing.T, args ...string) string {
 	t.Helper()
 	return run(t, exec.Command(binaries.larder, args...))
@@ -45,8 +45,8 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	return out
 }
 
-// TestHelpAndErrorsAreAsRecorded compares help texts and errors with testdata/command. Mistakes in flags are found
-// although the port is taken.
+// TestHelpAndErrorsAreAsRecorded compares help texts and errors with testdata/command. Errors in flags are found
+// although the port is in use.
 func TestHelpAndErrorsAreAsRecorded(t *testing.T) {
 	occupy(t, "6443")
 	datadriven.Walk(t, "testdata/command", func(t *testing.T, path string) {
@@ -59,7 +59,7 @@ func TestHelpAndErrorsAreAsRecorded(t *testing.T) {
 	})
 }
 
-// TestReasonNotToStartIsOneLine checks that a server that cannot start prints the reason in one line.
+// TestReasonNotToStartIsOneLine checks that a server that cannot start prints one line with the reason.
 func TestReasonNotToStartIsOneLine(t *testing.T) {
 	held := serve(t, "--unsafe-no-fsync")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,15 +74,15 @@ func TestReasonNotToStartIsOneLine(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"data directory that another user made", []string{"serve", "--data-dir", planted}, planted},
+		{"data directory of another user", []string{"serve", "--data-dir", planted}, planted},
 		{"data directory in another user's", []string{"serve", "--data-dir", filepath.Join(planted, "x")}, planted},
 		{"data directory in use", []string{"serve", "--data-dir", held.dir}, "in use by another process"},
 		{"data directory below a file", []string{"serve", "--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
 		{"port in use", []string{"serve", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
-		{"port of a cluster in use, before its programs are built", []string{"cluster", "--data-dir", dir, "--secure-port", port}, "--secure-port=" + port + ": failed to create listener: "},
+		{"port of a cluster in use", []string{"cluster", "--data-dir", dir, "--secure-port", port}, "--secure-port=" + port + ": failed to create listener: "},
 		{"port of a relay in use", []string{"relay", "--upstream", held.kubeconfig(), "--bind-address", "127.0.0.1", "--secure-port", port}, "larder: relay: --bind-address=127.0.0.1 --secure-port=" + port},
 		{"kubeconfig of a relay missing", []string{"relay", "--upstream", "a=missing"}, "larder: --upstream: relay: kubeconfig "},
-		{"no address of this machine", []string{"serve", "--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
+		{"address of another machine", []string{"serve", "--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
 		{"token file missing", []string{"serve", "--data-dir", dir, "--token-auth-file", "missing.csv"}, "larder: --token-auth-file: auth: open missing.csv: "},
 		{"client CA missing", []string{"serve", "--data-dir", dir, "--client-ca-file", "missing.crt"}, "larder: --client-ca-file: auth: client CA: open missing.crt: "},
 		{"certificate missing", []string{"serve", "--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "larder: --tls-cert-file: server: serving certificate: open missing.crt: "},
@@ -103,7 +103,7 @@ func TestReasonNotToStartIsOneLine(t *testing.T) {
 	}
 }
 
-// plantedDir returns a data directory into which another user may have put files. It belongs to another user or, if
+// plantedDir returns a data directory into which another user may have put files: it belongs to another user or, if
 // this process is not root, is world-writable.
 func plantedDir(t *testing.T) string {
 	t.Helper()

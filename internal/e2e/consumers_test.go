@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// writeFile writes a file for a flag and returns its name.
+// writeFile writes a file for a flag and returns its path.
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
@@ -31,8 +31,8 @@ func writeFile(t *testing.T, text string) string {
 	return file
 }
 
-// TestEgressConsumers checks that connections to other servers use the proxies that --egress-selector-config-file
-// names. No server listens there: the test checks only that the proxy received a CONNECT request.
+// TestEgressConsumers checks that connections to other servers use the proxies in --egress-selector-config-file. These
+// servers do not exist: the test checks only that the proxy receives a CONNECT request.
 func TestEgressConsumers(t *testing.T) {
 	t.Parallel()
 	nobody := map[string]string{anyName: "127.0.0.1:1"}
@@ -58,7 +58,7 @@ func TestEgressConsumers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if resp, text := p.ask(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"default"}}`, "Content-Type: application/json"); resp.StatusCode != http.StatusCreated {
-		t.Errorf("%d %s", resp.StatusCode, text)
+		t.Errorf("create a service account: %d %s", resp.StatusCode, text)
 	}
 	for path, body := range map[string]string{
 		"/api/v1/namespaces/default/services":                          `{"metadata":{"name":"s"},"spec":{"ports":[{"port":81}]}}`,
@@ -72,10 +72,10 @@ func TestEgressConsumers(t *testing.T) {
 		}
 	}
 	if resp, text := p.ask(http.MethodPatch, "/api/v1/namespaces/default/pods/p/status", `{"status":{"podIP":"192.0.2.21","podIPs":[{"ip":"192.0.2.21"}]}}`, "Content-Type: application/merge-patch+json"); resp.StatusCode != http.StatusOK {
-		t.Errorf("%d %s", resp.StatusCode, text)
+		t.Errorf("patch the pod's status: %d %s", resp.StatusCode, text)
 	}
 	if resp, text := p.ask(http.MethodPost, "/api/v1/namespaces/default/endpoints", `{"metadata":{"name":"s"},"subsets":[{"addresses":[{"ip":"192.0.2.21","targetRef":{"kind":"Pod","namespace":"default","name":"p"}}],"ports":[{"port":81}]}]}`, "Content-Type: application/json"); resp.StatusCode != http.StatusCreated {
-		t.Errorf("%d %s", resp.StatusCode, text)
+		t.Errorf("create endpoints: %d %s", resp.StatusCode, text)
 	}
 	for _, path := range []string{"/api/v1/nodes/n/proxy/x", "/api/v1/namespaces/default/pods/p/log", "/api/v1/namespaces/default/pods/p/proxy/", "/api/v1/namespaces/default/services/s/proxy/"} {
 		p.ask(http.MethodGet, path, "")
@@ -96,7 +96,7 @@ func TestEgressConsumers(t *testing.T) {
 	}
 }
 
-// TestEtcdPrefixes checks that all keys are below --etcd-prefix, which is normalized as in kube-apiserver: with a
+// TestEtcdPrefixes checks that all keys begin with --etcd-prefix, which is normalized as in kube-apiserver: with a
 // slash at its start and none at its end. It also checks that an empty --storage-media-type means JSON.
 func TestEtcdPrefixes(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestEtcdPrefixes(t *testing.T) {
 		if resp, text := p.ask(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition, "Content-Type: application/json"); resp.StatusCode != http.StatusCreated {
 			t.Fatal(text)
 		}
-		proctest.Eventually(t, "a custom resource is made", func() error {
+		proctest.Eventually(t, "a custom resource is created", func() error {
 			if resp, text := p.ask(http.MethodPost, "/apis/example.com/v1/boxes", `{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"a"}}`, "Content-Type: application/json"); resp.StatusCode != http.StatusCreated {
 				return fmt.Errorf("%d %s", resp.StatusCode, text)
 			}
@@ -118,35 +118,35 @@ func TestEtcdPrefixes(t *testing.T) {
 		})
 		put(t, p.client(), "default", "kept")
 		if out := larder(t, "checkpoint", "one", "--kubeconfig", p.kubeconfig()); strings.Contains(out, "!") {
-			t.Errorf("prefix %q: %s", prefix, out)
+			t.Errorf("prefix %q: checkpoint: %s", prefix, out)
 		}
 		put(t, p.client(), "default", "lost")
 		if out := larder(t, "reset", "one", "--kubeconfig", p.kubeconfig()); strings.Contains(out, "!") {
-			t.Errorf("prefix %q: %s", prefix, out)
+			t.Errorf("prefix %q: reset: %s", prefix, out)
 		}
 		p.want(http.StatusOK, "/api/v1/namespaces/default/configmaps/kept")
 		p.want(http.StatusNotFound, "/api/v1/namespaces/default/configmaps/lost")
 		for _, key := range []string{"/namespaces/default", "/configmaps/default/kept", "/example.com/boxes/a", "/apiextensions.k8s.io/customresourcedefinitions/boxes.example.com", "/ranges/servicenodeports", "/masterleases/192.0.2.1"} {
 			if len(valueAt(t, p.etcd(), root+key)) == 0 {
-				t.Errorf("prefix %q: nothing is at %s", prefix, root+key)
+				t.Errorf("prefix %q: no key %s", prefix, root+key)
 			}
 		}
 		if value := valueAt(t, p.etcd(), root+"/namespaces/default"); !json.Valid(value) {
-			t.Errorf("prefix %q: stored as %.40q", prefix, value)
+			t.Errorf("prefix %q: the object is stored as %.40q", prefix, value)
 		}
 		if metrics := p.want(http.StatusOK, "/metrics"); !strings.Contains(metrics, `apiserver_resource_objects{group="example.com",resource="boxes"} 1`) {
-			t.Errorf("prefix %q: the custom resource is not counted", prefix)
+			t.Errorf("prefix %q: the metrics do not count the custom resource", prefix)
 		}
 	}
 }
 
-// encrypting returns the name of a file with which secrets are encrypted. The encryption binds a value to its key.
+// encrypting returns the path of an encryption configuration for secrets. The encryption binds a value to its key.
 func encrypting(t *testing.T) string {
 	t.Helper()
 	return writeFile(t, "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [configmaps]\n  providers: [{aescbc: {keys: [{name: k, secret: MDEyMzQ1Njc4OWFiY2RlZg==}]}}, {identity: {}}]\n")
 }
 
-// TestOwnName checks that under kube-apiserver's name, the server's own requests have kube-apiserver's user agent and
+// TestOwnName checks that under the name kube-apiserver, the server's own requests have kube-apiserver's user agent and
 // field manager.
 func TestOwnName(t *testing.T) {
 	t.Parallel()
@@ -199,7 +199,7 @@ func TestOwnName(t *testing.T) {
 		}
 		for agent := range agents {
 			want := regexp.MustCompile(`^kube-apiserver/v1\.36\.3 \(\w+/\w+\) kubernetes/\w+$`)
-			if stock { // it knows its version by linker flags alone
+			if stock { // its version is set by linker flags only
 				want = regexp.MustCompile(`^kube-apiserver/v\S+ \(\w+/\w+\) kubernetes/\S+$`)
 			}
 			if !want.MatchString(agent) {
@@ -220,7 +220,7 @@ func established(t *testing.T, p *process, name string) (created, done time.Time
 	if resp, text := p.ask(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body, "Content-Type: application/json"); resp.StatusCode != http.StatusCreated {
 		t.Fatal(text)
 	}
-	proctest.Eventually(t, "the definition is established", func() error {
+	proctest.Eventually(t, "the CRD is established", func() error {
 		var definition struct {
 			Metadata metav1.ObjectMeta
 			Status   struct{ Conditions []metav1.Condition }
@@ -239,12 +239,12 @@ func established(t *testing.T, p *process, name string) (created, done time.Time
 }
 
 // TestServerCountTakesEffect checks that with several servers, a CRD is established only after all have had five
-// seconds to see it. The endpoints of a second server are added to those of the first.
+// seconds to see it. The second server's endpoints are added to the first's.
 func TestServerCountTakesEffect(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--apiserver-count=2", "--endpoint-reconciler-type=master-count", "--advertise-address=192.0.2.8")
-	if created, done := established(t, p, "boxes.example.com"); done.Sub(created) < 4*time.Second { // both are whole seconds
-		t.Errorf("created at %v, established at %v", created, done)
+	if created, done := established(t, p, "boxes.example.com"); done.Sub(created) < 4*time.Second { // both have whole seconds
+		t.Errorf("created at %v, established at %v, want 5 s later", created, done)
 	}
 	p.Kill()
 	p.args = append(p.args, "--advertise-address=192.0.2.9")
@@ -269,10 +269,10 @@ func TestCRDsCanBeDisabled(t *testing.T) {
 	p.want(http.StatusNotFound, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
 	p.want(http.StatusNotFound, "/apis/example.com/v1/boxes")
 	if groups := p.want(http.StatusOK, "/apis"); strings.Contains(groups, "apiextensions.k8s.io") {
-		t.Error("the group is in discovery")
+		t.Error("discovery has the group of CRDs")
 	}
 	put(t, p.client(), "default", "works")
-	proctest.Eventually(t, "versions have APIServices", func() error {
+	proctest.Eventually(t, "API versions have APIServices", func() error {
 		resp, text := p.ask(http.MethodGet, "/apis/apiregistration.k8s.io/v1/apiservices/v1.apps", "")
 		if resp.StatusCode != http.StatusOK {
 			return fmt.Errorf("%d %s", resp.StatusCode, text)

@@ -18,15 +18,15 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// counter is an object with one writer, which increments a number in it. Acknowledged writes must survive, others
-// may.
+// counter is an object with one writer, which increments a number in it. Acknowledged writes must survive a crash,
+// others may.
 type counter struct {
 	name         string
 	acknowledged int // highest number whose write succeeded; -1 before the first
 	attempted    int // highest number that was sent
 }
 
-// count raises the number until ctx ends, over crashes of the server.
+// count increments the number until ctx ends, also after crashes of the server.
 func (c *counter) count(ctx context.Context, client kubernetes.Interface) {
 	maps := client.CoreV1().ConfigMaps("default")
 	for ctx.Err() == nil {
@@ -39,7 +39,7 @@ func (c *counter) count(ctx context.Context, client kubernetes.Interface) {
 		var err error
 		if c.acknowledged < 0 {
 			if _, err = maps.Create(ctx, object, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
-				err = nil // an attempt of ours that was not acknowledged
+				err = nil // an earlier, unacknowledged attempt of this writer
 			}
 		} else {
 			_, err = maps.Update(ctx, object, metav1.UpdateOptions{})
@@ -62,13 +62,13 @@ func (c *counter) check(object *corev1.ConfigMap) error {
 		return err
 	}
 	if n < c.acknowledged || n > c.attempted {
-		return fmt.Errorf("%s is at %d, acknowledged was %d, attempted %d", c.name, n, c.acknowledged, c.attempted)
+		return fmt.Errorf("%s has %d, acknowledged %d, attempted %d", c.name, n, c.acknowledged, c.attempted)
 	}
 	return nil
 }
 
-// TestAcknowledgedWritesSurviveACrash kills the server under writers three times. After each restart, acknowledged
-// writes must be there, and the same clients must work. Informers must end with the state that a reader finds.
+// TestAcknowledgedWritesSurviveACrash kills the server three times under writers. After each restart, acknowledged
+// writes must exist, and the same clients must work. Informers must end with the state that a reader sees.
 func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	const crashes = 3
 	p := serve(t)
@@ -88,7 +88,7 @@ func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 			writers.Go(func() { c.count(ctx, client) })
 		}
 		before := "configmap/" + counters[0].name
-		proctest.Eventually(t, "the writers are at work", func() error {
+		proctest.Eventually(t, "the writers write", func() error {
 			got := k.run("", "get", before, "-o", "name")
 			if !strings.HasPrefix(got, before) {
 				return fmt.Errorf("%s", got)
@@ -125,7 +125,7 @@ func awaitSame(t *testing.T, client kubernetes.Interface, f *follower) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the informer caught up", func() error {
+	proctest.Eventually(t, "the informer catches up", func() error {
 		if got := len(f.informer.GetStore().ListKeys()); got != len(list.Items) {
 			return fmt.Errorf("it has %d objects of %d", got, len(list.Items))
 		}
@@ -135,7 +135,7 @@ func awaitSame(t *testing.T, client kubernetes.Interface, f *follower) {
 				return fmt.Errorf("%s: %v, found %v", list.Items[i].Name, err, ok)
 			}
 			if got, want := item.(*corev1.ConfigMap).ResourceVersion, list.Items[i].ResourceVersion; got != want {
-				return fmt.Errorf("%s is at %s, not %s", list.Items[i].Name, got, want)
+				return fmt.Errorf("%s has version %s, want %s", list.Items[i].Name, got, want)
 			}
 		}
 		return nil

@@ -9,9 +9,9 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestCRDsAreMeasured creates a few CRDs: each step and each kind of memory has a figure.
+// TestCRDsAreMeasured creates a few CRDs, and checks that each step and each kind of memory is measured.
 func TestCRDsAreMeasured(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	etcd := filepath.Join(t.TempDir(), "etcd")
 	if err := os.Symlink(binaries.larder, etcd); err != nil {
 		t.Fatal(err)
@@ -31,8 +31,8 @@ func TestCRDsAreMeasured(t *testing.T) {
 			t.Errorf("%s took %v of CPU and %v", r.Name, r.ServerCPU, r.Wall)
 		}
 	}
-	// There are a result for each of seven steps, and one for the heap and the resident memory after three of them.
+	// Each of seven steps has a result. After three of them, the heap and the resident memory are measured.
 	if n := len(results); n != 7+1 || len(results[n-1].Values) != 2*3 {
-		t.Errorf("%d results, the last with %v", n, results[n-1].Values)
+		t.Errorf("%d results, the last one with %v", n, results[n-1].Values)
 	}
 }

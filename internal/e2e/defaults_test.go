@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// privileged creates a pod as network plugins and kube-proxy have them.
+// privileged creates a pod like those of network plugins and kube-proxy.
 func privileged(t *testing.T, client kubernetes.Interface) error {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "network"}}
@@ -49,8 +49,8 @@ func privileged(t *testing.T, client kubernetes.Interface) error {
 	return err
 }
 
-// TestDefaults checks that the server is safe without flags: only this machine can reach it, and only the
-// administrator has rights. Network plugins of a new cluster must be able to run.
+// TestDefaults checks that the server is safe without flags: only this machine can reach it, and only the administrator
+// has rights. Network plugins of a new cluster must be able to run.
 func TestDefaults(t *testing.T) {
 	port, dir := strconv.Itoa(proctest.Port(t)), filepath.Join(t.TempDir(), "data")
 	p := proctest.New(t, "the server", func() *exec.Cmd {
@@ -62,25 +62,25 @@ func TestDefaults(t *testing.T) {
 	p.Await(t, "ready after")
 	if c, err := net.Dial("tcp", "127.0.0.2:"+port); err == nil {
 		c.Close()
-		t.Error("it listens on more than 127.0.0.1")
+		t.Error("the server listens on more addresses than 127.0.0.1")
 	}
 	config := e2etest.Config(t, filepath.Join(dir, "admin.kubeconfig"))
 	admin, nobody := kubernetes.NewForConfigOrDie(config), kubernetes.NewForConfigOrDie(rest.AnonymousClientConfig(config))
 	if _, err := nobody.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("anonymous: %v", err)
+		t.Errorf("an anonymous request: %v", err)
 	}
 	if err := privileged(t, admin); err != nil {
 		t.Errorf("a privileged pod: %v", err)
 	}
 	if e, err := admin.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("an address that nobody can reach is published: %v, %v", e, err)
+		t.Errorf("an unreachable address is published: %v, error %v", e, err)
 	}
 }
 
 var exported = regexp.MustCompile(`export KUBECONFIG='?([^'\n]+)`)
 
-// TestServersLeaveNoFilesOverExternalEtcd checks that over an external etcd servers can share a working directory,
-// and leave no files there or, after they have ended, elsewhere.
+// TestServersLeaveNoFilesOverExternalEtcd checks that servers with an external etcd can share a working directory, and
+// leave no files there or, after they have exited, elsewhere.
 func TestServersLeaveNoFilesOverExternalEtcd(t *testing.T) {
 	store := serve(t, "--unsafe-no-fsync")
 	work, temp := t.TempDir(), t.TempDir()
@@ -126,13 +126,13 @@ func empty(t *testing.T, dir string) {
 	}
 }
 
-// suites are all that --tls-cipher-suites accepts.
+// suites returns all values that --tls-cipher-suites accepts.
 func suites() string {
 	return strings.Join(append(flag.PreferredTLSCipherNames(), flag.InsecureTLSCipherNames()...), ",")
 }
 
-// servesSuites checks that the server's generated certificate supports every cipher suite that kube-apiserver's does,
-// except suites that need an ECDSA key.
+// servesSuites checks that the server's generated certificate works with every cipher suite that kube-apiserver's works
+// with, except suites that need an ECDSA key.
 func servesSuites(t *testing.T, port int) {
 	t.Helper()
 	for _, suite := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
@@ -150,7 +150,7 @@ func servesSuites(t *testing.T, port int) {
 }
 
 // TestDefaultsUnderTheNameKubeAPIServer checks that under the name kube-apiserver, the server has kube-apiserver's
-// defaults and writes only files that flags name. It must be healthy with durations of 0 that kube-apiserver accepts.
+// defaults and writes only files that flags name. It must be healthy with durations of 0, which kube-apiserver accepts.
 func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "kube-apiserver")
 	if err := os.Symlink(binaries.larder, name); err != nil {
@@ -174,7 +174,7 @@ func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 		{`"kube-apiserver" does not take any arguments`, []string{"serve"}},
 	} {
 		if out, err := command(test.args...).CombinedOutput(); err == nil || !strings.Contains(string(out), test.want) {
-			t.Errorf("%v: %v, want %q in\n%s", test.args, err, test.want, out)
+			t.Errorf("%v: error %v, want %q in\n%s", test.args, err, test.want, out)
 		}
 	}
 	help, err := command("--help").Output()
@@ -183,7 +183,7 @@ func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	}
 	for _, want := range []string{"families will be used. (default 0.0.0.0)", `(default "/var/run/kubernetes")`, "Defaults to AlwaysAllow if"} {
 		if !bytes.Contains(bytes.Join(bytes.Fields(help), []byte(" ")), []byte(want)) {
-			t.Errorf("%q is not in the help", want)
+			t.Errorf("the help lacks %q", want)
 		}
 	}
 
@@ -204,7 +204,7 @@ func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	p.awaitReady()
 	for token, want := range map[string]int{"alice-token": 200, "": 401} {
 		if got, err := p.status("/api/v1/nodes", token); got != want || err != nil {
-			t.Errorf("token %q: %d %v, want %d", token, got, err, want)
+			t.Errorf("token %q: status %d, error %v, want %d", token, got, err, want)
 		}
 	}
 	servesSuites(t, port)

@@ -7,8 +7,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestDevDoesWhatTheReadmeSays checks that the first commands of the README work with `larder dev`, even right after
-// the server has logged that it is ready.
+// TestDevDoesWhatTheReadmeSays checks that the first commands of the README work with `larder dev`, also immediately
+// after the server has logged that it is ready.
 func TestDevDoesWhatTheReadmeSays(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	p.command = "dev"
@@ -21,25 +21,25 @@ func TestDevDoesWhatTheReadmeSays(t *testing.T) {
 		k.must(t, "", "create", "namespace", "demo")
 		k.namespace = "demo"
 		k.must(t, "", "create", "deployment", "web", "--image=nginx")
-		// The account comes a moment after its namespace.
-		proctest.Eventually(t, "a pod is made "+when, func() error { return k.try("run", "once", "--image=nginx") })
+		// The service account is created a moment after its namespace.
+		proctest.Eventually(t, "a pod is created "+when, func() error { return k.try("run", "once", "--image=nginx") })
 		if out := k.must(t, "", "get", "deployments,pods"); !strings.Contains(out, "deployment.apps/web   0/1") || strings.Count(out, "pod/") != 1 {
-			t.Errorf("in the namespace are\n%s", out)
+			t.Errorf("the namespace has\n%s", out)
 		}
 		k.must(t, "", "delete", "namespace", "demo", "--timeout", proctest.Patience.String())
 		if out := k.must(t, "", "get", "deployments,pods,serviceaccounts"); !strings.Contains(out, "No resources found") {
-			t.Errorf("left %s of the namespace:\n%s", when, out)
+			t.Errorf("objects left %s:\n%s", when, out)
 		}
 		if err := p.Terminate(t); err != nil {
 			t.Error(err)
 		}
 		if out := p.Output(); strings.Contains(out, "] ") || strings.Contains(out, "late:") || !strings.HasSuffix(out, "stopped\n") {
-			t.Errorf("got %s in the output:\n%s", when, out)
+			t.Errorf("unexpected %s in the output:\n%s", when, out)
 		}
 	}
 }
 
-// TestDevWarnsBesideAControllerManager checks that the test controllers warn if a kube-controller-manager runs, too.
+// TestDevWarnsBesideAControllerManager checks that the test controllers warn if a kube-controller-manager also runs.
 func TestDevWarnsBesideAControllerManager(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "kube-system")

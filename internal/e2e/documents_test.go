@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// block is a fenced block of a document. The words after the fence say how the test runs it:
+// block is a fenced block of a document. The words after the fence say how the test runs the block:
 //
 //	sh            runs in the shell of the document, and must succeed
 //	sh server     stays in the foreground: the test waits until it is ready, and continues
@@ -51,10 +51,10 @@ func blocks(t *testing.T, text string) []block {
 	return all
 }
 
-// kinds are the blocks that documents may have: a command in another would not be run.
+// kinds are the kinds of blocks that documents may have. Commands in other blocks would not run.
 var kinds = []string{"sh", "sh server", "sh stopped", "console", "go", "yaml", "json", "ini", "text", "promql", "mermaid", ""}
 
-// documents returns the text of each document below docs, by its path from there.
+// documents returns the texts of all documents below docs, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	root, all := filepath.Join("..", "..", "docs"), make(map[string]string)
@@ -73,14 +73,14 @@ func documents(t *testing.T) map[string]string {
 		}
 	}
 	if len(all) < 5 {
-		t.Fatalf("there are only %d documents", len(all))
+		t.Fatalf("found %d documents, want more", len(all))
 	}
 	return all
 }
 
-// TestCommandsOfDocumentsWork runs the commands in the documents below docs, in the order of each document, in an
-// empty directory instead of a checkout. The documents' ports are occupied, so that the servers get others. With
-// -stock, a relay's upstream is a kube-apiserver.
+// TestCommandsOfDocumentsWork runs the commands in the documents below docs, in the order of each document, in an empty
+// directory instead of a checkout. The documents' ports are occupied, so that the servers get others. With -stock, a
+// relay's upstream is a kube-apiserver.
 func TestCommandsOfDocumentsWork(t *testing.T) {
 	occupy(t, documentPorts...)
 	ran := 0
@@ -118,12 +118,12 @@ func TestCommandsOfDocumentsWork(t *testing.T) {
 		})
 	}
 	if ran < 5 {
-		t.Errorf("only %d documents have commands", ran)
+		t.Errorf("%d documents have commands, want more", ran)
 	}
 }
 
-// shell runs the commands of a document. Each command starts with the environment and directory that the previous one
-// left.
+// shell runs the commands of a document. Each command starts with the environment and the directory of the previous
+// one.
 type shell struct {
 	t         *testing.T
 	dir, bin  string
@@ -135,8 +135,7 @@ type shell struct {
 // documentPorts are the ports that documents use.
 var documentPorts = []string{"6443", "6444", "6445", "2379", "2380"}
 
-// occupy listens on ports until the test ends, as other programs of the machine may. It does
-// nothing about a port that another program has.
+// occupy listens on ports until the test ends, as other programs may. It ignores ports that are already in use.
 func occupy(t *testing.T, ports ...string) {
 	t.Helper()
 	for _, port := range ports {
@@ -170,7 +169,7 @@ func newShell(t *testing.T) *shell {
 	if err := os.Symlink(binaries.kubectl, filepath.Join(s.bin, "kubectl")); err != nil {
 		t.Fatal(err)
 	}
-	// A server without a port gets a free one; built programs are not built again.
+	// A server without a port gets a free one. Programs are not built again.
 	s.script("larder", `case "$1:$*" in
 serve:*--secure-port*|dev:*--secure-port*) ;;
 serve:*|dev:*) set -- "$@" --secure-port `+s.ports["6443"]+` ;;
@@ -180,7 +179,7 @@ exec -a "$0" `+binaries.larder+` "$@"`)
 "build -o "*" ./cmd/larder") ln -s "`+filepath.Join(s.bin, "larder")+`" "$3" ;;
 "build -o "*" k8s.io/kubernetes/cmd/kubectl") ln -s "`+binaries.kubectl+`" "$3" ;;
 "run ./cmd/larder "*) shift 2; exec larder "$@" ;;
-*) echo "the test has no answer to: go $*" >&2; exit 1 ;;
+*) echo "the test does not support: go $*" >&2; exit 1 ;;
 esac`)
 	initial := fmt.Sprintf("export HOME=%q PATH=%q:$PATH\ncd %q\n", filepath.Join(dir, "home"), s.bin, s.dir)
 	if err := os.WriteFile(s.state, []byte(initial), 0o600); err != nil {
@@ -189,7 +188,7 @@ esac`)
 	return s
 }
 
-// script makes a program.
+// script writes a script into the directory of programs.
 func (s *shell) script(name, text string) {
 	s.t.Helper()
 	if err := writeProgram(filepath.Join(s.bin, name), "#!/usr/bin/env bash\n"+text+"\n"); err != nil {
@@ -197,8 +196,8 @@ func (s *shell) script(name, text string) {
 	}
 }
 
-// writeProgram writes a program that can be started at once. A process that is forked while the file is open also has
-// it open, until it executes another program. The kernel starts no file that is open for writing.
+// writeProgram writes a program that can be started immediately. A process that is forked while the file is open also
+// has it open until it calls exec, and the kernel starts no file that is open for writing.
 func writeProgram(file, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -207,7 +206,7 @@ func writeProgram(file, text string) error {
 
 var number = regexp.MustCompile(`\b\d{4}\b`)
 
-// command returns text as a command of this shell.
+// command returns text as a command that a shell runs.
 func (s *shell) command(ctx context.Context, text string) *exec.Cmd {
 	text = number.ReplaceAllStringFunc(text, func(n string) string {
 		if port, ok := s.ports[n]; ok {
@@ -220,7 +219,7 @@ func (s *shell) command(ctx context.Context, text string) *exec.Cmd {
 	return cmd
 }
 
-// run runs commands that end.
+// run runs commands that exit by themselves.
 func (s *shell) run(text string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), proctest.Patience)
@@ -234,10 +233,10 @@ func (s *shell) run(text string) {
 	}
 }
 
-// readiness lists the log messages of servers that are ready.
+// readiness are log messages of servers that are ready.
 var readiness = []string{"ready after", "ready to serve client requests", "relay of"}
 
-// serve starts one command that stays in the foreground, and waits until it is ready.
+// serve starts a command that stays in the foreground, and waits until it is ready.
 func (s *shell) serve(text string) {
 	s.t.Helper()
 	p := proctest.New(s.t, s.at, func() *exec.Cmd { return s.command(s.t.Context(), "exec "+text) })
@@ -254,7 +253,8 @@ func (s *shell) serve(text string) {
 	})
 }
 
-// serveStock starts a kube-apiserver in place of `larder serve`, and writes the kubeconfig that `larder serve` would.
+// serveStock starts kube-apiserver instead of `larder serve`, and writes the kubeconfig that `larder serve` would
+// write.
 func (s *shell) serveStock() {
 	s.t.Helper()
 	port, err := strconv.Atoi(s.ports["6443"])
@@ -277,11 +277,11 @@ func (s *shell) serveStock() {
 	}
 }
 
-// stop ends all servers, the last one first.
+// stop stops all servers, the last one first.
 func (s *shell) stop() {
 	s.t.Helper()
 	for _, p := range slices.Backward(s.servers) {
-		if err := p.Terminate(s.t); err != nil && !strings.Contains(p.Output(), "ready to serve client requests") { // etcd ends by its signal
+		if err := p.Terminate(s.t); err != nil && !strings.Contains(p.Output(), "ready to serve client requests") { // etcd exits with the signal
 			s.t.Errorf("%s: %v\n%s", s.at, err, p.Output())
 		}
 	}

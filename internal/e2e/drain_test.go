@@ -23,11 +23,12 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestServerServesOnWhileItDrains checks that after SIGTERM the server is not ready but serves for the delay. Then a
-// request in flight finishes, a watch ends like a complete response, and the process exits with 0.
-func TestServerServesOnWhileItDrains(t *testing.T) {
-	t.Parallel() // it takes the delay's time
-	// A machine that is too slow for the delay gets a longer one.
+// TestServerServesWhileItDrains checks that after SIGTERM the server reports that it is not ready, but serves during
+// the delay. After the delay, a request in flight completes, a watch ends like a complete response, and the process
+// exits with 0.
+func TestServerServesWhileItDrains(t *testing.T) {
+	t.Parallel() // mostly waits for the delay
+	// On a machine that is too slow for the delay, the test tries again with a longer one.
 	for _, delay := range []time.Duration{10 * time.Second, 40 * time.Second, 2 * time.Minute} {
 		p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration="+delay.String(), "--request-timeout=10m", "--authorization-mode=RBAC")
 		watched, created, finish := p.occupy()
@@ -43,7 +44,7 @@ func TestServerServesOnWhileItDrains(t *testing.T) {
 		p.Kill()
 		finish.Close()
 	}
-	t.Error("the longest delay is too short to see anything within")
+	t.Error("this machine is too slow for the longest delay")
 }
 
 // servesOn returns an error if a server that has received a signal does not serve normally during its delay. Only
@@ -53,7 +54,7 @@ func (p *process) servesOn(watched <-chan error) error {
 	code, err := 0, error(nil)
 	proctest.Eventually(p.t, "/readyz fails", func() error {
 		if code, err = p.status("/readyz", ""); code == http.StatusOK {
-			return errors.New("it does not")
+			return errors.New("it does not report that it is not ready")
 		}
 		return nil
 	})
@@ -104,9 +105,9 @@ func (p *process) awaitDrained(watched, created <-chan error, finish io.WriteClo
 	k.must(t, "", "get", "configmap", "in-flight")
 }
 
-// TestDrainCutsOffNoRequest has readers that continue until they are refused. None may be cut off or receive a wrong
-// response.
-func TestDrainCutsOffNoRequest(t *testing.T) {
+// TestDrainInterruptsNoRequest has readers that send requests until connections are refused. No response may be
+// incomplete or wrong.
+func TestDrainInterruptsNoRequest(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	config := p.config()
 	ended := make(chan error)
@@ -126,7 +127,7 @@ func TestDrainCutsOffNoRequest(t *testing.T) {
 			ended <- err
 		}()
 	}
-	p.Eventually(t, "serves all of them", func() error {
+	p.Eventually(t, "serves all readers", func() error {
 		select {
 		case err := <-ended:
 			t.Fatalf("before the drain: %v", err)
@@ -140,7 +141,7 @@ func TestDrainCutsOffNoRequest(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	for range readers {
 		if err := <-ended; !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("a reader ended with %v", err)
+			t.Errorf("a reader got %v", err)
 		}
 	}
 	if err := p.Wait(t); err != nil {
@@ -148,7 +149,7 @@ func TestDrainCutsOffNoRequest(t *testing.T) {
 	}
 }
 
-// readAll reads a response to its clean end.
+// readAll reads a response completely.
 func readAll(transport http.RoundTripper, url string) error {
 	resp, err := (&http.Client{Transport: transport}).Get(url)
 	if err != nil {
@@ -158,7 +159,7 @@ func readAll(transport http.RoundTripper, url string) error {
 	return readOK(resp)
 }
 
-// readOK reads a response, which must be 200, to its clean end.
+// readOK reads a response, which must be 200, completely.
 func readOK(resp *http.Response) error {
 	if resp.StatusCode != http.StatusOK {
 		return errors.New(resp.Status)
@@ -167,35 +168,34 @@ func readOK(resp *http.Response) error {
 	return err
 }
 
-// TestStartEndsWellOnASignal checks that a signal during the start ends the server cleanly, and that the next start
-// works.
-func TestStartEndsWellOnASignal(t *testing.T) {
+// TestSignalDuringStart checks that a signal during the start stops the server cleanly, and that the next start works.
+func TestSignalDuringStart(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	for _, stage := range []string{"store:", "loaded:", "serving:"} {
 		p.start()
 		p.Await(t, stage)
 		if err := p.Terminate(t); err != nil || !strings.HasSuffix(p.Output(), "stopped\n") {
-			t.Errorf("called off at %q: %v\n%s", stage, err, p.Output())
+			t.Errorf("a signal at %q: exit: %v\n%s", stage, err, p.Output())
 		}
 	}
 }
 
-// TestSecondSignalEndsAtOnce checks that a second signal ends the server at once.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+// TestSecondSignalStopsImmediately checks that a second signal stops the server immediately.
+func TestSecondSignalStopsImmediately(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
 	p.signal(syscall.SIGTERM)
 	p.Await(t, "stopping")
 	p.signal(syscall.SIGTERM)
-	// It is not left to the kernel, which spares the first process of a container.
+	// The server handles the signal itself, because the kernel ignores it for the first process of a container.
 	var exit *exec.ExitError
-	if err := p.Wait(t); !errors.As(err, &exit) || exit.ExitCode() != 1 { // which does not wait an hour
-		t.Errorf("%v: %s", err, p.Output())
+	if err := p.Wait(t); !errors.As(err, &exit) || exit.ExitCode() != 1 { // without the delay of an hour
+		t.Errorf("exit: %v, want 1: %s", err, p.Output())
 	}
 }
 
-// occupy begins a watch and a request whose body is incomplete. It returns how they end, and the writer of the rest
-// of the body. The server has begun to serve both when occupy returns.
+// occupy opens a watch and sends a request with an incomplete body. When it returns, the server has begun to serve
+// both. It returns how they end, and the writer of the rest of the body.
 func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter) {
 	p.t.Helper()
 	transport, err := rest.TransportFor(p.config())
@@ -211,7 +211,7 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 		}
 		if body != nil {
 			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set("Expect", "100-continue") // the 100 is sent once the body is read
+			req.Header.Set("Expect", "100-continue") // the server sends 100 when it reads the body
 		}
 		go func() {
 			resp, err := (&http.Client{Transport: transport}).Do(req)
@@ -224,13 +224,13 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 		select {
 		case <-begun:
 		case err := <-ended:
-			p.t.Fatalf("%s %s was not begun: %v", method, path, err)
+			p.t.Fatalf("the server did not begin to serve %s %s: %v", method, path, err)
 		}
 		return ended
 	}
 	watched = begin(http.MethodGet, "/api/v1/namespaces?watch=1", nil, readOK)
 	body, finish := io.Pipe()
-	go func() { _, _ = io.WriteString(finish, `{"metadata":`) }() // the rest waits until it is read
+	go func() { _, _ = io.WriteString(finish, `{"metadata":`) }() // the write returns when the server has read it
 	created = begin(http.MethodPost, "/api/v1/namespaces/default/configmaps", body, func(resp *http.Response) error {
 		text, err := io.ReadAll(resp.Body)
 		if err == nil && resp.StatusCode != http.StatusCreated {
@@ -241,14 +241,14 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 	return watched, created, finish
 }
 
-// TestEndingServersSendRetryAfter checks that a stopping server refuses new requests with 429, except probes, until
-// it has completed the requests in flight.
-func TestEndingServersSendRetryAfter(t *testing.T) {
+// TestStoppingServersSendRetryAfter checks that a stopping server rejects new requests with 429, except probes, until
+// the requests in flight are complete.
+func TestStoppingServersSendRetryAfter(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1s")
 	watched, created, finish := p.occupy()
 	p.signal(syscall.SIGTERM)
-	proctest.Eventually(t, "new requests are refused", func() error {
+	proctest.Eventually(t, "new requests are rejected", func() error {
 		resp, text := p.fetch("GET", "/api/v1/namespaces", nil, nil)
 		if resp.StatusCode != http.StatusTooManyRequests {
 			return fmt.Errorf("%d %s", resp.StatusCode, text)
@@ -278,8 +278,7 @@ func TestEndingServersSendRetryAfter(t *testing.T) {
 	}
 }
 
-// TestServiceManagerIsNotified checks that the service manager is notified when the server is ready and when it
-// stops.
+// TestServiceManagerIsNotified checks that the service manager is notified when the server is ready and when it stops.
 func TestServiceManagerIsNotified(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -301,7 +300,7 @@ func TestServiceManagerIsNotified(t *testing.T) {
 		}
 		var state [64]byte
 		if n, err := l.Read(state[:]); err != nil || string(state[:n]) != want {
-			t.Fatalf("%q %v, want %q\n%s", state[:n], err, want, p.Output())
+			t.Fatalf("got %q, error %v, want %q\n%s", state[:n], err, want, p.Output())
 		}
 	}
 	hear("READY=1")

@@ -32,14 +32,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestTokenFlagsTakeEffect checks that flags set the audience, the issuer and the lifetime of service-account tokens,
-// and that requests without a token are refused.
+// TestTokenFlagsTakeEffect checks that flags set the audience, the issuer and the lifetime of service account tokens,
+// and that requests without a token are rejected.
 func TestTokenFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--anonymous-auth=false", "--api-audiences=here,there", "--service-account-max-token-expiration=2h",
 		"--service-account-extend-token-expiration=false", "--service-account-issuer=https://issuer.example",
 		"--service-account-jwks-uri=https://keys.example/jwks", "--external-hostname=api.example")
 	if code, err := p.status("/livez", ""); code != http.StatusUnauthorized || err != nil {
-		t.Errorf("nobody: %d %v", code, err)
+		t.Errorf("without a token: status %d, error %v", code, err)
 	}
 	client := p.client()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}
@@ -53,7 +53,7 @@ func TestTokenFlagsTakeEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := time.Until(token.Status.ExpirationTimestamp.Time); left > 2*time.Hour+time.Minute {
-		t.Errorf("the token lives for %v", left)
+		t.Errorf("the token expires after %v", left)
 	}
 	if got := strings.Join(token.Spec.Audiences, " "); got != "here there" {
 		t.Errorf("audiences: %s", got)
@@ -62,21 +62,21 @@ func TestTokenFlagsTakeEffect(t *testing.T) {
 		Spec: authenticationv1.TokenReviewSpec{Token: token.Status.Token, Audiences: []string{"there"}},
 	}, metav1.CreateOptions{})
 	if err != nil || !review.Status.Authenticated || review.Status.User.Username != "system:serviceaccount:default:robot" {
-		t.Errorf("%+v %v", review, err)
+		t.Errorf("token review %+v, error %v", review, err)
 	}
 	if got := podTokenLifetime(t, client); got != 3607 {
-		t.Errorf("a token that must not be extended lives for %v s", got)
+		t.Errorf("a token that must not be extended expires after %v s", got)
 	}
 	if text := p.want(200, "/.well-known/openid-configuration"); !strings.Contains(text, `"issuer":"https://issuer.example","jwks_uri":"https://keys.example/jwks"`) {
-		t.Error(text)
+		t.Errorf("unexpected OpenID metadata: %s", text)
 	}
 	if text := p.want(200, "/api"); !strings.Contains(text, fmt.Sprintf(`"serverAddress":"api.example:%d"`, p.port)) {
-		t.Error(text)
+		t.Errorf("the server's address is not in %s", text)
 	}
 }
 
-// podTokenLifetime returns the seconds for which the token of a pod is accepted, if kubelet requests the 3607 s that may
-// be extended.
+// podTokenLifetime returns the seconds for which a pod's token is accepted, if kubelet requests 3607 s, which the
+// server may extend.
 func podTokenLifetime(t *testing.T, client kubernetes.Interface) float64 {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "of-pod"}}
@@ -101,9 +101,9 @@ func podTokenLifetime(t *testing.T, client kubernetes.Interface) float64 {
 	return times.Exp - times.Iat
 }
 
-// TestExternalSigner checks that a program behind a socket signs tokens if a flag names the socket.
+// TestExternalSigner checks that the program behind a socket signs tokens, if a flag names the socket.
 func TestExternalSigner(t *testing.T) {
-	dir, err := os.MkdirTemp("", "signer") // names of sockets must be short
+	dir, err := os.MkdirTemp("", "signer") // the paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,15 +122,15 @@ func TestExternalSigner(t *testing.T) {
 	}
 	head, err := base64.RawURLEncoding.DecodeString(strings.Split(token.Status.Token, ".")[0])
 	if err != nil || !strings.Contains(string(head), fmt.Sprintf("%q", signer.SigningKeyID)) {
-		t.Errorf("signed with %s, %v, not %s", head, err, signer.SigningKeyID)
+		t.Errorf("token header %s, error %v, want key %s", head, err, signer.SigningKeyID)
 	}
 	if code, err := p.status("/version", token.Status.Token); code != 200 || err != nil {
-		t.Errorf("with its token: %d %v", code, err)
+		t.Errorf("with the signer's token: status %d, error %v", code, err)
 	}
 }
 
-// TestObjectFlagsTakeEffect checks flags that affect objects: addresses, ports, tolerations, time to live, and
-// admission plugins.
+// TestObjectFlagsTakeEffect checks flags that affect objects: addresses, ports, tolerations, the lifetime of events,
+// and admission plugins.
 func TestObjectFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--service-cluster-ip-range=10.99.0.0/24", "--service-node-port-range=31000-31003",
 		"--default-not-ready-toleration-seconds=11", "--default-unreachable-toleration-seconds=12", "--disable-admission-plugins=ServiceAccount",
@@ -141,12 +141,12 @@ func TestObjectFlagsTakeEffect(t *testing.T) {
 	}}
 	service, err := client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{})
 	if err != nil || !strings.HasPrefix(service.Spec.ClusterIP, "10.99.0.") || service.Spec.Ports[0].NodePort < 31000 || service.Spec.Ports[0].NodePort > 31003 {
-		t.Errorf("%+v %v", service.Spec, err)
+		t.Errorf("the kubernetes service: %+v, error %v", service.Spec, err)
 	}
-	proctest.Eventually(t, "the address that is advertised is published", func() error {
+	proctest.Eventually(t, "the advertised address is published", func() error {
 		slices, err := client.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 		if err != nil || len(slices.Items) != 1 || slices.Items[0].Endpoints[0].Addresses[0] != "192.0.2.9" {
-			return fmt.Errorf("%v %v", slices, err)
+			return fmt.Errorf("endpoint slices %v, error %v", slices, err)
 		}
 		return nil
 	})
@@ -157,7 +157,7 @@ func TestObjectFlagsTakeEffect(t *testing.T) {
 		t.Errorf("a privileged pod: %v", err)
 	}
 	pod.Spec.Containers[0].SecurityContext = nil
-	// There is no service account, which the disabled plugin would require.
+	// The disabled plugin would require a service account, which does not exist.
 	pod, err = client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -173,23 +173,23 @@ func TestObjectFlagsTakeEffect(t *testing.T) {
 	if _, err := client.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the event is gone", func() error {
+	proctest.Eventually(t, "the event has expired", func() error {
 		if _, err := client.CoreV1().Events("default").Get(t.Context(), "short", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%v", err)
+			return fmt.Errorf("get: error %v", err)
 		}
 		return nil
 	})
-	// As of no cache, a limit counts at revision 0.
+	// Without a cache, a limit applies at revision 0.
 	namespaces, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{ResourceVersion: "0", Limit: 1})
 	if err != nil || len(namespaces.Items) != 1 {
-		t.Errorf("%d namespaces, %v", len(namespaces.Items), err)
+		t.Errorf("%d namespaces, error %v, want one", len(namespaces.Items), err)
 	}
 	if len(valueAt(t, p.etcd(), "/elsewhere/namespaces/default")) == 0 {
-		t.Error("nothing is stored where the prefix says")
+		t.Error("etcd has no object below the prefix")
 	}
 }
 
-// TestLimitFlagsTakeEffect checks the flags that limit the time of requests and watches, and their number.
+// TestLimitFlagsTakeEffect checks flags that limit the duration and the number of requests and watches.
 func TestLimitFlagsTakeEffect(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--enable-priority-and-fairness=false", "--max-mutating-requests-inflight=1", "--max-requests-inflight=1",
@@ -208,8 +208,8 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 		}
 		return nil
 	})
-	// A completed request may hold its seat for a moment. A watch takes a seat only at its start, and ends after a
-	// second or two.
+	// A completed request may hold its seat for a moment. A watch holds a seat only at its start, and ends after a second
+	// or two.
 	none := func() io.Reader { return nil }
 	if got := p.seated("alice-token", "GET", "/api/v1/namespaces?watch=1", none); !strings.HasPrefix(got, "200 ") {
 		t.Errorf("watch: %s", got)
@@ -226,7 +226,7 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 		}
 		held <- got
 	}()
-	proctest.Eventually(t, "a second write is refused", func() error {
+	proctest.Eventually(t, "a second write is rejected", func() error {
 		resp, text := p.fetchAs("alice-token", "POST", "/api/v1/namespaces/default/configmaps?dryRun=All", strings.NewReader(`{"metadata":{"name":"c"}}`))
 		if resp.StatusCode != http.StatusTooManyRequests {
 			return fmt.Errorf("%d %s", resp.StatusCode, text)
@@ -234,15 +234,15 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 		return nil
 	})
 	if got := p.seated("alice-token", "GET", "/api/v1/namespaces", none); !strings.HasPrefix(got, "200 ") {
-		t.Errorf("a read beside it: %s", got)
+		t.Errorf("a read during the write: %s", got)
 	}
-	refused, waiting := make(chan struct{}), make(chan struct{})
-	go func() { // reads at a future revision take 3 s each
+	rejected, waiting := make(chan struct{}), make(chan struct{})
+	go func() { // a read at a future revision takes 3 s
 		defer close(waiting)
 		for more := true; more; {
 			p.seated("alice-token", "GET", "/api/v1/namespaces?resourceVersion=99999999&resourceVersionMatch=NotOlderThan", none)
 			select {
-			case <-refused:
+			case <-rejected:
 				more = false
 			case <-t.Context().Done():
 				more = false
@@ -250,20 +250,20 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 			}
 		}
 	}()
-	proctest.Eventually(t, "a second read is refused", func() error {
+	proctest.Eventually(t, "a second read is rejected", func() error {
 		if resp, text := p.fetchAs("alice-token", "GET", "/api/v1/namespaces", nil); resp.StatusCode != http.StatusTooManyRequests {
 			return fmt.Errorf("%d %s", resp.StatusCode, text)
 		}
 		return nil
 	})
-	close(refused)
+	close(rejected)
 	<-waiting
 	if got := <-held; !strings.HasPrefix(got, "504 ") {
-		t.Errorf("the request that lasts too long: %s", got)
+		t.Errorf("the request that takes too long: %s", got)
 	}
 }
 
-// seated asks until there is a place for the request, and returns the response.
+// seated sends a request until flow control admits it, and returns the response.
 func (p *process) seated(token, method, path string, body func() io.Reader) string {
 	for {
 		resp, text := p.fetchAs(token, method, path, body())
@@ -273,7 +273,7 @@ func (p *process) seated(token, method, path string, body func() io.Reader) stri
 	}
 }
 
-// TestAuditFlagsTakeEffect checks the flags of audit logs and webhooks.
+// TestAuditFlagsTakeEffect checks the flags of the audit log and webhook.
 func TestAuditFlagsTakeEffect(t *testing.T) {
 	dir := t.TempDir()
 	policy, log, config := filepath.Join(dir, "policy"), filepath.Join(dir, "log"), filepath.Join(dir, "webhook")
@@ -327,9 +327,9 @@ func TestAuditFlagsTakeEffect(t *testing.T) {
 		}
 	}
 	if short != 1 || truncated != 1 {
-		t.Errorf("%d whole records, %d truncated ones:\n%s", short, truncated, text)
+		t.Errorf("%d complete records, %d truncated ones:\n%s", short, truncated, text)
 	}
-	proctest.Eventually(t, "a batch of two is sent", func() error { // though its wait is an hour
+	proctest.Eventually(t, "a batch of two is sent", func() error { // although --audit-webhook-batch-max-wait is an hour
 		mu.Lock()
 		defer mu.Unlock()
 		if len(sent) == 0 || sent[0] != "audit.k8s.io/v1 2 <nil>" {
@@ -337,13 +337,13 @@ func TestAuditFlagsTakeEffect(t *testing.T) {
 		}
 		return nil
 	})
-	// Log files that are too large are compressed.
+	// Log files that exceed the maximum size are rotated and compressed.
 	for i := range 1500 {
 		if _, err := maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m0"}, Data: map[string]string{"k": fmt.Sprint(i, strings.Repeat("y", 200))}}, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	proctest.Eventually(t, "a part of the log is compressed", func() error {
+	proctest.Eventually(t, "a rotated log file is compressed", func() error {
 		if parts, err := filepath.Glob(filepath.Join(dir, "log-*.gz")); len(parts) == 0 {
 			return fmt.Errorf("%v", err)
 		}
@@ -351,12 +351,12 @@ func TestAuditFlagsTakeEffect(t *testing.T) {
 	})
 }
 
-// kubeconfigOf names a webhook's server.
+// kubeconfigOf returns a kubeconfig for a webhook's server.
 func kubeconfigOf(server string) string {
 	return "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: " + server + "}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\ncurrent-context: x\nusers: [{name: x, user: {}}]\n"
 }
 
-// TestAccessWebhookFlagsTakeEffect checks that webhooks authenticate and authorize, in the version and with the cache
+// TestAccessWebhookFlagsTakeEffect checks that webhooks authenticate and authorize, with the API version and cache
 // durations that flags set.
 func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 	var (
@@ -391,19 +391,19 @@ func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 		"--authentication-token-webhook-config-file", config, "--authentication-token-webhook-version=v1", "--authentication-token-webhook-cache-ttl=1h")
 	for range 3 {
 		if code, err := p.status("/api/v1/namespaces", "eve-token"); code != http.StatusOK || err != nil {
-			t.Errorf("eve: %d %v", code, err)
+			t.Errorf("a token that the webhook accepts: status %d, error %v", code, err)
 		}
 		if code, err := p.status("/api/v1/namespaces", "nobody-token"); code != http.StatusUnauthorized || err != nil {
-			t.Errorf("a token of nobody: %d %v", code, err)
+			t.Errorf("an unknown token: status %d, error %v", code, err)
 		}
 		if code, err := p.status("/api/v1/namespaces", ""); code != http.StatusForbidden || err != nil {
-			t.Errorf("nobody: %d %v", code, err)
+			t.Errorf("no token: status %d, error %v", code, err)
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	if n := reviews["TokenReview authentication.k8s.io/v1"]; n < 2 || n > 4 || len(reviews) != 2 || reviews["SubjectAccessReview authorization.k8s.io/v1"] < 4 {
-		t.Errorf("got reviews %v", reviews)
+		t.Errorf("the webhooks got reviews %v", reviews)
 	}
 }
 
@@ -422,16 +422,16 @@ func TestAccessConfigFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authentication-config", authentication, "--authorization-config", authorization, "--token-auth-file", tokens(t))
 	for path, want := range map[string]int{"/livez": 200, "/api/v1/secrets": 401} {
 		if code, err := p.status(path, ""); code != want || err != nil {
-			t.Errorf("%s for nobody: %d %v", path, code, err)
+			t.Errorf("%s without a token: status %d, error %v", path, code, err)
 		}
 	}
 	if code, err := p.status("/api/v1/secrets", "alice-token"); code != 200 || err != nil {
-		t.Errorf("alice: %d %v", code, err)
+		t.Errorf("alice: status %d, error %v", code, err)
 	}
 }
 
 // TestFlagsOfLarderTakeEffect checks the flags that set limits of caches, connections and requests, and the interval of
-// consistency checks. Defaults of other flags apply.
+// consistency checks. Other flags have their defaults.
 func TestFlagsOfLarderTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--cache-max-bytes=64Mi,pods=8Mi", "--max-connections-per-address=500", "--consistency-check-interval=1s",
 		"--max-requests-inflight=300", "--max-mutating-requests-inflight=190")
@@ -441,7 +441,7 @@ func TestFlagsOfLarderTakeEffect(t *testing.T) {
 	metrics := p.want(200, "/metrics")
 	for _, want := range []string{
 		`larder_cache_budget_limit_bytes{budget="pods",of="all"} 8.388608e+06`, `larder_cache_budget_limit_bytes{budget="shared",of="all"} 6.7108864e+07`,
-		`larder_connections_limit{of="address"} 500`, `apiserver_flowcontrol_nominal_limit_seats{priority_level="workload-low"} 200`, // of 490
+		`larder_connections_limit{of="address"} 500`, `apiserver_flowcontrol_nominal_limit_seats{priority_level="workload-low"} 200`, // of a total of 490
 		`kube_apiserver_clusterip_allocator_allocated_ips{cidr="10.0.0.0/24"} 1`,
 	} {
 		if !strings.Contains(metrics, "\n"+want+"\n") {
@@ -449,26 +449,26 @@ func TestFlagsOfLarderTakeEffect(t *testing.T) {
 		}
 	}
 	if got, want := podTokenLifetime(t, p.client()), (365 * 24 * time.Hour).Seconds(); got != want {
-		t.Errorf("a token of a pod lives for %v s, want %v", got, want)
+		t.Errorf("a pod's token expires after %v s, want %v", got, want)
 	}
 	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: metav1.NamespaceDefault}}
 	review, err := p.client().AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), review, metav1.CreateOptions{})
 	if err != nil || len(review.Status.ResourceRules) == 0 {
-		t.Errorf("the administrator has the rules %v, %v", review, err)
+		t.Errorf("the administrator's rules: %v, error %v", review, err)
 	}
 	checked := regexp.MustCompile(`(?m)^apiserver_storage_consistency_checks_total\{.*resource="configmaps".*status="success"\} [1-9]`)
-	proctest.Eventually(t, "a cache is compared", func() error {
+	proctest.Eventually(t, "a cache is compared with etcd", func() error {
 		if metrics := p.want(200, "/metrics"); !checked.MatchString(metrics) {
-			return errors.New("not yet")
+			return errors.New("no comparison in the metrics")
 		}
 		return nil
 	})
 }
 
-// TestEmulationAndMetricsFlagsTakeEffect checks that APIs newer than the emulated version are served if flags say so,
+// TestEmulationAndMetricsFlagsTakeEffect checks that flags make a server serve APIs newer than the emulated version,
 // and that flags disable metrics.
 func TestEmulationAndMetricsFlagsTakeEffect(t *testing.T) {
-	// v1 of these came with 1.36, v1beta1 before.
+	// 1.36 added v1 of these APIs, which had v1beta1 before.
 	const path, older = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", "/apis/admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies"
 	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35", "--emulation-forward-compatible", "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
 		"--disabled-metrics=apiserver_request_total", "--allow-metric-labels=apiserver_request_duration_seconds,verb=LIST", "--show-hidden-metrics-for-version=1.35", "--vmodule=server=1", "--min-compatibility-version=1.34")
@@ -476,14 +476,14 @@ func TestEmulationAndMetricsFlagsTakeEffect(t *testing.T) {
 	p.want(200, older)
 	metrics := p.want(200, "/metrics")
 	if strings.Contains(metrics, "\napiserver_request_total{") || !strings.Contains(metrics, "\napiserver_request_duration_seconds_count{") {
-		t.Error("got the disabled metric, or not the other one")
+		t.Error("the disabled metric is served, or the other one is not")
 	}
 	if !strings.Contains(metrics, `verb="unexpected"`) {
-		t.Error("labels have values that are not allowed")
+		t.Error("a label has a value that is not allowed")
 	}
 }
 
-// fetchAs sends a request with a token alone.
+// fetchAs sends a request with a token and no other credential.
 func (p *process) fetchAs(token, method, path string, body io.Reader) (*http.Response, string) {
 	p.t.Helper()
 	target, err := url.Parse(p.url() + path)

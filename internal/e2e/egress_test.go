@@ -25,16 +25,16 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// tunnel is a proxy like konnectivity's server in mode http-connect: a unix socket takes CONNECT, and connects to the
-// address that it has for the name.
+// tunnel is an egress proxy like konnectivity's server in mode http-connect: it listens on a unix socket, accepts
+// CONNECT, and connects to the address that it has for the requested name.
 type tunnel struct {
-	names map[string]string // by the requested host:port, the address to dial
+	names map[string]string // addresses to dial, by requested host:port
 
 	mu       sync.Mutex
 	connects map[string]int
 }
 
-// anyName stands for every name without an entry of its own, such as a cluster's addresses.
+// anyName is the key for all names without an entry of their own, such as cluster IPs.
 const anyName = ""
 
 func newTunnel(t *testing.T, names map[string]string) (socket string, proxy *tunnel) {
@@ -77,7 +77,7 @@ func (t *tunnel) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	here.Close()
 }
 
-// deny is a webhook that refuses everything.
+// deny starts a webhook that denies everything.
 func deny(t *testing.T, authority *testcert.Authority, name string) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -98,8 +98,8 @@ func deny(t *testing.T, authority *testcert.Authority, name string) *httptest.Se
 	return server
 }
 
-// TestEgressSelector checks that connections to hosts that only the proxy knows use the proxy that
-// --egress-selector-config-file names: to etcd, to a webhook by URL, and to one by the name of its service.
+// TestEgressSelector checks that connections to hosts that only the proxy can resolve use the proxy in
+// --egress-selector-config-file: to etcd, to a webhook with a URL, and to a webhook with a service.
 func TestEgressSelector(t *testing.T) {
 	store := serveEtcd(t)
 	authority := testcert.New(t, "webhooks")
@@ -126,7 +126,7 @@ func TestEgressSelector(t *testing.T) {
 	client := p.client()
 	put(t, client, "default", "stored")
 	if len(valueAt(t, store, "/registry/configmaps/default/stored")) == 0 {
-		t.Error("nothing came through to etcd")
+		t.Error("etcd got no connection from the proxy")
 	}
 
 	link, path, fail, none := "https://hook.invalid/", "/", registrationv1.Fail, registrationv1.SideEffectClassNone
@@ -154,18 +154,18 @@ func TestEgressSelector(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "both webhooks refuse", func() error {
+	proctest.Eventually(t, "both webhooks deny", func() error {
 		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c"}}, metav1.CreateOptions{})
 		_, err2 := client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{GenerateName: "s"}}, metav1.CreateOptions{})
 		if err == nil || err2 == nil || !strings.Contains(err.Error(), "beyond the proxy") || !strings.Contains(err2.Error(), "beyond the proxy") {
-			return fmt.Errorf("by URL: %v; by service: %v", err, err2)
+			return fmt.Errorf("with a URL: error %v; with a service: error %v", err, err2)
 		}
 		return nil
 	})
 	for name, proxy := range map[string]*tunnel{"etcd.invalid:2379": etcdTunnel, "hook.invalid:443": controlTunnel, "services": clusterTunnel} {
 		proxy.mu.Lock()
 		if len(proxy.connects) == 0 {
-			t.Errorf("got no CONNECT request for %s", name)
+			t.Errorf("the proxy got no CONNECT request for %s", name)
 		}
 		proxy.mu.Unlock()
 	}

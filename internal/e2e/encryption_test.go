@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestEncryptionAtRest checks that secrets are written with the first key and read with any. An unchanged PUT writes
-// a secret with a new first key, after which the old key can be removed.
+// TestEncryptionAtRest checks that secrets are written with the first key and read with any. After a new first key, an
+// unchanged PUT writes a secret with it. Then the old key can be removed.
 func TestEncryptionAtRest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
 	configure := func(keys ...string) {
@@ -44,7 +44,7 @@ func TestEncryptionAtRest(t *testing.T) {
 		t.Helper()
 		secret, err := p.client().CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
 		if err != nil || string(secret.Data["password"]) != "hunter2" {
-			t.Fatalf("%+v, %v", secret, err)
+			t.Fatalf("secret %+v, error %v", secret, err)
 		}
 		return secret
 	}
@@ -77,11 +77,11 @@ func TestEncryptionAtRest(t *testing.T) {
 }
 
 // expectStored checks that the value of default/s in the embedded etcd begins with prefix and does not contain the
-// secret.
+// plain text.
 func expectStored(t *testing.T, p *process, resource, prefix string) {
 	t.Helper()
 	if value := stored(t, p, resource); !bytes.HasPrefix(value, []byte(prefix)) || bytes.Contains(value, []byte("hunter2")) {
-		t.Errorf("stored %.60q, want %q first", value, prefix)
+		t.Errorf("stored %.60q, want it to begin with %q", value, prefix)
 	}
 }
 
@@ -98,7 +98,7 @@ func stored(t *testing.T, p *process, resource string) []byte {
 	item, found, _, err := store.Get(t.Context(), "/registry/"+resource+"/default/s")
 	stop()
 	if ended := <-done; err != nil || ended != nil || !found {
-		t.Fatalf("found %v, %v, %v", found, err, ended)
+		t.Fatalf("found %v, error %v, %v", found, err, ended)
 	}
 	return item.Value
 }

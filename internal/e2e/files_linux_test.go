@@ -13,13 +13,13 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// limitFiles returns a command that runs cmd in a process with a limit of open files.
+// limitFiles returns a command that runs cmd with a limit of open files.
 func limitFiles(cmd *exec.Cmd, files int) *exec.Cmd {
 	return exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files)}, cmd.Args...)...)
 }
 
-// TestConnectionsLeaveFilesToEtcd opens as many connections as the process may have open files. An embedded etcd that
-// cannot open another log file ends the process. Without one, the server may use all files.
+// TestConnectionsLeaveFilesToEtcd opens as many connections as the process may have open files. The embedded etcd must
+// be able to open files, because otherwise it ends the process. With an external etcd, connections may use all files.
 func TestConnectionsLeaveFilesToEtcd(t *testing.T) {
 	const files, reserved = 256, 150
 	etcd := serveEtcd(t)
@@ -29,7 +29,7 @@ func TestConnectionsLeaveFilesToEtcd(t *testing.T) {
 	}{
 		{"serve", "serve", fmt.Sprint(files - reserved), nil},
 		{"dev", "dev", fmt.Sprint(files - reserved), nil},
-		{"a limit is given", "serve", "40", []string{"--max-connections", "40"}},
+		{"a limit is set", "serve", "40", []string{"--max-connections", "40"}},
 		{"etcd in another process", "serve", "+Inf", []string{"--etcd-servers", etcd}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestConnectionsLeaveFilesToEtcd(t *testing.T) {
 			p.awaitReady()
 			metrics, err := p.client().Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 			if want := `larder_connections_limit{of="all"} ` + test.limit + "\n"; err != nil || !strings.Contains(string(metrics), want) {
-				t.Fatalf("no %s in the metrics, %v", want, err)
+				t.Fatalf("no %s in the metrics, error %v", want, err)
 			}
 			if test.limit == "+Inf" {
 				return
@@ -55,17 +55,17 @@ func TestConnectionsLeaveFilesToEtcd(t *testing.T) {
 				defer last.Close()
 			}
 			if _, err := last.Read(make([]byte, 1)); err != io.EOF && !strings.Contains(err.Error(), "reset") {
-				t.Errorf("the last connection: %v", err)
+				t.Errorf("a request over the last connection: %v", err)
 			}
 			if open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.PID())); err != nil || len(open) > files-100 {
-				t.Errorf("%d open files, %v", len(open), err)
+				t.Errorf("%d open files, error %v", len(open), err)
 			}
 		})
 	}
 }
 
-// TestTooFewFilesAreNamed checks that a server whose embedded etcd may open too few files says so in one line.
-func TestTooFewFilesAreNamed(t *testing.T) {
+// TestTooFewFilesAreReported checks that a server reports in one line that its embedded etcd may open too few files.
+func TestTooFewFilesAreReported(t *testing.T) {
 	cmd := limitFiles(exec.Command(binaries.larder, "serve", "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))), 64)
 	if out, want := run(t, cmd), "! larder: server: embedded: this process may open 64 files (ulimit -n), and etcd needs more than 150\n(exit status 1)\n"; out != want {
 		t.Errorf("got %swant %s", out, want)

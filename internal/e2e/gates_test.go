@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// gateEffects tests, for some feature gates, whether a server shows their effect. They are gates of upstream's code
-// that Larder's own replaces.
+// gateEffects reports, for some feature gates, whether a server shows their effect. Larder has its own code for these
+// gates.
 var gateEffects = map[string]func(*process) bool{
 	"StorageVersionHash": func(p *process) bool { return strings.Contains(p.want(200, "/api/v1"), "storageVersionHash") },
 	"WatchCacheInitializationPostStartHook": func(p *process) bool {
@@ -29,9 +29,9 @@ var gateEffects = map[string]func(*process) bool{
 	},
 	"WatchList": func(p *process) bool {
 		resp, body := p.ask(http.MethodGet, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "")
-		const refusal = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-		if resp.StatusCode != 200 && !strings.Contains(body, refusal) {
-			p.t.Errorf("a watch with initial events: %d %s", resp.StatusCode, body)
+		const forbidden = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+		if resp.StatusCode != 200 && !strings.Contains(body, forbidden) {
+			p.t.Errorf("a watch with initial events: status %d, %s", resp.StatusCode, body)
 		}
 		return resp.StatusCode == 200
 	},
@@ -52,26 +52,27 @@ var gateEffects = map[string]func(*process) bool{
 	"DisableAllocatorDualWrite": func(p *process) bool {
 		record := valueAt(p.t, p.etcd(), "/registry/ranges/serviceips")
 		if len(record) > 0 && !bytes.Contains(record, []byte("10.0.0.0/24\x1a\x01\x01")) {
-			p.t.Errorf("the record of service addresses does not say that the first is taken: %q", record)
+			p.t.Errorf("in the allocated service addresses, the first is free: %q", record)
 		}
 		return len(record) == 0
 	},
 }
 
-// TestGates checks that feature gates of code that Larder replaces have kube-apiserver's effect, in both states.
+// TestGates checks that feature gates of code that Larder replaces have the same effect as in kube-apiserver, on and
+// off.
 func TestGates(t *testing.T) {
 	younger := "AggregatedDiscoveryRemoveBetaType=false,APIResponseCompression=false,InPlacePodVerticalScaling=false,StorageVersionHash=false"
 	for name, c := range map[string]struct {
 		flags []string
-		off   string // the gates whose effects must be missing
+		off   string // the gates without an effect
 	}{
 		"default": {nil, ""},
 		"off": {[]string{"--feature-gates=ConstrainedImpersonation=false,WatchList=false,APIResponseCompression=false,SizeBasedListCostEstimate=false,StorageVersionHash=false,WatchCacheInitializationPostStartHook=false"},
 			"ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
 		"no beta": {[]string{"--feature-gates=AllBeta=false"},
 			"ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
-		// With MutatingAdmissionPolicy on, admission waits for policies in a version that 1.33 does not
-		// serve: neither this server nor kube-apiserver becomes ready.
+		// With MutatingAdmissionPolicy on, admission waits for policies in a version that 1.33 does not serve, so that
+		// neither this server nor kube-apiserver becomes ready.
 		"1.33 with alpha": {[]string{"--emulated-version=1.33", "--feature-gates=AllAlpha=true,AllBeta=true,MutatingAdmissionPolicy=false", "--runtime-config=api/all=true"},
 			"ConstrainedImpersonation SizeBasedListCostEstimate"},
 		"1.33": {[]string{"--emulated-version=1.33"},
@@ -87,15 +88,14 @@ func TestGates(t *testing.T) {
 			off := strings.Fields(c.off)
 			for _, gate := range slices.Sorted(maps.Keys(gateEffects)) {
 				if got, want := gateEffects[gate](p), !slices.Contains(off, gate); got != want {
-					t.Errorf("the effect of %s is seen: %v, want %v", gate, got, want)
+					t.Errorf("%s has an effect: %v, want %v", gate, got, want)
 				}
 			}
 		})
 	}
 }
 
-// compresses reports whether a long list and a long object are compressed for a client that
-// takes that.
+// compresses reports whether a long list and a large object are compressed for a client that accepts gzip.
 func (p *process) compresses() bool {
 	p.t.Helper()
 	long := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "long"}, Data: map[string]string{"text": strings.Repeat("long ", 40_000)}}
@@ -113,8 +113,7 @@ func (p *process) compresses() bool {
 	return seen["gzip"]
 }
 
-// grantsImpersonation reports whether the verbs of constrained impersonation let a user act as
-// another.
+// grantsImpersonation reports whether the verbs of constrained impersonation allow a user to impersonate another.
 func (p *process) grantsImpersonation() bool {
 	p.t.Helper()
 	bindings := p.client().RbacV1()
@@ -146,9 +145,9 @@ func (p *process) grantsImpersonation() bool {
 	proctest.Eventually(p.t, "alice may list nodes", func() error { return list(alice, "") })
 	proctest.Eventually(p.t, "bob may list nodes", func() error { return list(p.config(), "bob") })
 	err := list(alice, "bob")
-	const refusal = `users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope`
-	if err != nil && err.Error() != refusal {
-		p.t.Errorf("alice as bob: %v", err)
+	const forbidden = `users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope`
+	if err != nil && err.Error() != forbidden {
+		p.t.Errorf("alice impersonates bob: %v", err)
 	}
 	return err == nil
 }

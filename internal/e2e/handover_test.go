@@ -30,22 +30,22 @@ import (
 	"github.com/larder-io/larder/kv/snapshot"
 )
 
-// handover is a cluster whose server is replaced by another program, at the same address, while clients continue.
+// handover is a cluster whose server is replaced by another program at the same address, while clients continue.
 type handover struct {
 	*plane
 	port  int
-	now   *member // the server
-	first *member // the first server; all clients use its address and keep their connections
+	now   *member // the current server
+	first *member // the first server; all clients use its address, over their own connections
 
 	running sync.WaitGroup
 	halt    context.CancelFunc
 
 	mu     sync.Mutex
-	acked  map[string]string // by path, the object's content; "" was deleted
+	acked  map[string]string // acknowledged contents, by path; "" means deleted
 	writes int
 	faults []string
 
-	informers map[string]cache.SharedIndexInformer // by the path of the list
+	informers map[string]cache.SharedIndexInformer // by path of the list
 }
 
 const gadgets = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"gadgets.larder.example.com"},
@@ -53,7 +53,7 @@ const gadgets = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.
 	{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"size":{"type":"integer"},"color":{"type":"string","default":"red"}}}}}}},
 	{"name":"v1alpha1","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}]}}`
 
-// seeds are objects of many kinds, by the path that they are made at.
+// seeds are paths and bodies of requests that create objects of many kinds.
 func seeds() [][2]string {
 	const pod = `{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","ports":[{"containerPort":80}]}]}}`
 	const core, gadget = "/api/v1/namespaces/default/", "/apis/larder.example.com/"
@@ -82,7 +82,7 @@ func seeds() [][2]string {
 	}
 }
 
-// seed makes the definition and the objects.
+// seed creates the CRD and the objects.
 func (h *handover) seed() {
 	h.t.Helper()
 	if code, body := h.now.ask(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", gadgets, nil); code != http.StatusCreated {
@@ -112,12 +112,12 @@ func (h *handover) replace(stock bool) {
 	}
 }
 
-// state is all objects, as every version of their resource shows them, by list and name.
+// state returns all objects, in every version in which their resource is served, by list and name.
 func (h *handover) state() map[string]json.RawMessage {
 	h.t.Helper()
 	client := kubernetes.NewForConfigOrDie(h.now.config())
 	var state map[string]json.RawMessage
-	h.now.Eventually(h.t, "tells what it serves", func() error {
+	h.now.Eventually(h.t, "serves all resources", func() error {
 		state = make(map[string]json.RawMessage)
 		_, lists, err := client.Discovery().ServerGroupsAndResources()
 		if err != nil {
@@ -165,7 +165,7 @@ func (h *handover) read(state map[string]json.RawMessage, path string) error {
 	return nil
 }
 
-// compare compares the objects of one server with those that another returned before. No object may be lost, and
+// compare compares the objects of one server with those that another one returned before. No object may be lost, and
 // objects without a later write must have the same bytes.
 func (h *handover) compare(what string, before, after map[string]json.RawMessage) {
 	h.t.Helper()
@@ -173,7 +173,7 @@ func (h *handover) compare(what string, before, after map[string]json.RawMessage
 	for key, was := range before {
 		is, found := after[key]
 		if !found {
-			if !strings.Contains(key, "kube-system/apiserver-") && !strings.Contains(key, "/w") { // the server's own, and the writers'
+			if !strings.Contains(key, "kube-system/apiserver-") && !strings.Contains(key, "/w") { // objects of the server and of the writers
 				h.t.Errorf("%s: %s is lost", what, key)
 			}
 			continue
@@ -189,13 +189,13 @@ func (h *handover) compare(what string, before, after map[string]json.RawMessage
 			h.t.Errorf("%s: %s was\n%s\nand is\n%s", what, key, was, is)
 		}
 	}
-	h.t.Logf("%s: %d of %d objects were not written since, and are the same; %d objects", what, same, len(before), len(after))
+	h.t.Logf("%s: %d of %d objects were not written since, and are equal; now there are %d objects", what, same, len(before), len(after))
 	if same < len(before)/2 {
 		h.t.Errorf("invalid: %s: too few objects to compare", what)
 	}
 }
 
-// write creates, changes and deletes objects until ctx ends. It repeats each write until it is acknowledged.
+// write creates, changes and deletes objects until ctx ends. It retries each write until it is acknowledged.
 func (h *handover) write(ctx context.Context, who int) {
 	paths := []string{"/api/v1/namespaces/default/configmaps", "/apis/larder.example.com/v1/namespaces/default/gadgets", "/api/v1/namespaces/default/secrets"}
 	for i := 0; ctx.Err() == nil; i++ {
@@ -203,7 +203,7 @@ func (h *handover) write(ctx context.Context, who int) {
 		path := list + "/" + name
 		var code int
 		var value string
-		switch i / 3 % 2 { // first all are made, then changed; each third goes
+		switch i / 3 % 2 { // first all objects are created, then changed; every third one is deleted
 		case 0:
 			value = fmt.Sprintf("v%d", i)
 			code = h.insist(ctx, http.MethodPost, list, body(list, name, value), nil)
@@ -218,7 +218,7 @@ func (h *handover) write(ctx context.Context, who int) {
 			}
 		}
 		h.mu.Lock()
-		if code == 0 { // abandoned, with an unknown outcome
+		if code == 0 { // ctx has ended; the outcome is unknown
 			delete(h.acked, path)
 			h.mu.Unlock()
 			return
@@ -239,8 +239,8 @@ func body(list, name, value string) string {
 	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, value)
 }
 
-// insist repeats a write until it has a final response. If a response was lost, the repeated write finds its work done.
-// insist returns 0 if ctx ends first.
+// insist repeats a write until it has a final response, 0 if ctx ends first. If a response was lost, the repeated write
+// finds its work done.
 func (h *handover) insist(ctx context.Context, method, path, body string, header http.Header) int {
 	tried := 0
 	for {
@@ -269,14 +269,14 @@ func (h *handover) fault(format string, args ...any) {
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
 }
 
-// follow starts informers of both encodings and, of the custom resource, of both versions.
+// follow starts informers in both encodings and, for the custom resource, in both versions.
 func (h *handover) follow(ctx context.Context) {
 	h.t.Helper()
 	h.informers = make(map[string]cache.SharedIndexInformer)
 	config := h.now.config()
 	add := func(path string, informer cache.SharedIndexInformer) {
 		h.informers[path] = informer
-		last := make(map[string]int64) // by name; a handler's calls come one after the other
+		last := make(map[string]int64) // by name; calls of the handler are sequential
 		note := func(obj any) {
 			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = unknown.Obj
@@ -312,7 +312,7 @@ func (h *handover) follow(ctx context.Context) {
 	}
 }
 
-// kubectl applies a manifest and reads it back, with retries, as a user would.
+// kubectl applies a manifest and reads the object, with retries, as a user would.
 func (h *handover) kubectl(value string) {
 	h.t.Helper()
 	manifest := filepath.Join(h.t.TempDir(), "manifest.yaml")
@@ -335,7 +335,7 @@ func (h *handover) kubectl(value string) {
 	})
 }
 
-// finish ends the writers and checks that the server and the informers have all acknowledged objects.
+// finish stops the writers and checks that the server and the informers have all acknowledged objects.
 func (h *handover) finish() {
 	h.t.Helper()
 	h.halt()
@@ -358,12 +358,12 @@ func (h *handover) finish() {
 		}
 		if found != (value != "") || has != value {
 			if lost++; lost < 5 {
-				h.t.Errorf("%s was acknowledged to be %q and is %q", path, value, has)
+				h.t.Errorf("%s is %q, acknowledged was %q", path, value, has)
 			}
 		}
 	}
 	for path, informer := range h.informers {
-		proctest.Eventually(h.t, "the informer of "+path+" knows what there is", func() error {
+		proctest.Eventually(h.t, "the informer of "+path+" has the server's objects", func() error {
 			known := len(informer.GetStore().ListKeys())
 			for key, item := range state {
 				name, ok := strings.CutPrefix(key, path+" default/")
@@ -382,7 +382,7 @@ func (h *handover) finish() {
 				}
 			}
 			if known != 0 {
-				return fmt.Errorf("%d too many", known)
+				return fmt.Errorf("%d objects too many", known)
 			}
 			return nil
 		})
@@ -390,10 +390,10 @@ func (h *handover) finish() {
 	for _, fault := range h.faults {
 		h.t.Error(fault)
 	}
-	h.t.Logf("%d writes acknowledged, %d objects of them", h.writes, len(h.acked))
+	h.t.Logf("%d writes of %d objects acknowledged", h.writes, len(h.acked))
 }
 
-// restored returns the cluster restored from a backup of its etcd, in another etcd.
+// restored returns the cluster restored from a backup into another etcd.
 func (h *handover) restored() *handover {
 	h.t.Helper()
 	backup := filepath.Join(h.t.TempDir(), "backup")
@@ -408,9 +408,9 @@ func (h *handover) restored() *handover {
 	return &handover{plane: &plane{t: h.t, url: serveEtcdIn(h.t, data), args: h.args}, port: proctest.Port(h.t)}
 }
 
-// TestHandover moves a cluster from kube-apiserver to Larder and back while clients continue. The etcd has another
-// prefix, encryption at rest, and custom resources of two versions. Both servers must be able to serve a backup.
-// Without -stock, Larder replaces kube-apiserver.
+// TestHandover moves a cluster from kube-apiserver to Larder and back while clients continue. The cluster has another
+// prefix in etcd, encryption at rest, and custom resources of two versions. Both servers must be able to serve a
+// backup. Without -stock, Larder stands in for kube-apiserver.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	stock := *stockBinary != ""
@@ -439,7 +439,7 @@ func TestHandover(t *testing.T) {
 		what := fmt.Sprintf("after handover %d", i+1)
 		h.compare(what, before, h.state())
 		h.kubectl(fmt.Sprintf("after-%d", i+1))
-		for _, s := range seeds() { // the program under test writes all objects again
+		for _, s := range seeds() { // the new server writes all objects again
 			var n named
 			if err := json.Unmarshal([]byte(s[1]), &n); err != nil {
 				t.Fatal(err)
@@ -454,12 +454,12 @@ func TestHandover(t *testing.T) {
 	}
 	h.finish()
 	if value := valueAt(t, h.url, "/elsewhere/secrets/default/s"); !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:key:")) {
-		t.Errorf("a secret is stored as %q", value)
+		t.Errorf("a secret is stored without encryption: %q", value)
 	}
 	before = h.state()
 	again := h.restored()
 	for i, program := range []bool{false, stock} {
 		again.replace(program)
-		again.compare(fmt.Sprintf("from a backup, server %d", i+1), before, again.state())
+		again.compare(fmt.Sprintf("from a backup, with server %d", i+1), before, again.state())
 	}
 }

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// checksOfStock are the checks of kube-apiserver 1.36.3 without CRDs and aggregated APIs, in the order of
-// `/readyz?verbose`.
+// checksOfStock are the checks that `/readyz?verbose` of kube-apiserver 1.36.3 lists, in order, without CRDs and
+// aggregated APIs.
 const checksOfStock = `ping log etcd etcd-readiness informer-sync
 poststarthook/start-apiserver-admission-initializer poststarthook/generic-apiserver-start-informers
 poststarthook/priority-and-fairness-config-consumer poststarthook/priority-and-fairness-filter
@@ -35,8 +35,8 @@ poststarthook/apiservice-status-remote-available-controller poststarthook/apiser
 poststarthook/apiservice-discovery-controller poststarthook/kube-apiserver-autoregistration autoregister-completion
 poststarthook/apiservice-openapi-controller poststarthook/apiservice-openapiv3-controller shutdown`
 
-// TestHealthChecks checks that the health paths list kube-apiserver's checks, that each check has its own path, and
-// that some can be excluded.
+// TestHealthChecks checks that the health paths list kube-apiserver's checks, that each check has a path of its own,
+// and that some can be excluded.
 func TestHealthChecks(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	names := strings.Fields(checksOfStock)
@@ -62,7 +62,7 @@ func TestHealthChecks(t *testing.T) {
 		}
 		if text := p.want(200, path+"?verbose&exclude=etcd&exclude=nothing"); !strings.Contains(text, "[+]etcd excluded: ok\n") ||
 			!strings.Contains(text, `warn: some health checks cannot be excluded: no matches for "nothing"`) {
-			t.Errorf("%s without etcd: %s", path, text)
+			t.Errorf("%s, with etcd excluded: %s", path, text)
 		}
 	}
 	p.want(404, "/livez/nothing")
@@ -72,12 +72,12 @@ func TestHealthChecks(t *testing.T) {
 	}
 	for _, path := range []string{"/flagz", "/statusz", "/openapi/v3/", "/healthz/poststarthook/crd-informer-synced", "/livez/etcd", "/readyz/shutdown"} {
 		if !slices.Contains(index.Paths, path) {
-			t.Errorf("%s is not listed", path)
+			t.Errorf("the index does not list %s", path)
 		}
 	}
 }
 
-// TestHealthWhileStopping checks that the shutdown check of readiness, and no other, reports a stopping server.
+// TestHealthWhileStopping checks that only readiness, with its shutdown check, reports that a server stops.
 func TestHealthWhileStopping(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
@@ -91,8 +91,8 @@ func TestHealthWhileStopping(t *testing.T) {
 	p.signal(syscall.SIGINT)
 }
 
-// TestStatusPages checks that the pages about the process show its flags and state, as text and as JSON, and that
-// feature gates enable them.
+// TestStatusPages checks that the pages about the process show its flags and state, as text and as JSON, if feature
+// gates enable them.
 func TestStatusPages(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--livez-grace-period=37s", "--authorization-mode=RBAC", "--token-auth-file", tokens(t), "--contention-profiling")
 	structured := func(kind, version string) string {
@@ -104,28 +104,28 @@ func TestStatusPages(t *testing.T) {
 	}
 	if _, body := p.ask("GET", "/statusz", "", structured("Statusz", "v1beta1")); json.Unmarshal([]byte(body), &status) != nil || status.BinaryVersion != "1.36.3" ||
 		status.EmulationVersion != "1.36" || strings.Join(status.Paths, " ") != "/flagz /healthz /livez /metrics /readyz /statusz /version" {
-		t.Errorf("%s", body)
+		t.Errorf("/statusz: %s", body)
 	}
 	var flags struct{ Flags map[string]string }
 	resp, body := p.ask("GET", "/flagz", "", structured("Flagz", "v1alpha1"))
 	if json.Unmarshal([]byte(body), &flags) != nil || flags.Flags["livez-grace-period"] != "37s" || !strings.Contains(resp.Header.Get("Warning"), "deprecated") {
-		t.Errorf("%v %s", resp.Header, body)
+		t.Errorf("/flagz: %v %s", resp.Header, body)
 	}
 	if text := p.want(200, "/statusz"); !strings.Contains(text, "apiserver statusz") {
-		t.Error(text)
+		t.Errorf("/flagz as text: %s", text)
 	}
 	if resp, body := p.ask("GET", "/flagz", "", "Accept: application/json"); resp.StatusCode != http.StatusNotAcceptable {
-		t.Errorf("%d %s", resp.StatusCode, body)
+		t.Errorf("/flagz as plain JSON: status %d %s, want 406", resp.StatusCode, body)
 	}
 	for _, path := range []string{"/statusz", "/flagz", "/debug/pprof/", "/debug/flags/v", "/debug/api_priority_and_fairness/dump_queues"} {
 		if code, err := p.status(path, "alice-token"); code != http.StatusForbidden || err != nil {
-			t.Errorf("%s for somebody: %d %v", path, code, err)
+			t.Errorf("%s without rights: status %d, error %v", path, code, err)
 		}
 	}
-	p.want(404, "/debug/pprof/cmdline") // it may hold secrets
+	p.want(404, "/debug/pprof/cmdline") // the command line may contain secrets
 	p.want(200, "/debug/pprof/symbol")
 	if text := p.want(200, "/debug/pprof/block?debug=1"); !strings.Contains(text, " @ 0x") {
-		t.Errorf("no contention: %s", text)
+		t.Errorf("no block profile: %s", text)
 	}
 
 	off := serve(t, "--unsafe-no-fsync", "--feature-gates=ComponentStatusz=false,ComponentFlagz=false", "--profiling=false", "--enable-logs-handler",
@@ -139,14 +139,14 @@ func TestStatusPages(t *testing.T) {
 	off.want(200, "/openapi/v3/logs")
 	off.want(200, "/readyz/poststarthook/storage-object-count-tracker-hook")
 	if resp, body := off.ask("DELETE", "/logs/", ""); resp.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(body, "MethodNotAllowed") {
-		t.Errorf("%d %s", resp.StatusCode, body)
+		t.Errorf("DELETE /logs/: status %d %s, want 405", resp.StatusCode, body)
 	}
 }
 
-// TestHealthWhileStarting checks a server whose resources do not load. It becomes ready only after
-// --storage-initialization-timeout, and is live during its grace period.
+// TestHealthWhileStarting checks that a server whose resources do not load is ready only after
+// --storage-initialization-timeout, and live during its grace period.
 func TestHealthWhileStarting(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	const forever, hasty = "--storage-initialization-timeout=1h", "--storage-initialization-timeout=3s"
 	for _, c := range []struct {
 		args []string
@@ -168,8 +168,8 @@ func TestHealthWhileStarting(t *testing.T) {
 	}
 }
 
-// hanging starts a server, with args, whose Secrets cannot be read: the KMS plugin does not respond. It responds to
-// requests when hanging returns.
+// hanging starts a server whose Secrets cannot be read, because the KMS plugin does not respond. When hanging returns,
+// the server responds to requests.
 func hanging(t *testing.T, args ...string) *process {
 	t.Helper()
 	dir := keysDir(t)
@@ -178,7 +178,7 @@ func hanging(t *testing.T, args ...string) *process {
 	encryptBy(t, file, keys)
 	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
 	secrets := p.client().CoreV1().Secrets("default")
-	for i := range 100 { // the key of each is waited for, ten seconds at most
+	for i := range 100 { // the server waits for the key of each, for at most ten seconds
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i)}}
 		if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -194,13 +194,13 @@ func hanging(t *testing.T, args ...string) *process {
 	return p
 }
 
-// TestCountMetric checks that the number of objects is reported unless a flag disables it.
+// TestCountMetric checks that the metrics have the number of objects unless a flag disables it.
 func TestCountMetric(t *testing.T) {
 	const metric = `apiserver_storage_objects{resource="namespaces"}`
 	if text := serve(t, "--unsafe-no-fsync").want(200, "/metrics"); !strings.Contains(text, metric) {
-		t.Error("the readiness message is missing by default")
+		t.Error("by default, the metric is missing")
 	}
 	if text := serve(t, "--unsafe-no-fsync", "--etcd-count-metric-poll-period=0").want(200, "/metrics"); strings.Contains(text, metric) {
-		t.Error("the message is there although the period is 0")
+		t.Error("the metric is served although the period is 0")
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// helm runs commands of helm's against one server.
+// helm runs helm commands against one server.
 type helm struct {
 	binary, kubeconfig, home string
 }
 
-// run returns the command's output, and how it ended if it failed.
+// run runs a command and returns its output, and its exit status if it failed.
 func (h *helm) run(args ...string) string {
 	var out bytes.Buffer
 	cmd := exec.Command(h.binary, append([]string{"--namespace", "shop"}, args...)...)
@@ -33,11 +33,11 @@ func (h *helm) run(args ...string) string {
 	return out.String()
 }
 
-// jobsDone is the status of a job that has succeeded.
+// jobsDone is the status of a successful job.
 const jobsDone = `{"status":{"startTime":"2026-01-01T00:00:00Z","completionTime":"2026-01-01T00:00:01Z","succeeded":1,"uncountedTerminatedPods":{},"conditions":[` +
 	`{"type":"SuccessCriteriaMet","status":"True","lastTransitionTime":"2026-01-01T00:00:01Z"},{"type":"Complete","status":"True","lastTransitionTime":"2026-01-01T00:00:01Z"}]}}`
 
-// completeJobs completes jobs in the place of their controller, until the test ends.
+// completeJobs completes jobs instead of their controller, until the test ends.
 func completeJobs(t *testing.T, p *process) {
 	t.Helper()
 	jobs := p.client().BatchV1().Jobs("shop")
@@ -51,7 +51,7 @@ func completeJobs(t *testing.T, p *process) {
 			list, err := jobs.List(ctx, metav1.ListOptions{})
 			if err == nil {
 				for _, job := range list.Items {
-					_, _ = jobs.Patch(ctx, job.Name, types.MergePatchType, []byte(jobsDone), metav1.PatchOptions{}, "status") // it may be done, or gone
+					_, _ = jobs.Patch(ctx, job.Name, types.MergePatchType, []byte(jobsDone), metav1.PatchOptions{}, "status") // the job may be complete or deleted
 				}
 			}
 			select {
@@ -63,9 +63,9 @@ func completeJobs(t *testing.T, p *process) {
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
-// TestHelmTakesAChartThroughItsLife installs a chart with a CRD, objects of many kinds and hooks. It upgrades the
-// chart by server-side apply, in conflict with another manager, rolls it back and deletes it.
-func TestHelmTakesAChartThroughItsLife(t *testing.T) {
+// TestHelmInstallsAndUpgradesAChart installs a chart with a CRD, objects of many kinds and hooks. It upgrades the chart
+// with server-side apply, in conflict with another manager, rolls it back and deletes it.
+func TestHelmInstallsAndUpgradesAChart(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "shop")
 	k.must(t, "", "create", "namespace", "shop")
@@ -76,7 +76,7 @@ func TestHelmTakesAChartThroughItsLife(t *testing.T) {
 		t.Helper()
 		const fields = `jsonpath={.data.color} {.data.revision} {.data.deployments} {.data.found}`
 		if got := k.run("", "get", "configmap", "shop-config", "-o", fields); got != want {
-			t.Errorf("the config map: %q, want %q", got, want)
+			t.Errorf("the ConfigMap has %q, want %q", got, want)
 		}
 	}
 	does := func(want string, args ...string) {
@@ -95,7 +95,7 @@ func TestHelmTakesAChartThroughItsLife(t *testing.T) {
 	config("blue 2 yes kube-system")
 	k.must(t, "", "get", "secret", "shop-extra")
 	if got := k.run("", "get", "shelf", "shop", "--show-managed-fields", "-o", "jsonpath={.spec} {.metadata.managedFields[*].manager} {.metadata.managedFields[*].operation}"); got != `{"color":"blue","width":1} helm Apply` {
-		t.Errorf("the shelf: %s", got)
+		t.Errorf("the custom resource: %s", got)
 	}
 	k.must(t, "", "patch", "configmap", "shop-config", "--field-manager=someone", "--type=merge", `--patch={"data":{"color":"green"}}`)
 	does(`Apply failed with 1 conflict: conflict with "someone" using v1: .data.color`, "upgrade", "shop", chart, timeout, "--set=color=violet")
@@ -103,12 +103,12 @@ func TestHelmTakesAChartThroughItsLife(t *testing.T) {
 	does("STATUS: deployed\nREVISION: 4\n", "upgrade", "shop", chart, timeout, "--set=color=violet", "--force-conflicts")
 	config("violet 4 yes kube-system")
 	does("Rollback was a success!", "rollback", "shop", "1", timeout)
-	config("red 1 yes kube-system") // as it was rendered then
+	config("red 1 yes kube-system") // as rendered by the first revision
 	if out := k.run("", "get", "secret", "shop-extra"); !strings.Contains(out, "NotFound") {
-		t.Errorf("the secret that the first revision does not have: %s", out)
+		t.Errorf("a secret that the first revision does not have: %s", out)
 	}
 	does(`release "shop" uninstalled`, "uninstall", "shop", timeout)
-	proctest.Eventually(t, "nothing but hooks is left", func() error {
+	proctest.Eventually(t, "only hooks are left", func() error {
 		want := strings.Fields("configmap/shop-post-delete configmap/shop-post-install configmap/shop-post-rollback configmap/shop-post-upgrade configmap/shop-pre-delete configmap/shop-pre-install configmap/shop-pre-rollback configmap/shop-pre-upgrade")
 		out := k.run("", "get", "configmaps,services,deployments,roles,shelves,secrets,jobs", "-o", "name")
 		if got := strings.Fields(strings.ReplaceAll(out, "configmap/kube-root-ca.crt\n", "")); strings.Join(got, " ") != strings.Join(want, " ") {

@@ -22,12 +22,12 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// spoken records the version of HTTP of each response.
+// spoken records the HTTP version of each response.
 type spoken struct {
 	http.RoundTripper
 
 	mu       sync.Mutex
-	versions map[string]int // guarded by mu: by request
+	versions map[string]int // guarded by mu: requests by version
 }
 
 func (s *spoken) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -61,8 +61,8 @@ func TestServerPassesH2Spec(t *testing.T) {
 		return failures + err.Error()
 	}
 	failures := run()
-	// One test is a race: if the response is sent before the second WINDOW_UPDATE arrives, there is no stream whose
-	// window it could overflow.
+	// One test has a race: if the response is sent before the second WINDOW_UPDATE arrives, the stream whose window it
+	// would overflow has ended.
 	if strings.Contains(failures, "above 2^31-1 on a stream") && strings.Contains(failures, " 144 passed") {
 		for tries := 0; tries < 100 && failures != ""; tries++ {
 			failures = run("http2/6.9.1/3")
@@ -73,9 +73,9 @@ func TestServerPassesH2Spec(t *testing.T) {
 	}
 }
 
-// TestClientsSpeakHTTP2 checks that client-go's clients and informers use HTTP/2 with their default settings, and
-// HTTP/1.1 with a server that offers only that.
-func TestClientsSpeakHTTP2(t *testing.T) {
+// TestClientsUseHTTP2 checks that client-go's clients and informers use HTTP/2 with their default settings, and
+// HTTP/1.1 with a server that offers nothing else.
+func TestClientsUseHTTP2(t *testing.T) {
 	for args, version := range map[string]string{"--http2-max-streams-per-connection=0": "HTTP/2.0", "--disable-http2-serving": "HTTP/1.1"} {
 		p := serve(t, "--unsafe-no-fsync", args)
 		transport := &spoken{versions: make(map[string]int)}
@@ -105,7 +105,7 @@ func TestClientsSpeakHTTP2(t *testing.T) {
 			select {
 			case name = <-seen:
 			case <-ctx.Done():
-				t.Fatal("the informer does not see what is made")
+				t.Fatal("the informer does not see a created object")
 			}
 		}
 		cancel()
@@ -123,7 +123,7 @@ func TestClientsSpeakHTTP2(t *testing.T) {
 	}
 }
 
-// TestHTTP2FlagsTakeEffect checks that clients receive the limit of concurrent streams, and GOAWAY now and then.
+// TestHTTP2FlagsTakeEffect checks that clients receive the limit of concurrent streams, and sometimes GOAWAY.
 func TestHTTP2FlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--http2-max-streams-per-connection=7", "--goaway-chance=0.02")
 	config, err := rest.TLSConfigFor(p.config())
@@ -139,7 +139,7 @@ func TestHTTP2FlagsTakeEffect(t *testing.T) {
 	if err := framer.WriteSettings(); err != nil {
 		t.Fatal(err)
 	}
-	if err := framer.WriteWindowUpdate(0, 1<<30); err != nil { // or the connection would stall after 190 responses
+	if err := framer.WriteWindowUpdate(0, 1<<30); err != nil { // without it, the connection would stall after 190 responses
 		t.Fatal(err)
 	}
 	var block bytes.Buffer
@@ -151,13 +151,13 @@ func TestHTTP2FlagsTakeEffect(t *testing.T) {
 		}
 	}
 	next := uint32(1)
-	ask := func() {
+	request := func() {
 		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
 			t.Fatal(err)
 		}
 		next += 2
 	}
-	ask()
+	request()
 	streams, away := uint32(0), false
 	for !away {
 		frame, err := framer.ReadFrame()
@@ -174,13 +174,13 @@ func TestHTTP2FlagsTakeEffect(t *testing.T) {
 		case *http2.DataFrame:
 			if f.StreamEnded() {
 				if next > 10_000 {
-					t.Fatal("nobody is sent away")
+					t.Fatal("the server sent no GOAWAY")
 				}
-				ask()
+				request()
 			}
 		}
 	}
 	if streams != 7 {
-		t.Errorf("%d streams at once", streams)
+		t.Errorf("the limit of concurrent streams is %d", streams)
 	}
 }

@@ -17,22 +17,22 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// follower is an informer on the ConfigMaps of one namespace. It checks that no version arrives twice, and none after
-// a later one. While the server lives, that holds for all objects together; over restarts, for each object alone,
-// because an informer that must list again receives the missed changes in any order, and other objects again.
+// follower is an informer of the ConfigMaps of one namespace. It checks that no version arrives twice or after a later
+// one. While the server is up, this holds for all objects together. Over restarts, it holds for each object alone: an
+// informer that lists again gets the missed changes in any order, and unchanged objects again.
 type follower struct {
 	informer cache.SharedIndexInformer
-	restarts bool // of the server may happen
+	restarts bool // the server may restart
 
 	mu      sync.Mutex
-	last    map[string]int64 // by name, or all together under ""
+	last    map[string]int64 // by name, or for all objects under ""
 	seen    map[string]bool  // by name and resource version
 	deleted int
 	faults  []string
 }
 
-// follow starts a follower that requests one media type, and waits until it has the initial state. Its errors fail
-// the test.
+// follow starts a follower that requests a media type, and waits until it has the initial state. Errors of the follower
+// fail the test.
 func follow(t *testing.T, p *process, namespace, mediaType string, restarts bool) *follower {
 	t.Helper()
 	config := p.config()
@@ -56,7 +56,7 @@ func follow(t *testing.T, p *process, namespace, mediaType string, restarts bool
 	})
 	proctest.Eventually(t, "the informer syncs", func() error {
 		if !f.informer.HasSynced() {
-			return fmt.Errorf("not synced")
+			return fmt.Errorf("it has not synced")
 		}
 		return nil
 	})
@@ -72,7 +72,7 @@ func (f *follower) handler() cache.ResourceEventHandler {
 		DeleteFunc: func(obj any) {
 			c, ok := obj.(*corev1.ConfigMap)
 			if !ok {
-				f.fault("a deletion was not seen but found out: %T", obj)
+				f.fault("the informer missed a deletion and found it by a list: %T", obj)
 				return
 			}
 			f.note(c, true)
@@ -83,7 +83,7 @@ func (f *follower) handler() cache.ResourceEventHandler {
 	}
 }
 
-// note records one notification. Those after the initial state come in order.
+// note records a notification. Notifications after the initial state are ordered.
 func (f *follower) note(c *corev1.ConfigMap, ordered bool) {
 	version, err := strconv.ParseInt(c.ResourceVersion, 10, 64)
 	if err != nil {
@@ -99,7 +99,7 @@ func (f *follower) note(c *corev1.ConfigMap, ordered bool) {
 	f.last[scope] = max(last, version)
 	f.mu.Unlock()
 	if ordered && (version < last || version == last && !f.restarts) {
-		f.fault("%s at %d came after %d", c.Name, version, last)
+		f.fault("%s at %d follows %d", c.Name, version, last)
 	}
 }
 
@@ -109,10 +109,10 @@ func (f *follower) fault(format string, args ...any) {
 	f.faults = append(f.faults, fmt.Sprintf(format, args...))
 }
 
-// await waits until the follower has seen all versions and that many deletions.
+// await waits until the follower has seen all versions and the number of deletions.
 func (f *follower) await(t *testing.T, versions []string, deletions int) {
 	t.Helper()
-	proctest.Eventually(t, "the informer has seen everything", func() error {
+	proctest.Eventually(t, "the informer sees everything", func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, v := range versions {
@@ -127,12 +127,12 @@ func (f *follower) await(t *testing.T, versions []string, deletions int) {
 	})
 }
 
-// TestInformersFollowBothEncodings checks that informers of both encodings start from a populated namespace and
-// follow 1,000 changes of several writers without a gap.
+// TestInformersFollowBothEncodings checks that informers of both encodings start with a populated namespace and follow
+// 1,000 changes of several writers without a gap.
 func TestInformersFollowBothEncodings(t *testing.T) {
 	const (
 		writers   = 5
-		rounds    = 50 // of create, update, update, delete: four changes each
+		rounds    = 50 // of four changes each: create, update, update, delete
 		namespace = "default"
 	)
 	p := serve(t, "--unsafe-no-fsync")
@@ -166,7 +166,7 @@ func TestInformersFollowBothEncodings(t *testing.T) {
 	for _, f := range followers {
 		f.await(t, versions, writers*rounds)
 		if got := len(f.informer.GetStore().ListKeys()); got != 20 {
-			t.Errorf("the informer ends with %d objects, want 20", got)
+			t.Errorf("the informer has %d objects, want 20", got)
 		}
 	}
 }
@@ -182,8 +182,8 @@ func put(t *testing.T, client kubernetes.Interface, namespace, name string) *cor
 	return c
 }
 
-// churn makes four changes and returns the versions of the first three. The client that deletes an object does not
-// receive the deletion's version.
+// churn makes four changes and returns the versions of the first three. A client that deletes an object does not get
+// the deletion's version.
 func churn(t *testing.T, client kubernetes.Interface, namespace, name string) []string {
 	ctx := context.Background()
 	c := put(t, client, namespace, name)

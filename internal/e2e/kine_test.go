@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestServerRunsOverKine serves over kine instead of etcd, beside a second server and a client that writes to kine
-// directly. Kine and a server are killed. One watch must receive every change, and each list must include every
+// TestServerRunsOverKine runs a server on kine instead of etcd, beside a second server and a client that writes to kine
+// directly. Kine and a server are killed. One watch must receive every change, and each list must have every
 // acknowledged write, whoever made it.
 func TestServerRunsOverKine(t *testing.T) {
 	kine := kvtest.StartKine(t)
@@ -35,7 +35,7 @@ func TestServerRunsOverKine(t *testing.T) {
 		for _, writer := range []kubernetes.Interface{first.client(), second.client()} {
 			name := fmt.Sprintf("written-%d", written)
 			written++
-			proctest.Eventually(t, "a write is acknowledged", func() error { // kine may just have come back
+			proctest.Eventually(t, "a write is acknowledged", func() error { // kine may just have restarted
 				_, err := writer.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 				return err
 			})
@@ -44,10 +44,10 @@ func TestServerRunsOverKine(t *testing.T) {
 		name := fmt.Sprintf("written-%d", written)
 		written++
 		value := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default","uid":%q}}`, name, name)
-		proctest.Eventually(t, "kine takes a write", func() error {
+		proctest.Eventually(t, "kine accepts a write", func() error {
 			_, committed, err := outsider.Transact(ctx, []kvtest.Change{{Key: "/registry/configmaps/default/" + name, Value: []byte(value)}})
 			if err == nil && !committed {
-				err = fmt.Errorf("%s is there", name)
+				err = fmt.Errorf("%s exists", name)
 			}
 			return err
 		})
@@ -55,7 +55,7 @@ func TestServerRunsOverKine(t *testing.T) {
 		for _, reader := range []kubernetes.Interface{first.client(), second.client()} {
 			for _, name := range names {
 				if _, err := reader.CoreV1().ConfigMaps("default").Get(ctx, name, metav1.GetOptions{}); err != nil {
-					t.Errorf("%s was acknowledged: %v", name, err)
+					t.Errorf("%s was acknowledged, but a read fails: %v", name, err)
 				}
 			}
 		}
@@ -71,7 +71,7 @@ func TestServerRunsOverKine(t *testing.T) {
 				if got := event.Object.(*corev1.ConfigMap).Name; got == name {
 					break
 				} else if len(got) > 8 && got[:8] == "written-" {
-					t.Fatalf("watch delivered %s, want %s", got, name)
+					t.Fatalf("the watch sent %s, want %s", got, name)
 				}
 			}
 		}
@@ -103,13 +103,13 @@ func TestServerRunsOverKine(t *testing.T) {
 			list, err = reader.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{Limit: 5, Continue: list.Continue})
 		}
 		if err != nil || found != written {
-			t.Errorf("pages hold %d of %d, %v", found, written, err)
+			t.Errorf("the pages have %d of %d objects, error %v", found, written, err)
 		}
 	}
 	if err := second.client().CoreV1().ConfigMaps("default").Delete(ctx, "written-2", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 	if event := <-events.ResultChan(); event.Type != watch.Deleted || event.Object.(*corev1.ConfigMap).Name != "written-2" {
-		t.Errorf("after a deletion came %v %v", event.Type, event.Object)
+		t.Errorf("the event of a deletion is %v %v", event.Type, event.Object)
 	}
 }

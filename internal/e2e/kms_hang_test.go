@@ -17,9 +17,9 @@ import (
 )
 
 // TestHangingKMSPluginDelaysOnlyItsSecrets starts a server whose KMS plugin for Secrets hangs. The server must be
-// ready, serve everything else and apply access rules. Secrets must be served once the KMS plugin responds.
+// ready, serve everything else and apply roles. It must serve Secrets once the KMS plugin responds.
 func TestHangingKMSPluginDelaysOnlyItsSecrets(t *testing.T) {
-	t.Parallel() // it waits for the KMS plugin most of the time
+	t.Parallel() // mostly waits for the KMS plugin
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	encryptBy(t, file, keys)
@@ -32,7 +32,7 @@ func TestHangingKMSPluginDelaysOnlyItsSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The test has its own role, because the controller manager fills in kube-apiserver's aggregated roles.
+	// The test creates its own role, because only a controller manager fills in kube-apiserver's aggregated roles.
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
@@ -61,16 +61,16 @@ func TestHangingKMSPluginDelaysOnlyItsSecrets(t *testing.T) {
 	as := rest.CopyConfig(p.config())
 	as.Impersonate.UserName = "reader"
 	if _, err := kubernetes.NewForConfigOrDie(as).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("pods, as somebody with a role: %v", err)
+		t.Errorf("a list of pods by a user with a role: %v", err)
 	}
 	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
-		t.Errorf("a configmap: %v", err)
+		t.Errorf("creating a ConfigMap: %v", err)
 	}
 	if list, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err == nil {
-		t.Errorf("%d secrets that cannot be read", len(list.Items))
+		t.Errorf("a list of %d secrets while they cannot be decrypted", len(list.Items))
 	}
 	keys.hangs.Store(false)
-	proctest.Eventually(t, "the secrets are back", func() error {
+	proctest.Eventually(t, "secrets are served", func() error {
 		list, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
 		if err == nil && len(list.Items) != n {
 			return fmt.Errorf("%d secrets", len(list.Items))
@@ -79,11 +79,11 @@ func TestHangingKMSPluginDelaysOnlyItsSecrets(t *testing.T) {
 	})
 }
 
-// TestHangingKMSPluginOfTheServersOwn starts a server whose KMS plugin for CRDs, APIServices, services and IP
-// addresses hangs. The server must be ready without them and keep trying. Once the KMS plugin responds, it must create
-// and serve everything.
+// TestHangingKMSPluginOfTheServersOwn starts a server whose KMS plugin for CRDs, APIServices, services and IP addresses
+// hangs. The server must be ready without them and keep trying. Once the KMS plugin responds, it must create and serve
+// everything.
 func TestHangingKMSPluginOfTheServersOwn(t *testing.T) {
-	t.Parallel() // it waits for the KMS plugin most of the time
+	t.Parallel() // mostly waits for the KMS plugin
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	encryptResources(t, file, "services,servicecidrs.networking.k8s.io,ipaddresses.networking.k8s.io,"+
@@ -92,20 +92,20 @@ func TestHangingKMSPluginOfTheServersOwn(t *testing.T) {
 	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"things.example.com"},` +
 		`"spec":{"group":"example.com","scope":"Cluster","names":{"plural":"things","kind":"Thing"},` +
 		`"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
-	ask := func(method, path, body string) error { // without trying again
+	send := func(method, path, body string) error { // without retries
 		resp, text := p.fetch(method, path, strings.NewReader(body), http.Header{"Content-Type": {"application/json"}})
 		if resp.StatusCode >= http.StatusBadRequest {
 			return fmt.Errorf("%d %s", resp.StatusCode, text)
 		}
 		return nil
 	}
-	if err := ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition); err != nil {
+	if err := send("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition); err != nil {
 		t.Fatal(err)
 	}
-	things := func() error { return ask("GET", "/apis/example.com/v1/things", "") }
+	things := func() error { return send("GET", "/apis/example.com/v1/things", "") }
 	proctest.Eventually(t, "things are served", things)
 	service := func(name, query string) error {
-		return ask("POST", "/api/v1/namespaces/default/services"+query, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"ports":[{"port":80}]}}`, name))
+		return send("POST", "/api/v1/namespaces/default/services"+query, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"ports":[{"port":80}]}}`, name))
 	}
 	if err := service("before", ""); err != nil {
 		t.Fatal(err)
@@ -121,19 +121,19 @@ func TestHangingKMSPluginOfTheServersOwn(t *testing.T) {
 		t.Errorf("/readyz: %d %s", resp.StatusCode, body)
 	}
 	if _, err := p.client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
-		t.Errorf("a configmap: %v", err)
+		t.Errorf("creating a ConfigMap: %v", err)
 	}
 	if err := things(); err == nil || !strings.HasPrefix(err.Error(), "503 ") {
-		t.Errorf("things that nobody knows to be served or not: %v", err)
+		t.Errorf("a list of things while their CRD cannot be decrypted: %v", err)
 	}
 	if err := service("meanwhile", "?timeout=2s"); err == nil {
-		t.Error("a service was given an address, though nobody knows which are taken")
+		t.Error("a service got an address while the allocated ones are unknown")
 	}
 	keys.hangs.Store(false)
 	proctest.Eventually(t, "things are served again", things)
 	tries := 0
-	proctest.Eventually(t, "services are", func() error {
-		tries++ // a request that has timed out may have been committed
+	proctest.Eventually(t, "services are created", func() error {
+		tries++ // a write that timed out may have been committed
 		return service(fmt.Sprint("after-", tries), "?timeout=10s")
 	})
 }

@@ -28,23 +28,22 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// kmsPlugin is a KMS plugin: Kubernetes' own gRPC service over a socket, with keys derived from their
-// names.
+// kmsPlugin is a KMS plugin: Kubernetes' gRPC service on a socket, with keys derived from their names.
 type kmsPlugin struct {
 	socket  string
-	timeout time.Duration // timeout in configuration files that are written afterwards
+	timeout time.Duration // timeout for configuration files that are written later
 
-	serve *grpc.Server // nil while it does not run
-	ended chan error   // of serve
+	serve *grpc.Server // nil while the plugin is stopped
+	ended chan error   // receives serve's error
 
-	hangs atomic.Bool // nothing is decrypted meanwhile
+	hangs atomic.Bool // while set, decryption hangs
 
 	mu  sync.Mutex
-	key string // that encrypts
+	key string // the name of the current key
 }
 
-// keysDir makes a directory for sockets and configuration files, which the end of the test removes. Names of sockets
-// must be short, unlike those of t.TempDir.
+// keysDir returns a directory for sockets and configuration files, which is removed at the end of the test. The paths
+// of sockets must be short, unlike those of t.TempDir.
 func keysDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
@@ -55,7 +54,7 @@ func keysDir(t *testing.T) string {
 	return dir
 }
 
-// startKeys starts a plugin, which the test's end stops.
+// startKeys starts a plugin, which is stopped at the end of the test.
 func startKeys(t *testing.T, dir, name string) *kmsPlugin {
 	t.Helper()
 	s := &kmsPlugin{socket: filepath.Join(dir, name), timeout: 10 * time.Second, key: name + "-1"}
@@ -75,7 +74,7 @@ func (s *kmsPlugin) start(t *testing.T) {
 	go func() { s.ended <- s.serve.Serve(l) }()
 }
 
-// stop ends the plugin as if it had died. It may be called again.
+// stop stops the plugin as if it had crashed. It may be called again.
 func (s *kmsPlugin) stop() {
 	if s.serve != nil {
 		s.serve.Stop()
@@ -142,20 +141,20 @@ func (s *kmsPlugin) Decrypt(ctx context.Context, _ string, req *kms.DecryptReque
 	return gcm.Open(nil, req.Ciphertext[:gcm.NonceSize()], req.Ciphertext[gcm.NonceSize():], nil)
 }
 
-// encryptBy has secrets encrypted by the first of the plugins and decrypted by any.
+// encryptBy writes a configuration with which Secrets are encrypted by the first of the plugins and decrypted by any.
 func encryptBy(t *testing.T, file string, plugins ...*kmsPlugin) {
 	t.Helper()
 	encryptResources(t, file, "secrets", plugins...)
 }
 
-// encryptResources is encryptBy for resources, separated by commas.
+// encryptResources is encryptBy for other resources, separated by commas.
 func encryptResources(t *testing.T, file, resources string, plugins ...*kmsPlugin) {
 	t.Helper()
 	config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [" + resources + "]\n  providers:\n"
 	for _, s := range plugins {
 		config += fmt.Sprintf("  - kms: {apiVersion: v2, name: %s, endpoint: \"unix://%s\", timeout: %v}\n", filepath.Base(s.socket), s.socket, s.timeout)
 	}
-	next := file + ".next" // a reader meets the whole file
+	next := file + ".next" // so that a reader sees a complete file
 	if err := os.WriteFile(next, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +163,10 @@ func encryptResources(t *testing.T, file, resources string, plugins ...*kmsPlugi
 	}
 }
 
-// TestKMSPluginRotatesKeys encrypts by KMS v2: with another key once the plugin has one; while the plugin is down
-// and after it came back; after a restart; and by another plugin once the file names one, without a restart.
+// TestKMSPluginRotatesKeys checks encryption with KMS v2: after the plugin has a new key; while the plugin is down and
+// afterwards; after a restart of the server; and with another plugin after a change of the file, without a restart.
 func TestKMSPluginRotatesKeys(t *testing.T) {
-	t.Parallel() // it waits a minute for the file to be read again
+	t.Parallel() // waits a minute for the file to be reloaded
 	dir := keysDir(t)
 	file := filepath.Join(dir, "encryption.yaml")
 	first := startKeys(t, dir, "first")
@@ -185,7 +184,7 @@ func TestKMSPluginRotatesKeys(t *testing.T) {
 
 	first.stop()
 	p.expectKeysHealthy(t, false)
-	p.expectKey(t, "first", "first-2") // read and written by the key that is known
+	p.expectKey(t, "first", "first-2") // read and written with the cached key
 	first.start(t)
 	p.expectKeysHealthy(t, true)
 
@@ -200,9 +199,9 @@ func TestKMSPluginRotatesKeys(t *testing.T) {
 	encryptBy(t, file, second, first)
 	p.awaitKey(t, "second", "second-1")
 	p.expectKeysHealthy(t, true)
-	proctest.Eventually(t, "the reload is counted", func() error { // after the new keys are used
+	proctest.Eventually(t, "the reload is counted", func() error { // the metric follows the use of the new keys
 		if _, metrics := p.fetch("GET", "/metrics", nil, nil); !strings.Contains(metrics, `apiserver_encryption_config_controller_automatic_reloads_total{`) {
-			return errors.New("metrics do not tell of the reload")
+			return errors.New("the metrics do not count the reload")
 		}
 		return nil
 	})
@@ -226,10 +225,10 @@ func (p *process) rewrite(t *testing.T) ([]byte, error) {
 	return stored(t, p, "secrets"), nil
 }
 
-// encrypted returns an error unless a value is encrypted by this plugin with this key.
+// encrypted returns an error unless a value is encrypted by the plugin with the key.
 func encrypted(value []byte, plugin, key string) error {
 	if !bytes.HasPrefix(value, []byte("k8s:enc:kms:v2:"+plugin+":")) || !bytes.Contains(value, []byte(key)) || bytes.Contains(value, []byte("hunter2")) || bytes.Contains(value, []byte("password")) {
-		return fmt.Errorf("stored %.200q, want it encrypted by %s, with %s", value, plugin, key)
+		return fmt.Errorf("stored %.200q, want it encrypted by %s with %s", value, plugin, key)
 	}
 	return nil
 }
@@ -245,8 +244,8 @@ func (p *process) expectKey(t *testing.T, plugin, key string) {
 	}
 }
 
-// awaitKey waits until writes use the key. It requests the health checks meanwhile, as probes do, because a server asks
-// the plugin for its key during health checks.
+// awaitKey waits until writes use the key. Meanwhile it requests the health checks, as probes do, because the server
+// asks the plugin for its key during health checks.
 func (p *process) awaitKey(t *testing.T, plugin, key string) {
 	t.Helper()
 	proctest.Eventually(t, "secrets are encrypted with "+key, func() error {
@@ -266,7 +265,7 @@ func (p *process) expectKeysHealthy(t *testing.T, healthy bool) {
 	if !healthy {
 		want = http.StatusInternalServerError
 	}
-	proctest.Eventually(t, fmt.Sprintf("healthy: %t", healthy), func() error {
+	proctest.Eventually(t, fmt.Sprintf("the KMS plugin is healthy: %t", healthy), func() error {
 		for _, path := range []string{"/healthz/kms-providers", "/readyz/kms-providers", "/readyz"} {
 			if resp, body := p.fetch("GET", path, nil, nil); resp.StatusCode != want {
 				return fmt.Errorf("%s: %d %s", path, resp.StatusCode, body)

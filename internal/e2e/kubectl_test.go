@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// kubectl runs commands against one server, in one namespace.
+// kubectl runs kubectl commands against one server, in one namespace.
 type kubectl struct {
 	kubeconfig, namespace, home string
 
@@ -34,7 +34,7 @@ func (k *kubectl) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns the command's output, and how it ended if it failed.
+// run runs a command and returns its output, and its exit status if it failed.
 func (k *kubectl) run(stdin string, args ...string) string {
 	var out bytes.Buffer
 	cmd := k.command(args...)
@@ -45,7 +45,7 @@ func (k *kubectl) run(stdin string, args ...string) string {
 	return out.String()
 }
 
-// must runs a command that has to succeed.
+// must runs a command that must succeed.
 func (k *kubectl) must(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	out := k.run(stdin, args...)
@@ -55,10 +55,10 @@ func (k *kubectl) must(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
-// longWait is a timeout for commands that wait half a minute by default, because tests may take longer.
+// longWait is a timeout for commands that by default wait half a minute, which is too short on a slow machine.
 const longWait = "--timeout=300s"
 
-// try runs a command. It returns the output as an error if the command failed.
+// try runs a command. If it fails, try returns its output as an error.
 func (k *kubectl) try(args ...string) error {
 	out, err := k.command(args...).CombinedOutput()
 	if err != nil {
@@ -67,8 +67,8 @@ func (k *kubectl) try(args ...string) error {
 	return nil
 }
 
-// TestKubectl plays the scenarios of testdata/kubectl, each in a namespace named after its file. A scenario lists
-// kubectl command lines, their input and their output. Output that varies between runs is masked.
+// TestKubectl runs the scenarios of testdata/kubectl, each in a namespace named after its file. A scenario has kubectl
+// command lines, their input and their output. Output that varies between runs is masked.
 func TestKubectl(t *testing.T) {
 	kubeconfig := *against
 	if kubeconfig == "" {
@@ -78,14 +78,14 @@ func TestKubectl(t *testing.T) {
 		namespace := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 		k := newKubectl(t, kubeconfig, namespace)
 		k.must(t, "", "create", "namespace", namespace)
-		// Servers that inject it into pods want it to exist.
+		// Servers that inject the default service account into pods require it to exist.
 		k.must(t, "", "create", "serviceaccount", "default")
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			line, rest, _ := strings.Cut(d.Input, "\n")
 			switch d.Cmd {
 			case "kubectl":
 				return mask(k.run(rest, split(line)...))
-			case "edit": // sed executes the lines after the command line, in place of an editor
+			case "edit": // sed, as the editor, executes the lines after the command line
 				k.editor = "sed -i " + rest
 				return mask(k.run("", split("edit "+line)...))
 			}
@@ -96,7 +96,7 @@ func TestKubectl(t *testing.T) {
 	})
 }
 
-// split splits a command line at blanks, except within single quotes.
+// split splits a command line at spaces outside single quotes.
 func split(line string) []string {
 	var args []string
 	for i, part := range strings.Split(line, "'") {
@@ -112,7 +112,7 @@ func split(line string) []string {
 	return args
 }
 
-// masks replaces values that vary between runs.
+// masks replaces text that varies between runs.
 var masks = []struct {
 	what *regexp.Regexp
 	by   string
@@ -124,7 +124,7 @@ var masks = []struct {
 	{regexp.MustCompile(`\b3[0-2]\d{3}\b`), "<port>"},
 	{regexp.MustCompile(`\b(\d+[dhms])+\b`), "<age>"},
 	{regexp.MustCompile(`("serverAddress":)"[^"]+"`), `$1"<address>"`},
-	{regexp.MustCompile(`(\S)  +`), "$1  "}, // columns are as wide as the masked text
+	{regexp.MustCompile(`(\S)  +`), "$1  "}, // the width of columns depends on masked text
 	{regexp.MustCompile(`(?m) +$`), ""},
 }
 
@@ -135,8 +135,8 @@ func mask(out string) string {
 	return out
 }
 
-// TestKubectlWatchPrintsEachChange checks that -w prints the present objects, then a line for each change as it
-// happens, also in tables.
+// TestKubectlWatchPrintsEachChange checks that -w prints existing objects, and then one line for each change, also in
+// Tables.
 func TestKubectlWatchPrintsEachChange(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")

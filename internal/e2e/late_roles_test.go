@@ -13,13 +13,13 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestSlowRolesDenyNoRequest restarts a server whose roles take long to load. Meanwhile no request is denied that
-// the roles allow.
+// TestSlowRolesDenyNoRequest restarts a server whose roles take long to load. Meanwhile, no request that the roles
+// allow is denied.
 func TestSlowRolesDenyNoRequest(t *testing.T) {
-	t.Parallel() // it waits for the KMS plugin most of the time
+	t.Parallel() // mostly waits for the KMS plugin
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
-	keys.timeout = time.Hour // the roles can be read once the service responds, and not before
+	keys.timeout = time.Hour // the roles cannot be read before the plugin responds
 	encryptResources(t, file, "rolebindings.rbac.authorization.k8s.io", keys)
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=Node,RBAC", "--token-auth-file", tokens(t), "--encryption-provider-config", file)
 	meta := metav1.ObjectMeta{Name: "reader"}
@@ -44,10 +44,10 @@ func TestSlowRolesDenyNoRequest(t *testing.T) {
 	expect := func(path, token string, want int) {
 		t.Helper()
 		if got, err := p.status(path, token); err != nil || got != want {
-			t.Errorf("token %q, %s: %d %v, want %d", token, path, got, err, want)
+			t.Errorf("token %q, %s: status %d, error %v, want %d", token, path, got, err, want)
 		}
 	}
-	proctest.Eventually(t, "the super-user is served", func() error {
+	proctest.Eventually(t, "a member of system:masters is served", func() error {
 		code, err := p.status(configMaps, "root-token")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d", code)
@@ -55,7 +55,7 @@ func TestSlowRolesDenyNoRequest(t *testing.T) {
 		return err
 	})
 	expect(configMaps+"?timeout=1s", "alice-token", http.StatusTooManyRequests)
-	expect("/livez", "", http.StatusForbidden) // probes do not wait
+	expect("/livez", "", http.StatusForbidden) // anonymous probes do not wait for roles
 	late := make(chan int, 1)
 	go func() {
 		code, _ := p.status(configMaps, "alice-token")
@@ -63,7 +63,7 @@ func TestSlowRolesDenyNoRequest(t *testing.T) {
 	}()
 	keys.hangs.Store(false)
 	if code := <-late; code != http.StatusOK {
-		t.Errorf("who has a role: %d", code)
+		t.Errorf("a user with a role: status %d", code)
 	}
 	p.awaitReady()
 	expect("/api/v1/nodes", "alice-token", http.StatusForbidden)

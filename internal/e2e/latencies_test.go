@@ -20,15 +20,15 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// latenciesFile has kube-apiserver's records of slow requests, for tests without one.
+// latenciesFile has kube-apiserver's records of slow requests, for runs without -stock.
 var latenciesFile = filepath.Join("testdata", "latencies.json")
 
-// noLatency are the parts of a slow request that kube-apiserver reports and reads from cached bytes lack: objects from
-// the store are decoded before a client requests them. Larder also reports how long a write took in etcd, which
+// noLatency are the parts of a slow request that kube-apiserver reports and Larder does not: it decodes objects when
+// they arrive from the store, not when a client requests them. Larder also reports how long a write took in etcd, which
 // kube-apiserver does not.
 var noLatency = []string{"transform-response-object"}
 
-// slowReads are requests to a server whose etcd does not respond for a while.
+// slowReads are requests to a server whose etcd temporarily does not respond.
 func slowReads() []trafficRequest {
 	const maps = "/api/v1/namespaces/default/configmaps"
 	return []trafficRequest{
@@ -38,7 +38,7 @@ func slowReads() []trafficRequest {
 	}
 }
 
-// latencyParts returns the parts of slow requests whose duration is in the audit log, by request.
+// latencyParts returns the parts of slow requests that the audit log has durations of, by request.
 func latencyParts(t *testing.T, stock bool) map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,11 +63,11 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 			}
 		})
 	}
-	var last time.Time // latest time at which all requests are known to have been received
-	m.Eventually(t, "the requests have waited long enough", func() error {
+	var last time.Time // the time at which the last of the requests had been received
+	m.Eventually(t, "the requests wait long enough", func() error {
 		events := eventsIn(t, audited, auditv1.StageRequestReceived, "meter/")
 		if len(events) < len(slowReads()) {
-			return fmt.Errorf("%d have been received", len(events))
+			return fmt.Errorf("%d requests have been received", len(events))
 		}
 		if last.IsZero() {
 			last = time.Now()
@@ -81,7 +81,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 		t.Fatal(err)
 	}
 	reads.Wait()
-	if err := m.Terminate(t); err != nil { // which writes the last records
+	if err := m.Terminate(t); err != nil { // the exit writes the last records
 		t.Fatal(err)
 	}
 	parts := make(map[string][]string)
@@ -97,7 +97,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 	return parts
 }
 
-// eventsIn returns the events of a stage in an audit log that belong to requests of an agent with a prefix.
+// eventsIn returns the events of a stage in an audit log, of requests whose user agent has a prefix.
 func eventsIn(t *testing.T, file string, stage auditv1.Stage, agent string) (events []auditv1.Event) {
 	t.Helper()
 	log, err := os.Open(file)
@@ -107,7 +107,7 @@ func eventsIn(t *testing.T, file string, stage auditv1.Stage, agent string) (eve
 	defer log.Close()
 	for lines := json.NewDecoder(log); ; {
 		var e auditv1.Event
-		if lines.Decode(&e) != nil { // the last one is being written
+		if lines.Decode(&e) != nil { // the last line may be incomplete
 			return events
 		}
 		if strings.HasPrefix(e.UserAgent, agent) && e.Stage == stage {
@@ -122,15 +122,15 @@ func TestSlowRequestsReportTheirLatencies(t *testing.T) {
 	t.Parallel()
 	larder := latencyParts(t, false)
 	stock := stocks(t, latenciesFile, func() map[string][]string { return latencyParts(t, true) })
-	if len(stock) < len(slowReads())-3 { // some differ in their Accept header alone
-		t.Errorf("invalid: stock has written %d records", len(stock))
+	if len(stock) < len(slowReads())-3 { // some differ only in their Accept header
+		t.Errorf("invalid: kube-apiserver has written %d records", len(stock))
 	}
 	for request := range union(stock, larder) {
 		known := func(part string) bool {
 			return slices.Contains(noLatency, part) || part == "etcd" && strings.HasPrefix(request, "create ")
 		}
 		if !slices.Equal(slices.DeleteFunc(slices.Clone(stock[request]), known), slices.DeleteFunc(slices.Clone(larder[request]), known)) {
-			t.Errorf("%s: stock tells %v, larder %v", request, stock[request], larder[request])
+			t.Errorf("%s: got %v, kube-apiserver reports %v", request, larder[request], stock[request])
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 // endpointError matches a line of the log with the severity ERROR about endpoints.
 var endpointError = regexp.MustCompile(`(?m)^E\d{4} .*[Ee]ndpoint.*`)
 
-// TestMachineMayHaveAnyName checks that a server and a relay start on a machine whose name no certificate can contain.
+// TestMachineMayHaveAnyName checks that a server and a relay start on a machine whose name is not allowed in
+// certificates.
 func TestMachineMayHaveAnyName(t *testing.T) {
 	const name = "türkis"
 	upstream := serve(t, "--unsafe-no-fsync")
@@ -41,7 +42,7 @@ func TestMachineMayHaveAnyName(t *testing.T) {
 }
 
 // TestServerStartsWithoutANetwork checks that a server that listens on all addresses starts on a machine without a
-// network. It has no address to publish, so the IP family of the services does not matter.
+// network. It has no address to publish, so the services may have any IP family.
 func TestServerStartsWithoutANetwork(t *testing.T) {
 	for _, test := range []struct{ bind, services string }{
 		{"0.0.0.0", "10.0.0.0/24"}, {"0.0.0.0", "fd00::/112"}, {"::", "fd00::/112"}, {"::", "10.0.0.0/24,fd00::/112"},
@@ -61,7 +62,7 @@ func TestServerStartsWithoutANetwork(t *testing.T) {
 				t.Error(err)
 			}
 			if logged := endpointError.FindAllString(p.Output(), -1); len(logged) > 0 {
-				t.Errorf("the server logged %q", logged)
+				t.Errorf("the server logged errors about endpoints: %q", logged)
 			}
 		})
 	}

@@ -10,17 +10,16 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// against names the kubeconfig of another server to run the scenarios against. With -rewrite they record its responses.
+// against is the kubeconfig of another server for the kubectl scenarios. With -rewrite, they record its responses.
 var against = flag.String("against", "", "kubeconfig of the server to run the kubectl scenarios against")
 
 // program is the package that the tests build and start.
 const program = "github.com/larder-io/larder/cmd/larder"
 
-// smoke matches the tests that run with -short: kubectl's scenarios, the names of the program, and
-// informers.
+// smoke matches the tests that run with -short: the kubectl scenarios, the names of the program, and informers.
 const smoke = "^(TestKubectl|TestNames|TestInformer.*)$"
 
-// binaries are the programs under test, built once per run.
+// binaries are the programs under test, built once.
 var binaries struct{ larder, kubectl string }
 
 func TestMain(m *testing.M) {
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 	if run := flag.Lookup("test.run"); testing.Short() && run.Value.String() == "" {
 		run.Value.Set(smoke)
 	}
-	// Three parallel tests wait a minute or two while the servers poll KMS plugins. Other parallel tests run beside them.
+	// Three parallel tests wait a minute or two for servers to poll KMS plugins. Other parallel tests run meanwhile.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}

@@ -27,7 +27,7 @@ metadata: {name: label-all.static.k8s.io}
 spec: {policyName: label.static.k8s.io}
 `
 
-// bars is a CRD whose objects have these fields in their spec.
+// bars is a CRD with these fields in the spec of its objects.
 const bars = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"bars.e2e.example.com"},"spec":{"group":"e2e.example.com","scope":"Namespaced",
 "names":{"plural":"bars","singular":"bar","kind":"Bar"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":
 {"spec":{"type":"object","properties":{%s}}}}}}]}}`

@@ -7,20 +7,20 @@ import (
 
 var rewriteMetrics = flag.Bool("rewrite-metrics", false, "record the metrics and log lines of -stock")
 
-// knownDifference is a difference between the metrics and log lines of Larder and kube-apiserver: its names, its
-// aspects, and the reason.
+// knownDifference is a difference between metrics and log lines of Larder and kube-apiserver: its names, aspects, and
+// the reason.
 type knownDifference struct {
 	name    *regexp.Regexp
-	aspects string // of missing, added, type, help, labels, bounds, values, counts, line
-	random  bool   // it may also not differ
+	aspects string // some of missing, added, type, help, labels, bounds, values, counts, line
+	random  bool   // it need not occur
 	reason  string
 }
 
-// knownDifferences are all known differences. docs/monitoring/metrics.md describes them for users.
+// knownDifferences has all known differences. docs/monitoring/metrics.md describes them for users.
 var knownDifferences = []knownDifference{
 	{
 		regexp.MustCompile(`^apiextensions_openapi_v[23]_regeneration_count$`), "missing", false,
-		"no controller regenerates OpenAPI documents: a client's request builds them",
+		"OpenAPI documents are built for the first request, not by a controller",
 	},
 	{
 		regexp.MustCompile(`^apiserver_flowcontrol_(dispatch_r|latest_s|next_(discounted_)?s_bounds)$`), "missing", false,
@@ -28,11 +28,11 @@ var knownDifferences = []knownDifference{
 	},
 	{
 		regexp.MustCompile(`^apiserver_request_post_timeout_total$`), "missing values", false,
-		"a read that waits for a revision leaves no handler behind at its deadline",
+		"no handler of a read that waits for a revision outlives its deadline",
 	},
 	{
 		regexp.MustCompile(`^grpc_client_`), "missing", false,
-		"etcd_requests_total counts calls to etcd; an embedded etcd has no gRPC calls",
+		"an embedded etcd has no gRPC calls; etcd_requests_total counts calls to etcd",
 	},
 	{
 		regexp.MustCompile(`^apiserver_(storage_consistency_checks|terminated_watchers)_total$`), "added", false,
@@ -40,7 +40,7 @@ var knownDifferences = []knownDifference{
 	},
 	{
 		regexp.MustCompile(`^watch_cache_capacity_increase_total$`), "added", true,
-		"capacity starts at 64 events instead of 100",
+		"the initial capacity is 64 events instead of 100",
 	},
 	{
 		regexp.MustCompile(`^apiserver_storage_transformation_(operations_total|duration_seconds)$`), "values", true,
@@ -48,7 +48,7 @@ var knownDifferences = []knownDifference{
 	},
 	{
 		regexp.MustCompile(`^etcd_request(s_total|_duration_seconds)$`), "values", false,
-		"caches are filled by lists without a count, and compared with etcd by lists of keys",
+		"caches are filled with lists without a count, and compared with etcd with lists of keys",
 	},
 	{
 		regexp.MustCompile(`^registered_metrics_total$`), "values", false,
@@ -64,6 +64,6 @@ var knownDifferences = []knownDifference{
 	},
 	{
 		regexp.MustCompile(`^LIST /api/v1/namespaces/metered/events\?resourceVersion=9999999&timeout=1s 504$`), "line", false,
-		"the line of a 504 has no stack",
+		"the log line of a 504 has no stack",
 	},
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// line is a log line about a request: its keys, in order, and the code.
+// line is a log line about a request: its keys, in order, and the status code.
 type line struct {
 	Keys []string
 	Resp string
@@ -18,7 +18,7 @@ var (
 	pairOfLine  = regexp.MustCompile(`([\w-]+)=("(?:[^"\\]|\\.)*"|\S+)`)
 )
 
-// lines returns the lines of the traffic, by verb and URI. The last of several counts.
+// lines returns the log lines of the traffic, by verb and URI. Of several, it returns the last.
 func lines(t *testing.T, log string) map[string]line {
 	t.Helper()
 	all := make(map[string]line)
@@ -42,7 +42,7 @@ func lines(t *testing.T, log string) map[string]line {
 		all[values["verb"]+" "+values["URI"]+" "+l.Resp] = l
 	}
 	if len(all) == 0 {
-		t.Error("invalid: no line tells of a request")
+		t.Error("invalid: the log has no lines about requests")
 	}
 	return all
 }

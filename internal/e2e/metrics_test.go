@@ -23,26 +23,26 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// metricsFile has the metrics of a kube-apiserver, for tests without one.
+// metricsFile has kube-apiserver's metrics, for runs without -stock.
 var metricsFile = filepath.Join("testdata", "metrics.json")
 
-// family is the shape of a metric.
+// family describes a metric.
 type family struct {
 	Type, Help string
 	Labels     []string            `json:",omitempty"`
 	Bounds     []string            `json:",omitempty"`
-	Values     map[string][]string `json:",omitempty"` // of the labels that are compared
+	Values     map[string][]string `json:",omitempty"` // values of the labels whose values are compared
 }
 
 // measured is the part of a server's metrics that the test compares.
 type measured struct {
 	Families map[string]family
-	Counts   map[string]float64 // of the traffic, by sample
-	Codes    map[string]int     // of its responses
-	Lines    map[string]line    // that the log had of it
+	Counts   map[string]float64 // increase during the traffic, by sample
+	Codes    map[string]int     // of the responses
+	Lines    map[string]line    // log lines about the traffic
 }
 
-// stocks returns the results of a kube-apiserver: from measure if -stock is set, otherwise from a recorded file. With
+// stocks returns kube-apiserver's results: from measure if -stock is set, otherwise from the recorded file. With
 // -rewrite-metrics it records them.
 func stocks[T any](t *testing.T, file string, measure func() T) (result T) {
 	t.Helper()
@@ -77,7 +77,7 @@ func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	stock := stocks(t, metricsFile, func() measured { return measure(t, hook, true) })
 	for what, code := range stock.Codes {
 		if larder.Codes[what] != code {
-			t.Errorf("invalid: %s: stock got status %d, larder %d", what, code, larder.Codes[what])
+			t.Errorf("invalid: %s: kube-apiserver sent status %d, Larder %d", what, code, larder.Codes[what])
 		}
 	}
 	d := &metricDifferences{t: t, seen: make(map[int]bool)}
@@ -87,13 +87,13 @@ func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	d.report()
 }
 
-// TestQueuesOfAnIdleServerAreEmpty checks that each controller works off its queue.
+// TestQueuesOfAnIdleServerAreEmpty checks that controllers process everything in their queues.
 func TestQueuesOfAnIdleServerAreEmpty(t *testing.T) {
 	m := newPlane(t).member(false, "", proctest.Port(t)).start()
 	m.Eventually(t, "has empty queues", func() error {
 		queues := m.scrape(t)["workqueue_depth"].GetMetric()
 		if len(queues) == 0 {
-			return errors.New("there are no queues")
+			return errors.New("the metrics have no queues")
 		}
 		for _, q := range queues {
 			if q.GetGauge().GetValue() > 0 {
@@ -104,7 +104,7 @@ func TestQueuesOfAnIdleServerAreEmpty(t *testing.T) {
 	})
 }
 
-// measure starts a server, on its own etcd, and sends it the traffic.
+// measure starts a server with its own etcd, and sends it the traffic.
 func measure(t *testing.T, hook *httptest.Server, stock bool) measured {
 	t.Helper()
 	p := newPlane(t, metricsArgs(t)...)
@@ -116,7 +116,7 @@ func measure(t *testing.T, hook *httptest.Server, stock bool) measured {
 	after := m.scrape(t)
 	made.Families, made.Counts = shapes(after), counts(before, after)
 	all := cleanupRequests()
-	last := fmt.Sprintf("URI=%q", all[len(all)-1].path) // logged before the response is sent; the test may read the line later
+	last := fmt.Sprintf("URI=%q", all[len(all)-1].path) // the server logs it before it responds; the test may read the log later
 	m.Eventually(t, "logs the last request", func() error {
 		if !strings.Contains(m.Output()[logged:], last) {
 			return fmt.Errorf("the log has no line with %s", last)
@@ -146,7 +146,7 @@ func (m *member) scrape(t *testing.T) map[string]*dto.MetricFamily {
 // the traffic causes.
 var plainLabels = []string{"group", "version", "resource", "subresource", "scope", "verb", "code", "host"}
 
-// shapes returns the shape of every family that is not Larder's own.
+// shapes returns the description of every family that is not Larder's own.
 func shapes(families map[string]*dto.MetricFamily) map[string]family {
 	all := make(map[string]family)
 	for name, f := range families {
@@ -178,16 +178,16 @@ func shapes(families map[string]*dto.MetricFamily) map[string]family {
 	return all
 }
 
-// tolerance is the relative difference that the counts and sums of a family may have. Sums are compared if it is not
-// 0.
+// tolerance is the permitted relative difference of the counts and sums of a family. With a sum of 0, sums are not
+// compared.
 type tolerance struct{ count, sum float64 }
 
 const (
-	ownPart  = 0.1  // part of a server's own requests
-	sizePart = 0.03 // part of a size that depends on a server's revisions and names
+	ownPart  = 0.1  // share of a server's own requests
+	sizePart = 0.03 // share of a size that depends on revisions and names
 )
 
-// countedFamilies are the families whose samples of the traffic's resources are compared; of histograms, the number
+// countedFamilies are the families whose samples for the traffic's resources are compared; for histograms, the number
 // of observations.
 var countedFamilies = map[string]tolerance{
 	"apiserver_request_total":                     {},
@@ -212,10 +212,10 @@ var countedFamilies = map[string]tolerance{
 	"apiserver_request_filter_duration_seconds":   {count: ownPart},
 }
 
-// ownTraffic are resources that servers request by themselves at any time.
+// ownTraffic are resources that servers request themselves at any time.
 var ownTraffic = []string{"leases", "events", "nodes", "pods", "secrets", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses", "namespaces", "services", "serviceaccounts", "customresourcedefinitions", "endpointslices", "selfsubjectaccessreviews"}
 
-// counts returns the increase of the samples of countedFamilies.
+// counts returns the increase of the samples in countedFamilies.
 func counts(before, after map[string]*dto.MetricFamily) map[string]float64 {
 	all := make(map[string]float64)
 	for name, within := range countedFamilies {
@@ -232,7 +232,7 @@ func counts(before, after map[string]*dto.MetricFamily) map[string]float64 {
 	return all
 }
 
-// samplesOf returns the samples of the traffic's resources.
+// samplesOf returns the samples for the traffic's resources.
 func samplesOf(f *dto.MetricFamily, sums bool) map[string]float64 {
 	all := make(map[string]float64)
 	for _, m := range f.GetMetric() {
@@ -261,13 +261,13 @@ func samplesOf(f *dto.MetricFamily, sums bool) map[string]float64 {
 	return all
 }
 
-// metricDifferences compares metrics, and knows the permitted differences.
+// metricDifferences compares metrics, and accepts the known differences.
 type metricDifferences struct {
 	t    *testing.T
 	seen map[int]bool // indexes of knownDifferences
 }
 
-// differ reports a difference of a name, unless it is known.
+// differ reports a difference unless it is known.
 func (d *metricDifferences) differ(name, aspect, format string, args ...any) {
 	d.t.Helper()
 	text := fmt.Sprintf(format, args...)
@@ -294,10 +294,10 @@ func (d *metricDifferences) compareFamilies(stock, larder map[string]family) {
 		b, inLarder := larder[name]
 		switch {
 		case !inLarder:
-			d.differ(name, "missing", "larder has no %s", a.Help)
+			d.differ(name, "missing", "Larder has no %s", a.Help)
 			continue
 		case !inStock:
-			d.differ(name, "added", "stock has no %s", b.Help)
+			d.differ(name, "added", "kube-apiserver has no %s", b.Help)
 			continue
 		}
 		if a.Type != b.Type {
@@ -329,7 +329,7 @@ func (d *metricDifferences) compareCounts(stock, larder map[string]float64) {
 			within = countedFamilies[name].sum
 		}
 		if strings.Contains(labels, "resource=componentstatuses") && within < 1 {
-			within = 0.5 // the response says how the ports of other components fail, which other programs may use
+			within = 0.5 // the response contains errors of other components' ports, which other programs may use
 		}
 		if math.Abs(a-b) > within*max(a, b) {
 			d.differ(sample, "counts", "stock %v, larder %v", a, b)

@@ -22,9 +22,9 @@ import (
 // trafficRequest is a request of the traffic whose metrics and log lines are compared.
 type trafficRequest struct {
 	method, path, body string
-	kind               string // Content-Type of the body; "" is JSON
+	kind               string // Content-Type of the body; "" means JSON
 	accept             string
-	token              string // "" is the administrator's token, "-" sends none
+	token              string // "" means the administrator's token, "-" means none
 	as                 string // impersonated user
 }
 
@@ -45,10 +45,10 @@ func (t trafficRequest) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %.80s %s %s %s %s", t.method, t.path, t.body, t.kind, t.accept, t.token, t.as))
 }
 
-// get returns a GET request by the administrator.
+// get returns a GET request of the administrator.
 func get(path string) trafficRequest { return trafficRequest{method: http.MethodGet, path: path} }
 
-// setupRequests returns the requests that create the objects for the other traffic: a namespace, CRDs, admission rules.
+// setupRequests returns the requests that create objects for the traffic: a namespace, CRDs, admission rules.
 func setupRequests(hook *httptest.Server) []trafficRequest {
 	ca := base64.StdEncoding.EncodeToString([]byte(certificateOf(hook)))
 	configuration := func(kind, path string) string {
@@ -75,8 +75,8 @@ func setupRequests(hook *httptest.Server) []trafficRequest {
 	}
 }
 
-// writeTraffic is sent to the servers one request after the other; readTraffic then follows concurrently. Servers that
-// received the same requests before must give the same responses.
+// writeTraffic is sent to the servers sequentially; readTraffic follows concurrently. After the same requests, servers
+// must send the same responses.
 func writeTraffic() []trafficRequest {
 	const pod = `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 	const template = `{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`
@@ -126,7 +126,7 @@ func writeTraffic() []trafficRequest {
 		{method: http.MethodPatch, path: gadget + "/g", kind: mergePatch, body: `{"spec":{"color":"blue"}}`},
 		{method: http.MethodPatch, path: gadget + "/g/status", kind: mergePatch, body: `{"status":{"x":"y"}}`},
 
-		// Subresources, and requests that take connections over.
+		// Subresources, and requests that upgrade their connections.
 		{method: http.MethodPatch, path: deployments + "/d/scale", kind: mergePatch, body: `{"spec":{"replicas":2}}`},
 		{method: http.MethodPatch, path: deployments + "/d/status", kind: mergePatch, body: `{"status":{"replicas":1}}`},
 		post(metered+"pods", pod),
@@ -145,7 +145,7 @@ func writeTraffic() []trafficRequest {
 	}
 }
 
-// readTraffic reads four resources in every way, and much else.
+// readTraffic reads four resources in every way, and many other paths.
 func readTraffic() []trafficRequest {
 	var all []trafficRequest
 	for list, name := range map[string]string{metered + "configmaps": "c", gadget: "g", deployments: "d", metered + "events": "e"} {
@@ -159,11 +159,11 @@ func readTraffic() []trafficRequest {
 		get(metered+"endpoints"),
 		get(metered+"endpoints?watch=1&timeoutSeconds=1"),
 		get("/api/v1/watch/namespaces/metered/secrets?timeoutSeconds=1"),
-		// The whole of a resource.
+		// All objects of a resource.
 		get("/api/v1/secrets"), get("/api/v1/configmaps?limit=1"), get("/api/v1/nodes"), get("/api/v1/nodes/metered"), get("/apis/larder.example.com/v1/gadgets"),
 		get("/apis/larder.example.com/v1alpha1/namespaces/metered/gadgets"),
 		get("/api/v1/nodes?watch=1&timeoutSeconds=1"),
-		// Paths of no resource.
+		// Paths that are no resource.
 		get("/"), get("/api"), get("/apis"), get("/api/v1"), get("/apis/apps"), get("/apis/apps/v1"), get("/apis/larder.example.com/v1"),
 		get("/version"), get("/openapi/v2"), get("/openapi/v3"), get("/openapi/v3/api/v1"), get("/healthz"), get("/livez"), get("/readyz/ping"), get("/metrics/slis"),
 		get("/.well-known/openid-configuration"), get("/openid/v1/jwks"), get("/nothing"), get("/apis/none.example.com/v1/nothing"), get("/api/v1/nothing"), get("/apis/gone.example.com/v1"),
@@ -173,7 +173,7 @@ func readTraffic() []trafficRequest {
 	)
 }
 
-// unprivilegedTraffic returns requests that the server refuses, or that users with few rights send.
+// unprivilegedTraffic returns requests that the server rejects, or that users with few rights send.
 func unprivilegedTraffic() []trafficRequest {
 	return []trafficRequest{
 		{method: http.MethodGet, path: metered + "configmaps/c", token: "nobody's"},
@@ -237,14 +237,14 @@ func (m *member) send(v trafficRequest) (int, string) {
 	switch v.token {
 	case "":
 	case "-":
-		header["Authorization"] = []string{" "} // an empty value is sent
+		header["Authorization"] = []string{" "} // sends an empty value
 	default:
 		set("Authorization", "Bearer "+v.token)
 	}
 	return m.ask(v.method, v.path, v.body, header)
 }
 
-// certificateOf returns the certificate of a test's server as PEM.
+// certificateOf returns the certificate of a test server as PEM.
 func certificateOf(s *httptest.Server) string {
 	return "-----BEGIN CERTIFICATE-----\n" + base64.StdEncoding.EncodeToString(s.Certificate().Raw) + "\n-----END CERTIFICATE-----\n"
 }
@@ -289,8 +289,8 @@ func (m *member) setUp(t *testing.T, hook *httptest.Server) {
 		code int
 	}{
 		"serves custom resources": {get(gadget), http.StatusOK},
-		"asks the policy":         {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"ruled-out"}}`}, http.StatusUnprocessableEntity},
-		"asks the webhook":        {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"hook-denies"}}`}, http.StatusForbidden},
+		"applies the policy":      {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"ruled-out"}}`}, http.StatusUnprocessableEntity},
+		"calls the webhook":       {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"hook-denies"}}`}, http.StatusForbidden},
 	} {
 		m.Eventually(t, what, func() error {
 			if code, body := m.ask(v.method, v.path, v.body, nil); code != v.code {
@@ -335,10 +335,10 @@ func concurrently(requests []trafficRequest, send func(trafficRequest)) {
 			return nil
 		})
 	}
-	_ = reads.Wait() // none fails
+	_ = reads.Wait() // no function returns an error
 }
 
-// useToken makes a token of a service account and uses it.
+// useToken creates a token of a service account and uses it.
 func (m *member) useToken(t *testing.T) {
 	t.Helper()
 	code, body := m.send(trafficRequest{method: http.MethodPost, path: metered + "serviceaccounts/default/token", body: `{"spec":{}}`})

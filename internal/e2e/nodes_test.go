@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestKubeletReadsWhatItsPodsNeed checks that a kubelet can read its own pods and the objects that they need. It can
-// while the pods are on its node, including pods created before the server started.
+// TestKubeletReadsWhatItsPodsNeed checks that a kubelet can read its own pods, and the objects that they need while
+// they are on its node. The pods may have been created before the server started.
 func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(file, []byte("n1-token,system:node:n1,u1,system:nodes\nn2-token,system:node:n2,u2,system:nodes\n"), 0o600); err != nil {
@@ -35,7 +35,7 @@ func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 		NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "needed"}}}},
 	}}
-	proctest.Eventually(t, "the pod is made", func() error {
+	proctest.Eventually(t, "the pod is created", func() error {
 		_, err := core.Pods("default").Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
@@ -46,16 +46,16 @@ func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	forbidden := func(what string, err error) {
 		t.Helper()
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: error %v, want 403", what, err)
 		}
 	}
-	for _, when := range []string{"at once", "after a restart"} {
-		proctest.Eventually(t, "n1 reads what its pod needs, "+when, func() error { return read("n1-token", "needed") })
+	for _, when := range []string{"at first", "after a restart"} {
+		proctest.Eventually(t, "n1 reads the object that its pod needs, "+when, func() error { return read("n1-token", "needed") })
 		forbidden("n1 reads another secret "+when, read("n1-token", "other"))
 		forbidden("n2 reads the secret "+when, read("n2-token", "needed"))
 		kubelet := p.as("n1-token").CoreV1()
 		if own, err := kubelet.Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=n1"}); err != nil || len(own.Items) != 1 {
-			t.Errorf("n1 lists its pods %s: %v", when, err)
+			t.Errorf("n1's list of its pods %s: %v", when, err)
 		}
 		_, err := kubelet.Pods("").List(ctx, metav1.ListOptions{})
 		forbidden("n1 lists all pods "+when, err)
@@ -71,7 +71,7 @@ func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	if err := core.Pods("default").Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "n1 reads nothing for a pod that is gone", func() error {
+	proctest.Eventually(t, "n1 may not read the object of a deleted pod", func() error {
 		if err := read("n1-token", "needed"); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("got %v", err)
 		}
@@ -79,14 +79,15 @@ func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	})
 }
 
-// TestAcceptedCAsArePublished checks that other API servers can find the CAs whose certificates this server accepts.
+// TestAcceptedCAsArePublished checks that the CAs whose certificates a server accepts are published for other API
+// servers.
 func TestAcceptedCAsArePublished(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	want, err := os.ReadFile(filepath.Join(p.dir, "pki", "ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the ConfigMap tells of the authority", func() error {
+	proctest.Eventually(t, "the ConfigMap has the CA", func() error {
 		published, err := p.client().CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
 		if err == nil && published.Data["client-ca-file"] != string(want) {
 			err = fmt.Errorf("got %q", published.Data)

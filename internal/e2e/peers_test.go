@@ -20,14 +20,14 @@ import (
 
 //lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
 
-// peering is two servers of one etcd. The second does not serve the requested resource.
+// peering is two servers with one etcd. The second one does not serve the resource that the test requests.
 type peering struct {
 	*plane
 	first, second *member
 	lines         []string // requests and responses, without values that vary between runs
 }
 
-// serverIDOf is the name of a server on a host (apiserver pkg/server/config.go).
+// serverIDOf returns the ID of a server on a host (apiserver pkg/server/config.go).
 func serverIDOf(host string) string {
 	text := []byte{0, byte(len(host))}
 	text = append(append(text, host...), 0, byte(len("kube-apiserver")))
@@ -45,7 +45,7 @@ func (p *peering) logf(format string, args ...any) {
 	p.lines = append(p.lines, text)
 }
 
-// ask sends a request to a server, and records the response.
+// ask sends a request to a server and records the response.
 func (p *peering) ask(of *member, method, path, body string, header http.Header) int {
 	code, text := of.ask(method, path, body, header)
 	p.logf("%s %s %v: %d %s", method, path, header, code, text)
@@ -54,14 +54,14 @@ func (p *peering) ask(of *member, method, path, body string, header http.Header)
 
 const peerJob = `{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"j","namespace":"default"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`
 
-// run starts both servers, sends the second requests for resources that only the first serves, and stops both.
+// run starts both servers, sends the second one requests for resources that only the first one serves, and stops both.
 func (p *peering) run(firstStock, secondStock bool) {
 	p.t.Helper()
 	ports := proctest.Ports(p.t, 2)
 	p.first = p.member(firstStock, "first", ports[0]).start()
 	p.second = p.member(secondStock, "second", ports[1], "--runtime-config=batch/v1=false").start()
 	const jobs = "/apis/batch/v1/namespaces/default/jobs"
-	p.second.Eventually(p.t, "has discovered its peer", func() error {
+	p.second.Eventually(p.t, "discovers its peer", func() error {
 		if code, body := p.second.ask(http.MethodGet, jobs, "", nil); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
@@ -92,6 +92,7 @@ func (p *peering) run(firstStock, secondStock bool) {
 }
 
 // discover reads the second server's discovery document, with the groups of its peers and without.
+// discover reads discovery from the second server, with and without the groups of its peers.
 func (p *peering) discover() {
 	p.t.Helper()
 	for _, profile := range []string{"", ";profile=nopeer"} {
@@ -104,7 +105,7 @@ func (p *peering) discover() {
 	}
 }
 
-// identities records the objects that each has published in the store.
+// identities records the objects that each server has published in the store.
 func (p *peering) identities() {
 	p.t.Helper()
 	for i, m := range []*member{p.first, p.second} {
@@ -113,7 +114,7 @@ func (p *peering) identities() {
 		record := &corev1.Endpoints{}
 		stored := valueAt(p.t, p.url, "/registry/peerserverleases/"+id)
 		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, record); err != nil {
-			p.t.Fatalf("the record of %s: %v in %q", id, err, stored)
+			p.t.Fatalf("the published object of %s: %v in %q", id, err, stored)
 		}
 		record.Generation = min(record.Generation, 1)
 		text, err := json.Marshal(record)
@@ -137,7 +138,7 @@ func (p *peering) identities() {
 
 var sinceDay = regexp.MustCompile(`\d{4}-\d\d-\d\d`)
 
-// stop ends both servers, the second first, and records whether the objects that they have published are gone.
+// stop stops both servers, the second one first, and records whether the objects that they published are deleted.
 func (p *peering) stop() {
 	p.t.Helper()
 	for i, m := range []*member{p.second, p.first} {
@@ -151,13 +152,13 @@ func (p *peering) stop() {
 	}
 }
 
-// TestPeers checks that a server forwards requests for resources that it does not serve to a server of the cluster
-// that does. Each publishes its address. The peer may be a kube-apiserver.
+// TestPeers checks that a server forwards requests for resources that it does not serve to another server of the
+// cluster that serves them. Each server publishes its address. One of the two may be a kube-apiserver.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	if out, err := onHost("elsewhere", "/bin/hostname").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "elsewhere" {
-		// Servers identify each other by the hash of their machine's name, which no flag sets.
-		t.Skipf("this system gives no process a namespace with a host name of its own: %v %s", err, out)
+		// Servers identify each other by a hash of the host name, which no flag sets.
+		t.Skipf("this system does not allow a UTS namespace with another host name: %v %s", err, out)
 	}
 	talk := func(firstStock, secondStock bool) []string {
 		p := &peering{plane: newPlane(t)}
@@ -173,7 +174,7 @@ func TestPeers(t *testing.T) {
 		`"kubernetes.io/peer-advertise-address":"127.0.0.1:…`, `2 leases`, `left: false`,
 	} {
 		if !strings.Contains(strings.Join(lines, "\n"), want) {
-			t.Errorf("%s is not in\n%s", want, strings.Join(lines, "\n"))
+			t.Errorf("no %s in\n%s", want, strings.Join(lines, "\n"))
 		}
 	}
 	if *stockBinary == "" {
@@ -185,7 +186,7 @@ func TestPeers(t *testing.T) {
 	} {
 		for i := range max(len(stock), len(other)) {
 			if i >= len(stock) || i >= len(other) || stock[i] != other[i] {
-				t.Errorf("%s: stock\n%s\nhere\n%s", name, at(stock, i), at(other, i))
+				t.Errorf("%s: got\n%s\nkube-apiserver\n%s", name, at(other, i), at(stock, i))
 			}
 		}
 	}

@@ -25,22 +25,22 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// plane is the servers of one etcd, which get the same flags, whichever program they run.
+// plane is servers of one etcd with the same flags. They may run different programs.
 type plane struct {
 	t    *testing.T
-	url  string // of etcd
+	url  string // etcd's
 	args []string
 
-	stock, larder string // the programs; "" means the usual ones
+	stock, larder string // the programs; "" means those of the flags
 }
 
-// newPlane starts an etcd and makes the files that its servers share.
+// newPlane starts an etcd and creates the files that the servers share.
 func newPlane(t *testing.T, args ...string) *plane {
 	t.Helper()
 	return &plane{t: t, url: serveEtcd(t), args: append(planeFiles(t), args...)}
 }
 
-// planeFiles makes certificates and keys, and returns the flags that name them.
+// planeFiles creates certificates and keys, and returns the flags that name them.
 func planeFiles(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func planeFiles(t *testing.T) []string {
 	}
 }
 
-// arg returns the value of a flag that all servers have.
+// arg returns the value of a flag of all servers.
 func (p *plane) arg(name string) string {
 	p.t.Helper()
 	for _, arg := range p.args {
@@ -96,8 +96,8 @@ type member struct {
 	client *http.Client
 }
 
-// member returns a server that is not started yet: kube-apiserver, or Larder under that name. host is the name of the
-// server's machine; "" is this machine's name.
+// member returns a server that is not started yet: kube-apiserver, or Larder under that name. host is the server's host
+// name; "" means this machine's name.
 func (p *plane) member(stock bool, host string, port int, args ...string) *member {
 	p.t.Helper()
 	binary, name := cmp.Or(p.stock, *stockBinary), "stock"
@@ -109,10 +109,10 @@ func (p *plane) member(stock bool, host string, port int, args ...string) *membe
 	}
 	all := append([]string{"--etcd-servers=" + p.url, "--secure-port=" + strconv.Itoa(port), "--cert-dir=" + p.t.TempDir()}, p.args...)
 	all = append(all, args...)
-	if !stock { // kube-apiserver always tells its peers the advertised address
+	if !stock { // kube-apiserver always publishes the advertised address to its peers
 		all = append(all, "--advertise-address=192.0.2.1", "--peer-advertise-ip=127.0.0.1", "--peer-advertise-port="+strconv.Itoa(port)) // reserved for documentation by RFC 5737
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100} // a test's own server
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100} // the test's own server
 	p.t.Cleanup(transport.CloseIdleConnections)
 	return &member{t: p.t, port: port, client: &http.Client{Transport: transport}, Process: proctest.New(p.t, name+" "+host, func() *exec.Cmd {
 		if host == "" {
@@ -122,7 +122,7 @@ func (p *plane) member(stock bool, host string, port int, args ...string) *membe
 	})}
 }
 
-// onHost runs a command that takes the machine's name for host.
+// onHost returns a command that runs with a host name.
 func onHost(host, binary string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo "$0" > /proc/sys/kernel/hostname && exec "$@"`, host, binary}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUTS}
@@ -154,7 +154,7 @@ func (m *member) config() *rest.Config {
 	return &rest.Config{Host: m.url(), BearerToken: "root-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 }
 
-// ask sends one request as the administrator. Without a response the code is 0.
+// ask sends a request as the administrator. Without a response, the code is 0.
 func (m *member) ask(method, path, body string, header http.Header) (int, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()

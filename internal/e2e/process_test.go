@@ -19,17 +19,18 @@ import (
 )
 
 // process is a `larder serve` that a test drives.
+// process is a `larder serve` for a test.
 type process struct {
 	*proctest.Process
 	t       *testing.T
-	command string // in the place of serve
+	command string // the subcommand
 	dir     string
 	port    int
 	args    []string // may change between two starts
 }
 
-// serve starts a server with its own data directory and port and waits until it is ready. The end of the test stops
-// it.
+// serve starts a server with its own data directory and port, which runs until the end of the test, and waits until it
+// is ready.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := newProcess(t, args...)
@@ -51,7 +52,7 @@ func (p *process) cmd() *exec.Cmd {
 	}, p.args...)...)
 }
 
-// start runs the process, again after it has ended.
+// start starts the process, also again after it has exited.
 func (p *process) start() {
 	p.t.Helper()
 	if err := p.Start(); err != nil {
@@ -70,13 +71,13 @@ func (p *process) url() string { return fmt.Sprintf("https://127.0.0.1:%d", p.po
 
 func (p *process) kubeconfig() string { return filepath.Join(p.dir, "admin.kubeconfig") }
 
-// awaitReady waits for the line that the server prints once it is ready.
+// awaitReady waits for the line that the server prints when it is ready.
 func (p *process) awaitReady() {
 	p.t.Helper()
 	p.Await(p.t, "ready after")
 }
 
-// config is the administrator's.
+// config returns the administrator's configuration.
 func (p *process) config() *rest.Config {
 	p.t.Helper()
 	return e2etest.Config(p.t, p.kubeconfig())
@@ -87,7 +88,8 @@ func (p *process) client() kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(p.config())
 }
 
-// status asks without a client library, with a bearer token unless it is empty.
+// status sends a GET request without a client library, with a bearer token unless token is empty, and returns the
+// status code.
 func (p *process) status(path, token string) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestFullStoreRefusesWrites fills the embedded etcd. Writes must fail with kube-apiserver's text for etcd's error,
-// while lists, watches and deletions continue. Once there is room, writes must succeed without any action on etcd.
-func TestFullStoreRefusesWrites(t *testing.T) {
+// TestFullStoreRejectsWrites fills the embedded etcd. Writes must fail with kube-apiserver's text for etcd's error,
+// while lists, watches and deletions continue. Once there is space, writes must succeed without any action on etcd.
+func TestFullStoreRejectsWrites(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--quota-backend-bytes", fmt.Sprint(16<<20))
 	maps := p.client().CoreV1().ConfigMaps("default")
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
@@ -29,26 +29,26 @@ func TestFullStoreRefusesWrites(t *testing.T) {
 		}, metav1.CreateOptions{})
 		return err
 	}
-	var refusal error
+	var failure error
 	count := 0
-	for ; refusal == nil; count++ {
+	for ; failure == nil; count++ {
 		if count == 1000 {
-			t.Fatal("nothing was refused")
+			t.Fatal("no write failed")
 		}
-		refusal = create(count)
+		failure = create(count)
 	}
 	var status apierrors.APIStatus
-	if !errors.As(refusal, &status) {
-		t.Fatalf("refused with %v", refusal)
+	if !errors.As(failure, &status) {
+		t.Fatalf("the write failed with %v", failure)
 	}
 	got := status.Status()
 	want := metav1.Status{Status: metav1.StatusFailure, Code: 500, Message: "etcdserver: mvcc: database space exceeded"}
 	if got.Status != want.Status || got.Code != want.Code || got.Reason != want.Reason || got.Message != want.Message {
-		t.Errorf("refused with %+v, want %+v", got, want)
+		t.Errorf("the write failed with %+v, want %+v", got, want)
 	}
 	list, err := maps.List(ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) < count-1 {
-		t.Fatalf("a full server lists %d of %d, %v", len(list.Items), count-1, err)
+		t.Fatalf("a full server lists %d of %d objects, error %v", len(list.Items), count-1, err)
 	}
 	events, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	if err != nil {
@@ -60,11 +60,11 @@ func TestFullStoreRefusesWrites(t *testing.T) {
 			continue
 		}
 		if err := maps.Delete(ctx, item.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatalf("a full server does not delete: %v", err)
+			t.Fatalf("a deletion on a full server: %v", err)
 		}
 		if event := <-events.ResultChan(); event.Type != watch.Deleted {
-			t.Fatalf("watch of a full server: %v %v", event.Type, event.Object)
+			t.Fatalf("watch of a full server: event %v %v", event.Type, event.Object)
 		}
 	}
-	proctest.Eventually(t, "an emptied server takes writes", func() error { return create(count) })
+	proctest.Eventually(t, "a server with space accepts writes", func() error { return create(count) })
 }

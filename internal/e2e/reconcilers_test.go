@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// published returns the endpoints that a server with one kind of endpoint reconciler publishes, while it serves and
-// after it has stopped.
+// published returns the endpoints that a server with an endpoint reconciler publishes, while it serves and after it has
+// stopped.
 func published(p *plane, stock bool, kind string, port int) (lines []string) {
 	p.t.Helper()
 	prefix := fmt.Sprintf("/%s-%v", kind, stock)
@@ -42,8 +42,8 @@ func published(p *plane, stock bool, kind string, port int) (lines []string) {
 	return talk.lines
 }
 
-// TestEndpointReconcilers checks that a server adds itself to the endpoints of the kubernetes service, and removes
-// itself, according to --endpoint-reconciler-type, as kube-apiserver does.
+// TestEndpointReconcilers checks that a server adds itself to and removes itself from the endpoints of the kubernetes
+// service, according to --endpoint-reconciler-type, as kube-apiserver does.
 func TestEndpointReconcilers(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
@@ -51,25 +51,25 @@ func TestEndpointReconcilers(t *testing.T) {
 		port := proctest.Port(t)
 		lines := published(p, false, kind, port)
 		if !strings.Contains(strings.Join(lines, "\n"), want) {
-			t.Errorf("%s: %s is not in\n%s", kind, want, strings.Join(lines, "\n"))
+			t.Errorf("%s: no %s in\n%s", kind, want, strings.Join(lines, "\n"))
 		}
 		if *stockBinary == "" {
 			continue
 		}
 		if stock := published(p, true, kind, port); !slices.Equal(stock, lines) {
-			t.Errorf("%s: stock\n%s\nLarder\n%s", kind, strings.Join(stock, "\n"), strings.Join(lines, "\n"))
+			t.Errorf("%s: kube-apiserver\n%s\nLarder\n%s", kind, strings.Join(stock, "\n"), strings.Join(lines, "\n"))
 		}
 	}
 }
 
-// TestServersEndWithoutEtcd checks that a server whose etcd is gone reports that, and ends at a signal.
-func TestServersEndWithoutEtcd(t *testing.T) {
+// TestServersStopWithoutEtcd checks that a server whose etcd is unavailable reports that, and exits at a signal.
+func TestServersStopWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	url, etcd := startEtcd(t, filepath.Join(t.TempDir(), "data"))
 	p := &plane{t: t, url: url, args: planeFiles(t)}
 	m := p.member(false, "", proctest.Port(t), "--endpoint-reconciler-type=lease").start()
 	etcd.Kill()
-	// The response takes 20 s, and within ten seconds the reconciler asks etcd.
+	// The response takes 20 s. The reconciler calls etcd within ten seconds.
 	if code, body := m.ask(http.MethodGet, "/api/v1/componentstatuses", "", nil); code != http.StatusOK || !strings.Contains(body, "etcd-0") || !strings.Contains(body, `"status":"False"`) {
 		t.Errorf("%d %s", code, body)
 	}

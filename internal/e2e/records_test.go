@@ -15,14 +15,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// recordsFile has the records of a kube-apiserver, for tests without one.
+// recordsFile has kube-apiserver's records, for runs without -stock.
 var recordsFile = filepath.Join("testdata", "records.json")
 
-// recordedWrites and recordedReads are the traffic: of built-in and custom resources, of deprecated kinds, and with a
-// known resourceVersion.
+// recordedWrites and recordedReads are the traffic: requests for built-in and custom resources, for deprecated kinds,
+// and with a known resourceVersion.
 func recordedWrites() []trafficRequest {
 	return append(writeTraffic(), []trafficRequest{
-		// Services get none of the first 16 addresses before the others are taken.
+		// Services get the first 16 addresses only after all others are in use.
 		{method: http.MethodPost, path: addresses, body: `{"metadata":{"name":"10.0.0.12"},"spec":{"parentRef":{"group":"","resource":"services","namespace":"metered","name":"s"}}}`},
 		{method: http.MethodPatch, path: metered + "endpoints/e", kind: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`},
 	}...)
@@ -37,21 +37,20 @@ func recordedReads() []trafficRequest {
 
 const addresses = "/apis/networking.k8s.io/v1beta1/ipaddresses"
 
-// knownRecords match the records that differ, with reasons.
+// knownRecords match records that differ, with reasons.
 var knownRecords = []struct {
 	record *regexp.Regexp
 	reason string
 }{
 	{
 		regexp.MustCompile(`stage:"ResponseComplete".*resourceVersion=9999999&timeout=1s`),
-		"a read that waits for a revision leaves no handler behind when its time is over, whose own error would be recorded",
+		"no handler of a read that waits for a revision outlives its deadline and records an error",
 	},
 }
 
-// TestLogsMatchKubeAPIServer sends the same traffic to kube-apiserver and Larder and compares their records: log
-// lines in JSON, and audit events with their annotations, sorted and without duplicates. Values that vary between
-// requests of the same kind, such as times, are replaced by their types. Without -stock, it compares with recorded
-// results.
+// TestLogsMatchKubeAPIServer sends the same traffic to kube-apiserver and Larder and compares their records: log lines
+// in JSON, and audit events with their annotations, sorted and without duplicates. Values that vary between requests of
+// the same kind, such as times, are replaced by their types. Without -stock, it compares with recorded results.
 func TestLogsMatchKubeAPIServer(t *testing.T) {
 	hook := metricsWebhook(t)
 	larder := record(t, hook, false)
@@ -63,7 +62,7 @@ func TestLogsMatchKubeAPIServer(t *testing.T) {
 func compareRecords(t *testing.T, stock, larder []string) {
 	t.Helper()
 	if len(stock) == 0 {
-		t.Error("invalid: stock has no records")
+		t.Error("invalid: kube-apiserver has no records")
 	}
 	used := make([]bool, len(knownRecords))
 	report := func(whose string, records, others []string) {
@@ -86,12 +85,12 @@ func compareRecords(t *testing.T, stock, larder []string) {
 	report("larder", larder, stock)
 	for i, known := range knownRecords {
 		if !used[i] {
-			t.Errorf("%s: nothing differs there any more", known.record)
+			t.Errorf("%s: no longer differs: remove it from the list", known.record)
 		}
 	}
 }
 
-// record starts a server on its own etcd, sends it the traffic, and returns its records of that.
+// record starts a server with its own etcd, sends it the traffic, and returns its records.
 func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 	t.Helper()
 	audited := filepath.Join(t.TempDir(), "audit.log")
@@ -115,13 +114,13 @@ func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 		m.send(v)
 	}
 	var made []string
-	m.Eventually(t, "has written everything down", func() error {
+	m.Eventually(t, "has written all records", func() error {
 		lines, logs := normal(t, m.Output()[logged:], `"msg":"HTTP"`)
 		events, audits := normal(t, read()[before:], `"kind":"Event"`)
 		for id, stages := range audits {
 			if slices.Contains(stages, "RequestReceived") && (len(stages) < 2 || logs[id] == nil) {
 				_, request, _ := strings.Cut(read(), id)
-				return fmt.Errorf("no end of %s: %.300s", id, request)
+				return fmt.Errorf("no last record of %s: %.300s", id, request)
 			}
 		}
 		made = append(lines, events...)
@@ -130,8 +129,8 @@ func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 	return made
 }
 
-// normal returns the records of the traffic in a text with one record on each line, and the stages of each request,
-// by its audit ID.
+// normal returns the records of the traffic in a text with one record per line, and the stages of each request, by
+// audit ID.
 func normal(t *testing.T, text, mark string) (all []string, stages map[string][]string) {
 	t.Helper()
 	stages = make(map[string][]string)
@@ -144,11 +143,11 @@ func normal(t *testing.T, text, mark string) (all []string, stages map[string][]
 			ID                   string `json:"audit-ID"`
 		}
 		if err := json.Unmarshal([]byte(line), &known); err != nil {
-			return nil, nil // it is not written to its end yet
+			return nil, nil // the record is incomplete
 		}
 		stages[known.ID+known.AuditID] = append(stages[known.ID+known.AuditID], known.Stage)
 		if known.Stage == "RequestReceived" && known.Verb != "create" {
-			continue // later stages contain the same and more
+			continue // later stages contain it
 		}
 		var b strings.Builder
 		d := json.NewDecoder(strings.NewReader(line))
@@ -163,7 +162,7 @@ func normal(t *testing.T, text, mark string) (all []string, stages map[string][]
 	return slices.Compact(all), stages
 }
 
-// normalize copies one value of d, in the order of its keys, and replaces values that vary.
+// normalize copies one value of d, with sorted keys, and replaces values that vary.
 func normalize(d *json.Decoder, key string, b *strings.Builder) error {
 	token, err := d.Token()
 	if err != nil {
@@ -204,14 +203,14 @@ func normalize(d *json.Decoder, key string, b *strings.Builder) error {
 	return nil
 }
 
-// fleeting are the keys whose values differ from one request to the next.
+// fleeting are keys whose values differ between requests.
 var fleeting = []string{
 	"ts", "caller", "latency", "audit-ID", "srcIP", "apf_init_latency", "apf_execution_time", "watchlist_init_latency", "statusStack",
 	"auditID", "requestReceivedTimestamp", "stageTimestamp", "uid", "resourceVersion",
 	"authentication.kubernetes.io/credential-id", "authentication.kubernetes.io/issued-credential-id",
 }
 
-// latencies are annotations of events of slow requests; currents are current revisions.
+// latencies are annotations of slow requests; currents are current revisions.
 var (
 	latencies = regexp.MustCompile(`,?apiserver\.latency\.k8s\.io/[\w-]+:"[^"]*"`)
 	currents  = regexp.MustCompile(`(current|requested):? \d+`)

@@ -17,23 +17,23 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// stockRegisters is built by `go run . -registered` in bench/buildapiserver.
-var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that tells which metrics it has registered")
+// stockRegisters is a program that `go run . -registered` in bench/buildapiserver builds.
+var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that prints the metrics that it has registered")
 
-// registeredFile has the names that kube-apiserver registers, for tests without one.
+// registeredFile has the names of metrics that kube-apiserver registers, for runs without -stock-registered.
 var registeredFile = filepath.Join("testdata", "registered.json")
 
-// notRegistered are the metrics of kube-apiserver that Larder does not have, each with the reason.
+// notRegistered are metrics of kube-apiserver that Larder does not have, with the reasons.
 var notRegistered = map[string]string{}
 
-// elsewhere are the metrics that are in no registry of the process, and have no samples after the
-// traffic, each with the test that sees them.
+// elsewhere are metrics that are in no registry of the process and have no samples after the traffic, with the tests
+// that check them.
 var elsewhere = map[string]string{
 	"aggregator_unavailable_apiservice_total": "httpapi/aggregator.TestUnavailableServersAreExplained",
 }
 
-// registeringArgs are the flags of servers with as many parts as possible, because parts create metrics when they are
-// configured.
+// registeringArgs returns flags that configure as many parts of a server as possible, because parts create their
+// metrics when they are configured.
 func registeringArgs(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -94,8 +94,7 @@ func registered(t *testing.T, stock bool) (names []string, served map[string]*dt
 }
 
 // TestRegisteredMetricsMatchKubeAPIServer checks that Larder registers or serves each metric that kube-apiserver
-// registers, unless notRegistered gives a reason. Metrics that identify a server by the digest of its ID must
-// identify this one.
+// registers, except those in notRegistered. Metrics with the digest of a server's ID must have this server's.
 func TestRegisteredMetricsMatchKubeAPIServer(t *testing.T) {
 	names, served := registered(t, false)
 	defer func(usual string) { *stockBinary = usual }(*stockBinary)
@@ -110,17 +109,17 @@ func TestRegisteredMetricsMatchKubeAPIServer(t *testing.T) {
 		case !has && reason == "":
 			t.Errorf("%s is missing", name)
 		case has && reason != "":
-			t.Errorf("%s is there: remove it from the list", name)
+			t.Errorf("%s is registered: remove it from notRegistered", name)
 		}
 	}
 	for name := range elsewhere {
 		if !slices.Contains(stock, name) || served[name] != nil {
-			t.Errorf("%s is not elsewhere: remove it from the list", name)
+			t.Errorf("%s is registered or served: remove it from elsewhere", name)
 		}
 	}
 	for name := range notRegistered {
 		if !slices.Contains(stock, name) {
-			t.Errorf("stock has no %s: remove it from the list", name)
+			t.Errorf("kube-apiserver has no %s: remove it from the list", name)
 		}
 	}
 	host, err := os.Hostname()
@@ -141,6 +140,6 @@ func TestRegisteredMetricsMatchKubeAPIServer(t *testing.T) {
 		}
 	}
 	if samples < 4 {
-		t.Errorf("invalid: %d samples have the digest of an ID", samples)
+		t.Errorf("invalid: %d samples have the digest of a server's ID", samples)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestReplicasShareAStore runs a second server on the first one's store. It must read the writes that the first has
-// acknowledged at once, and its watches must receive them.
+// TestReplicasShareAStore runs a second server on the store of the first one. The second server must immediately read
+// writes that the first has acknowledged, and its watches must receive them.
 func TestReplicasShareAStore(t *testing.T) {
 	first := serve(t, "--unsafe-no-fsync")
 	second := serve(t, "--etcd-servers", "unix://"+filepath.Join(first.dir, "etcd", "sock", "etcd"))
@@ -29,19 +29,19 @@ func TestReplicasShareAStore(t *testing.T) {
 		written := put(t, writer, "default", fmt.Sprintf("shared-%d", i))
 		read, err := reader.CoreV1().ConfigMaps("default").Get(ctx, written.Name, metav1.GetOptions{})
 		if err != nil {
-			t.Fatalf("what one server acknowledged the other has not: %v", err)
+			t.Fatalf("the second server lacks an object that the first acknowledged: %v", err)
 		}
 		if read.ResourceVersion != written.ResourceVersion {
-			t.Errorf("%s is at %s here and %s there", read.Name, written.ResourceVersion, read.ResourceVersion)
+			t.Errorf("%s has version %s in the first server and %s in the second", read.Name, written.ResourceVersion, read.ResourceVersion)
 		}
 		if event := <-events.ResultChan(); event.Type != watch.Added {
 			t.Fatalf("watch event %v %v", event.Type, event.Object)
 		}
 	}
 	if err := second.Terminate(t); err != nil {
-		t.Errorf("the second server: %v", err)
+		t.Errorf("the exit of the second server: %v", err)
 	}
 	if err := writer.CoreV1().ConfigMaps("default").Delete(ctx, "shared-0", metav1.DeleteOptions{}); err != nil {
-		t.Errorf("the first server without the second: %v", err)
+		t.Errorf("a read from the first server after the second has stopped: %v", err)
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// resettable is a server with checkpoints, and clients of it.
+// resettable is a server with checkpoints, and clients for it.
 type resettable struct {
 	*process
 	t       *testing.T
@@ -55,7 +55,7 @@ func (r *resettable) checkpoint() {
 	r.must(r.core.Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/clean").Do(r.t.Context()).Error())
 }
 
-// outcome is the report of a reset.
+// outcome is what a reset reports.
 type outcome struct {
 	Deleted, Restored, Changed int
 	Revision                   int64
@@ -74,7 +74,7 @@ func (r *resettable) reset() outcome {
 	return done
 }
 
-// define creates the CRD of a kind of x.io and returns the client of its objects.
+// define creates a CRD in the group x.io and returns a client for its objects.
 func (r *resettable) define(plural string) dynamic.NamespaceableResourceInterface {
 	r.t.Helper()
 	yes := true
@@ -104,7 +104,7 @@ func (r *resettable) objects(plural string) dynamic.NamespaceableResourceInterfa
 	return r.custom.Resource(schema.GroupVersionResource{Group: "x.io", Version: "v1", Resource: plural})
 }
 
-// make makes an object of a kind of x.io.
+// make creates an object of a kind in x.io.
 func (r *resettable) make(ctx context.Context, plural, namespace, name string, finalizers ...string) error {
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "x.io/v1", "kind": "Kind-" + plural}}
 	object.SetName(name)
@@ -113,7 +113,7 @@ func (r *resettable) make(ctx context.Context, plural, namespace, name string, f
 	return err
 }
 
-// undefine deletes a CRD, and waits until it is gone.
+// undefine deletes a CRD, and waits until it is deleted.
 func (r *resettable) undefine(plural string) {
 	r.t.Helper()
 	crds := r.defined.ApiextensionsV1().CustomResourceDefinitions()
@@ -136,7 +136,7 @@ func (r *resettable) gone(what string, get func() error) {
 	})
 }
 
-// configMaps makes n ConfigMaps.
+// configMaps creates n ConfigMaps.
 func (r *resettable) configMaps(namespace, prefix string, n int, owners ...metav1.OwnerReference) *corev1.ConfigMap {
 	r.t.Helper()
 	var last *corev1.ConfigMap
@@ -154,7 +154,7 @@ func (r *resettable) namespace(name string) {
 	r.t.Helper()
 	_, err := r.core.CoreV1().Namespaces().Create(r.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	r.must(err)
-	proctest.Eventually(r.t, name+" is provided for", func() error {
+	proctest.Eventually(r.t, name+" has its service account", func() error {
 		if _, err := r.core.CoreV1().ConfigMaps(name).Get(r.t.Context(), "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (r *resettable) namespace(name string) {
 }
 
 // resync makes every controller that deletes objects do so once more. Deletions that began before are then done, or
-// never will be.
+// will never be done.
 func (r *resettable) resync(round int) {
 	r.t.Helper()
 	name := fmt.Sprint("settled-", round)
@@ -176,7 +176,7 @@ func (r *resettable) resync(round int) {
 		return err
 	})
 	r.configMaps("default", name, 1, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "nobody", UID: "nobody"})
-	r.gone("what nobody owns", func() error {
+	r.gone("the object without an owner", func() error {
 		_, err := r.core.CoreV1().ConfigMaps("default").Get(r.t.Context(), name+"0", metav1.GetOptions{})
 		return err
 	})
@@ -185,8 +185,8 @@ func (r *resettable) resync(round int) {
 	r.undefine("settled")
 }
 
-// TestResetOutlastsDeletions checks that restored objects stay, whatever was being deleted at the time: a namespace,
-// a CRD, a collection, owned objects. It must be possible to delete them again.
+// TestResetOutlastsDeletions checks that restored objects stay, whatever was being deleted during the reset: a
+// namespace, a CRD, a collection, owned objects. It must be possible to delete them again.
 func TestResetOutlastsDeletions(t *testing.T) {
 	r := newResettable(t, "--test-controllers")
 	ctx, core := t.Context(), r.core.CoreV1()
@@ -201,12 +201,12 @@ func TestResetOutlastsDeletions(t *testing.T) {
 	r.must(r.make(ctx, "boxes", "default", "stuck", "x.io/stuck"))
 	owner := r.configMaps("default", "owner", 1)
 	r.configMaps("default", "owned", 100, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID})
-	r.resync(0) // the collector has seen them
+	r.resync(0) // the garbage collector has then seen them
 	want := saved(t, r.process, r.checkpoint)
 	crds := r.defined.ApiextensionsV1().CustomResourceDefinitions()
 	deletions := map[string]func() error{
-		"a namespace":  func() error { return core.Namespaces().Delete(ctx, "full", metav1.DeleteOptions{}) },
-		"a definition": func() error { return crds.Delete(ctx, "boxes.x.io", metav1.DeleteOptions{}) },
+		"a namespace": func() error { return core.Namespaces().Delete(ctx, "full", metav1.DeleteOptions{}) },
+		"a CRD":       func() error { return crds.Delete(ctx, "boxes.x.io", metav1.DeleteOptions{}) },
 		"a collection": func() error {
 			return core.ConfigMaps("collected").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		},
@@ -215,11 +215,11 @@ func TestResetOutlastsDeletions(t *testing.T) {
 			return core.ConfigMaps("default").Delete(ctx, owner.Name, metav1.DeleteOptions{PropagationPolicy: &background})
 		},
 	}
-	names := []string{"a namespace", "a definition", "a collection", "an owner"}
+	names := []string{"a namespace", "a CRD", "a collection", "an owner"}
 	for round := range 8 {
 		var begun sync.WaitGroup
 		for i, name := range names {
-			if round < len(names) && i != round { // one alone, then all at once
+			if round < len(names) && i != round { // first one of them alone, then all at once
 				continue
 			}
 			begun.Go(func() {
@@ -234,9 +234,9 @@ func TestResetOutlastsDeletions(t *testing.T) {
 		done := r.reset()
 		begun.Wait()
 		if len(done.Warnings) > 0 {
-			t.Errorf("round %d: %+v", round, done)
+			t.Errorf("round %d: the reset reports %+v", round, done)
 		}
-		r.reset() // objects that the deletions did not reach
+		r.reset() // restores objects that the deletions did not reach before the first reset
 		r.resync(1 + round)
 		got := everything(t, r.process)
 		var lost, left []string
@@ -253,7 +253,7 @@ func TestResetOutlastsDeletions(t *testing.T) {
 			}
 		}
 		if len(lost)+len(left) > 0 {
-			t.Fatalf("round %d: %d of %d are gone: %.300q; left behind: %.300q", round, len(lost), len(want), lost, left)
+			t.Fatalf("round %d: %d of %d are deleted: %.300q; remaining: %.300q", round, len(lost), len(want), lost, left)
 		}
 	}
 	_, err := r.objects("boxes").Namespace("default").Patch(ctx, "stuck", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
@@ -261,8 +261,8 @@ func TestResetOutlastsDeletions(t *testing.T) {
 	r.undefine("boxes")
 }
 
-// TestResetEndsServing checks the state when a reset has returned. Deleted CRDs and namespaces serve no request, no
-// object that was being created is left, and restored resources are served.
+// TestResetEndsServing checks the state after a reset has returned. Deleted CRDs and namespaces serve no request, no
+// object that was being created remains, and restored resources are served.
 func TestResetEndsServing(t *testing.T) {
 	r := newResettable(t)
 	ctx := t.Context()
@@ -277,47 +277,47 @@ func TestResetEndsServing(t *testing.T) {
 		if round%2 == 0 {
 			r.undefine("kept")
 		}
-		var stopped atomic.Bool // requests are not abandoned: the server would continue to serve them
+		var stopped atomic.Bool // requests are not canceled, because the server would continue to serve them
 		var makers sync.WaitGroup
 		for i := range 4 {
 			makers.Go(func() {
 				for n := 0; !stopped.Load(); n++ {
 					name := fmt.Sprintf("m-%d-%d", i, n)
-					_ = r.make(ctx, "bags", "default", name) // as long as there are bags
+					_ = r.make(ctx, "bags", "default", name) // fails once the CRD is deleted
 					_, _ = r.core.CoreV1().ConfigMaps("new").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 				}
 			})
 		}
 		r.reset()
 		if err := r.make(ctx, "bags", "default", "after"); !apierrors.IsNotFound(err) {
-			t.Errorf("round %d: a bag is made after the reset: %v", round, err)
+			t.Errorf("round %d: creating a bag after the reset: %v", round, err)
 		}
 		_, err = r.core.CoreV1().ConfigMaps("new").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "after"}}, metav1.CreateOptions{})
 		if !apierrors.IsNotFound(err) {
-			t.Errorf("round %d: a ConfigMap is made in a namespace that is gone: %v", round, err)
+			t.Errorf("round %d: creating a ConfigMap in a deleted namespace: %v", round, err)
 		}
 		if err := r.make(ctx, "kept", "default", "b"); err != nil {
-			t.Errorf("round %d: what was put back is not served: %v", round, err)
+			t.Errorf("round %d: a restored resource is not served: %v", round, err)
 		}
 		stopped.Store(true)
 		makers.Wait()
 		bags, err := r.define("bags").List(ctx, metav1.ListOptions{})
 		r.must(err)
 		if len(bags.Items) > 0 {
-			t.Errorf("round %d: the next definition begins with %d bags: %s", round, len(bags.Items), bags.Items[0].GetName())
+			t.Errorf("round %d: a new CRD begins with %d bags: %s", round, len(bags.Items), bags.Items[0].GetName())
 		}
 		_, err = r.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
 		r.must(err)
 		maps, err := r.core.CoreV1().ConfigMaps("new").List(ctx, metav1.ListOptions{})
 		r.must(err)
 		if len(maps.Items) > 0 {
-			t.Errorf("round %d: the next namespace begins with %d ConfigMaps: %s", round, len(maps.Items), maps.Items[0].Name)
+			t.Errorf("round %d: a new namespace begins with %d ConfigMaps: %s", round, len(maps.Items), maps.Items[0].Name)
 		}
 		r.reset()
 	}
 }
 
-// TestResetEndsRouting checks that requests do not reach an APIService that a reset has deleted.
+// TestResetEndsRouting checks that requests do not reach an APIService that a reset deletes.
 func TestResetEndsRouting(t *testing.T) {
 	r := newResettable(t)
 	r.checkpoint()
@@ -342,7 +342,7 @@ func TestResetEndsRouting(t *testing.T) {
 		})
 		r.reset()
 		if err := get(); !apierrors.IsNotFound(err) {
-			t.Errorf("round %d: %v", round, err)
+			t.Errorf("round %d: a request after the reset: %v", round, err)
 		}
 	}
 }
@@ -358,7 +358,7 @@ func TestResetWarnsOfControllersItCannotStop(t *testing.T) {
 	expect := func(parts ...string) {
 		t.Helper()
 		r.must(r.core.CoreV1().Namespaces().Delete(ctx, "full", metav1.DeleteOptions{}))
-		proctest.Eventually(t, "the server knows of the deletion", func() error {
+		proctest.Eventually(t, "the server has seen the deletion", func() error {
 			_, err := r.core.CoreV1().ConfigMaps("full").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
 			if !apierrors.IsForbidden(err) {
 				return fmt.Errorf("%v", err)
@@ -367,7 +367,7 @@ func TestResetWarnsOfControllersItCannotStop(t *testing.T) {
 		})
 		got := strings.Join(r.reset().Warnings, "\n")
 		if slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(got, part) }) {
-			t.Errorf("warned of %q, want %q", got, parts)
+			t.Errorf("the reset warned of %q, want %q", got, parts)
 		}
 	}
 	expect("the controller that empties the namespaces full is not part of this server")
@@ -378,7 +378,7 @@ func TestResetWarnsOfControllersItCannotStop(t *testing.T) {
 	expect("kube-controller-manager host_1 was not stopped", "namespaces full")
 	k.must(t, "", "-n", "default", "create", "configmap", "new")
 	if out := larder(t, "reset", "clean", "--kubeconfig", r.kubeconfig()); strings.Contains(out, "warning") {
-		t.Errorf("a reset that puts nothing back warns: %s", out)
+		t.Errorf("a reset that restores nothing warns: %s", out)
 	}
 	r.must(r.core.CoreV1().Namespaces().Delete(ctx, "full", metav1.DeleteOptions{}))
 	if out := larder(t, "reset", "clean", "--kubeconfig", r.kubeconfig()); !strings.Contains(out, "! warning: kube-controller-manager host_1") {

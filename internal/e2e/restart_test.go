@@ -24,10 +24,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestWatchGoesOnAfterRestart kills the server and resumes a watch at its successor where a client was before: each
-// event must arrive once, in order. Lists at revisions of that time are served as well. That holds for writes of the
-// last 80 seconds, however many revisions they had. Without a replay the client has to list again.
-func TestWatchGoesOnAfterRestart(t *testing.T) {
+// TestWatchResumesAfterRestart kills the server and resumes a watch at its successor from where a client was: each
+// event must arrive once, in order. Lists at revisions of that time must also be served. This applies to writes of the
+// last 80 seconds, however many revisions they have. Without a replay, the client must list again.
+func TestWatchResumesAfterRestart(t *testing.T) {
 	p := serve(t, "--index-labels", "configmaps=app", "--replay-revisions=1")
 	var changes []string
 	var from string
@@ -38,7 +38,7 @@ func TestWatchGoesOnAfterRestart(t *testing.T) {
 		number++
 		return version
 	}
-	// A machine that takes longer than a minute for that has another try.
+	// If the machine took longer than a minute, the test tries again.
 	for began := time.Now(); from == "" || time.Since(began) > time.Minute; {
 		client := p.client()
 		for range 10 {
@@ -55,13 +55,13 @@ func TestWatchGoesOnAfterRestart(t *testing.T) {
 	client, last := p.client(), strconv.Itoa(number-21)
 	write(client)
 	if got, err := numbers(t, client, from, len(changes)); err != nil || !slices.Equal(got, changes) {
-		t.Errorf("watch after %s: %q, %v; want %q", from, got, err, changes)
+		t.Errorf("watch after %s: %q, error %v; want %q", from, got, err, changes)
 	}
 	list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{
 		LabelSelector: "app=number", ResourceVersion: from, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
 	})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Data["n"] != last {
-		t.Errorf("list at %s: %+v, %v", from, list, err)
+		t.Errorf("list at %s: %+v, error %v", from, list, err)
 	}
 
 	p.args = append(p.args, "--replay-revisions=0")
@@ -69,11 +69,11 @@ func TestWatchGoesOnAfterRestart(t *testing.T) {
 	p.start()
 	p.awaitReady()
 	if got, err := numbers(t, p.client(), from, 1); !apierrors.IsResourceExpired(err) {
-		t.Errorf("watch after %s, not replayed: %q, %v", from, got, err)
+		t.Errorf("watch after %s, without a replay: %q, error %v", from, got, err)
 	}
 }
 
-// writeNumber writes n into a configmap and returns its new resource version.
+// writeNumber writes n into a ConfigMap and returns the new resourceVersion.
 func writeNumber(t *testing.T, client kubernetes.Interface, n int) string {
 	t.Helper()
 	maps := client.CoreV1().ConfigMaps("default")
@@ -93,7 +93,7 @@ func writeNumber(t *testing.T, client kubernetes.Interface, n int) string {
 	return object.ResourceVersion
 }
 
-// numbers watches the configmap after a version until count changes came.
+// numbers watches the ConfigMap after a version until it has received count changes.
 func numbers(t *testing.T, client kubernetes.Interface, after string, count int) (got []string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
@@ -112,21 +112,21 @@ func numbers(t *testing.T, client kubernetes.Interface, after string, count int)
 			break
 		}
 	}
-	// No event arrives twice, and none after the last: the next event is the next write.
+	// No event arrives twice, and none follows the last: the next event is of the next write.
 	barrier := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "barrier", Labels: map[string]string{"app": "number"}}}
 	if barrier, err = client.CoreV1().ConfigMaps("default").Create(ctx, barrier, metav1.CreateOptions{}); err != nil {
 		return got, err
 	}
 	event, ok := <-w.ResultChan()
 	if object, is := event.Object.(*corev1.ConfigMap); !ok || !is || event.Type != watch.Added || object.ResourceVersion != barrier.ResourceVersion {
-		return got, fmt.Errorf("%v after the last change, want the barrier's", event)
+		return got, fmt.Errorf("%v after the last change, want the next write's event", event)
 	}
 	return got, nil
 }
 
-// TestCustomWatchGoesOnAfterRestart is TestWatchGoesOnAfterRestart for a custom resource, whose cache loads on the
-// first request. A watch cannot resume before a change of its CRD, because objects may differ since then.
-func TestCustomWatchGoesOnAfterRestart(t *testing.T) {
+// TestCustomWatchResumesAfterRestart is TestWatchResumesAfterRestart for a custom resource, whose cache is loaded by
+// the first request. A watch cannot resume before a change of its CRD, because objects may differ since then.
+func TestCustomWatchResumesAfterRestart(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	definition := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "numbers.example.com"},
@@ -189,7 +189,7 @@ func TestCustomWatchGoesOnAfterRestart(t *testing.T) {
 	for i, version := range want {
 		event := <-w.ResultChan()
 		if got, ok := event.Object.(*unstructured.Unstructured); event.Type != watch.Modified || !ok || got.GetResourceVersion() != version {
-			t.Fatalf("event %d after %s: %v, want the one of %s", i, from, event, version)
+			t.Fatalf("event %d after %s: %v, want that of version %s", i, from, event, version)
 		}
 	}
 
@@ -200,16 +200,16 @@ func TestCustomWatchGoesOnAfterRestart(t *testing.T) {
 	if _, err := definitions().Update(t.Context(), definition, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for range w.ResultChan() { // ends when something else serves the definition
+	for range w.ResultChan() { // the watch ends when the CRD has changed
 	}
-	proctest.Eventually(t, "what was before the change is over", func() error {
+	proctest.Eventually(t, "revisions before the change are expired", func() error {
 		w, err := numbers().Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
 		if err != nil {
 			return err
 		}
 		defer w.Stop()
 		if event := <-w.ResultChan(); event.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
-			return fmt.Errorf("%v", event)
+			return fmt.Errorf("got event %v", event)
 		}
 		return nil
 	})

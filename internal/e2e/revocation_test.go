@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// watchOf opens a watch of the ConfigMaps in default and reads one event.
+// watchOf opens a watch of the ConfigMaps in default and receives one event.
 func watchOf(t *testing.T, client kubernetes.Interface) watch.Interface {
 	t.Helper()
 	var w watch.Interface
@@ -45,11 +45,11 @@ func awaitEnd(t *testing.T, what string, w watch.Interface) {
 		}
 		t.Logf("%s: the watch ended after %v", what, time.Since(began).Round(time.Millisecond))
 	case <-time.After(proctest.Patience):
-		t.Errorf("%s: the watch goes on", what)
+		t.Errorf("%s: the watch did not end", what)
 	}
 }
 
-// open reports an error if w has ended.
+// open returns an error if w has ended.
 func open(w watch.Interface) error {
 	select {
 	case event, ok := <-w.ResultChan():
@@ -62,7 +62,7 @@ func open(w watch.Interface) error {
 	}
 }
 
-// letRead lets a subject read ConfigMaps of default, by a binding of that name.
+// letRead creates a binding that lets a subject read the ConfigMaps in default.
 func (p *process) letRead(t *testing.T, binding string, subject rbacv1.Subject) {
 	t.Helper()
 	_, err := p.client().RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{
@@ -74,8 +74,8 @@ func (p *process) letRead(t *testing.T, binding string, subject rbacv1.Subject) 
 	}
 }
 
-// robot makes a service account that may read and returns a client with a token that is
-// bound to a secret of its name.
+// robot creates a service account that may read, and returns a client with a token that is bound to a secret of that
+// name.
 func (p *process) robot(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	core := p.client().CoreV1()
@@ -96,8 +96,8 @@ func (p *process) robot(t *testing.T, name string) kubernetes.Interface {
 	return p.as(token.Status.Token)
 }
 
-// TestWatchesEndWithTheirRights checks that watches end when their right is lost, in whatever way, and that others
-// continue.
+// TestWatchesEndWithTheirRights checks that watches end when their user loses the right, in any way, and that other
+// watches continue.
 func TestWatchesEndWithTheirRights(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin := p.client()
@@ -111,13 +111,13 @@ func TestWatchesEndWithTheirRights(t *testing.T) {
 	if err := admin.RbacV1().RoleBindings("default").Delete(t.Context(), "devs", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitEnd(t, "the role is taken away", ofAlice)
+	awaitEnd(t, "the binding is deleted", ofAlice)
 	if err := admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "by-account", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitEnd(t, "the service account is deleted", ofAccount)
 	if err := errors.Join(open(ofSecret), open(ofAdmin)); err != nil {
-		t.Errorf("a watch that nothing was taken from: %v", err)
+		t.Errorf("a watch of a user who keeps the rights: %v", err)
 	}
 	if err := admin.CoreV1().Secrets("default").Delete(t.Context(), "by-secret", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -131,5 +131,5 @@ func TestWatchesEndWithTheirRights(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(p.dir, "pki", "ca.crt"), other, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	awaitEnd(t, "the certificate's authority is not trusted any more", ofAdmin)
+	awaitEnd(t, "the CA of the certificate is no longer trusted", ofAdmin)
 }

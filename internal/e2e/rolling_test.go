@@ -29,12 +29,12 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-var stockBinary = flag.String("stock", "", "a stock kube-apiserver, to restart instead of Larder, to compare with and to hand a cluster over to")
+var stockBinary = flag.String("stock", "", "kube-apiserver, to restart instead of Larder, to compare with, and for handovers")
 
-// TestRollingRestart restarts two servers in turn behind a balancer that avoids servers that are not ready. No client
-// may notice: neither a writer, nor a reader, nor an informer, nor a client that opens a new connection each time.
+// TestRollingRestart restarts two servers in turn behind a load balancer that avoids servers that are not ready. No
+// request may fail: of a writer, a reader, an informer, or a client that opens a new connection for each request.
 func TestRollingRestart(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	w := newRolling(t)
 	load := w.start(t)
 	for _, p := range w.replicas {
@@ -59,7 +59,7 @@ func TestRollingRestart(t *testing.T) {
 	load.checkInformer(t)
 }
 
-// rolling is two servers on one etcd behind a balancer.
+// rolling is two servers with one etcd behind a load balancer.
 type rolling struct {
 	replicas []*process
 	balancer *balancer
@@ -69,7 +69,7 @@ type rolling struct {
 func newRolling(t *testing.T) *rolling {
 	t.Helper()
 	url, keys := serveEtcd(t), newProcess(t, "--unsafe-no-fsync")
-	keys.start() // makes the keys that both sign with
+	keys.start() // creates the keys with which both sign
 	keys.awaitReady()
 	if err := keys.Terminate(t); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func newRolling(t *testing.T) *rolling {
 				"--cert-dir", filepath.Join(keys.dir, "pki"), "--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file", file,
 				"--service-account-signing-key-file", filepath.Join(keys.dir, "pki", "sa.key"), "--service-account-key-file", filepath.Join(keys.dir, "pki", "sa.key"),
 				"--authorization-mode=RBAC", "--shutdown-delay-duration=10s", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
-				"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // with a slow etcd the replica that runs is ready, too
+				"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // the running replica is ready even with a slow etcd
 		})
 		p.start()
 		w.replicas = append(w.replicas, p)
@@ -99,14 +99,14 @@ func newRolling(t *testing.T) *rolling {
 		w.balancer.awaitReady(t, p.port)
 	}
 	w.config = &rest.Config{
-		Host: "https://" + w.balancer.Addr().String(), BearerToken: "root-token", QPS: 50, Burst: 50, // of each client, so that the balancer notices ending servers in time
+		Host: "https://" + w.balancer.Addr().String(), BearerToken: "root-token", QPS: 50, Burst: 50, // limits each client, so that the balancer notices stopping servers in time
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
 	}
 	return w
 }
 
-// balancer assigns each connection to one of the ready servers in turn, as a balancer of TCP connections does. It
-// does not touch open connections.
+// balancer is a TCP load balancer: it assigns each new connection to one of the ready servers, in turn. Open
+// connections stay with their server.
 type balancer struct {
 	net.Listener
 	ports   []int
@@ -126,8 +126,7 @@ func newBalancer(t *testing.T, ports ...int) *balancer {
 		t.Fatal(err)
 	}
 	b := &balancer{Listener: l, ports: ports, ready: make(map[int]bool), open: make(map[net.Conn]struct{})}
-	// A slow probe on a busy machine does not count against a server: without a ready one, connections would go to
-	// any.
+	// A slow probe on a busy machine does not count against a server: if no server were ready, connections would go to any.
 	b.probe = &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.running.Go(b.accept)
@@ -147,10 +146,10 @@ func newBalancer(t *testing.T, ports ...int) *balancer {
 	return b
 }
 
-// follow asks a server ten times a second whether it is ready.
+// follow probes ten times a second whether a server is ready.
 func (b *balancer) follow(ctx context.Context, port int) {
 	for ctx.Err() == nil {
-		ok := b.ask(ctx, port)
+		ok := b.isReady(ctx, port)
 		b.mu.Lock()
 		b.ready[port] = ok
 		b.mu.Unlock()
@@ -161,8 +160,8 @@ func (b *balancer) follow(ctx context.Context, port int) {
 	}
 }
 
-// ask reports whether a server reports that it is ready.
-func (b *balancer) ask(ctx context.Context, port int) bool {
+// isReady reports whether a server is ready.
+func (b *balancer) isReady(ctx context.Context, port int) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/readyz", port), nil)
 	if err != nil {
 		return false
@@ -177,17 +176,17 @@ func (b *balancer) ask(ctx context.Context, port int) bool {
 
 func (b *balancer) awaitReady(t *testing.T, port int) {
 	t.Helper()
-	proctest.Eventually(t, "the balancer sees a server that is ready", func() error {
+	proctest.Eventually(t, "the balancer sees that the server is ready", func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !b.ready[port] {
-			return errors.New("it is not")
+			return errors.New("it does not")
 		}
 		return nil
 	})
 }
 
-// choose returns the next server that is ready, or any.
+// choose returns the next ready server, or any.
 func (b *balancer) choose() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +209,7 @@ func (b *balancer) accept() {
 	}
 }
 
-// carry copies both ways until both sides have ended.
+// carry copies both ways until both sides are closed.
 func (b *balancer) carry(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", b.choose()))
@@ -237,7 +236,7 @@ func (b *balancer) carry(client net.Conn) {
 	both.Wait()
 }
 
-// loads are the kinds of clients.
+// loads are the names of the kinds of clients.
 var loads = [...]string{"writes", "reads", "connections"}
 
 type load struct {
@@ -250,7 +249,7 @@ type load struct {
 	halt     chan struct{}
 }
 
-// count is of the requests of one kind of clients.
+// count counts the requests of one kind of client.
 type count struct {
 	done atomic.Int64
 
@@ -258,7 +257,7 @@ type count struct {
 	failed []error // guarded by mu
 }
 
-// start begins the load: four clients of each kind, and an informer.
+// start starts the load: four clients of each kind, and an informer.
 func (r *rolling) start(t *testing.T) *load {
 	t.Helper()
 	const clients = 4
@@ -304,7 +303,8 @@ func (r *rolling) start(t *testing.T) *load {
 	return l
 }
 
-// ownTransport gives a client its own connections, or new ones for each request. Every other client uses HTTP/1.1.
+// ownTransport gives a client connections of its own, new ones for each request if fresh is set. Every other client
+// uses HTTP/1.1.
 func ownTransport(config *rest.Config, k int, fresh bool) *rest.Config {
 	own := rest.CopyConfig(config)
 	if k%2 == 1 {
@@ -326,7 +326,7 @@ func (c closing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(req)
 }
 
-// write creates, changes and deletes an object; each tenth stays.
+// write creates, changes and deletes an object. Every tenth object stays.
 func write(ctx context.Context, client kubernetes.Interface, name string) error {
 	maps := client.CoreV1().ConfigMaps("default")
 	object, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -346,7 +346,7 @@ func write(ctx context.Context, client kubernetes.Interface, name string) error 
 	return nil
 }
 
-// proceed waits until clients of each kind have done n requests more.
+// proceed waits until clients of each kind have completed n more requests.
 func (l *load) proceed(t *testing.T, n int64) {
 	t.Helper()
 	for kind := range l.counts {
@@ -360,25 +360,25 @@ func (l *load) proceed(t *testing.T, n int64) {
 	}
 }
 
-// stop ends the clients, but not the informer.
+// stop stops the clients, but not the informer.
 func (l *load) stop() {
 	l.cancel()
 	l.running.Wait()
 }
 
-// checkInformer compares the informer's objects with those of the server, and ends it.
+// checkInformer compares the informer's objects with the server's, and stops the informer.
 func (l *load) checkInformer(t *testing.T) {
 	t.Helper()
 	defer l.informer.Shutdown()
 	defer close(l.halt)
-	proctest.Eventually(t, "the informer knows what there is", func() error {
+	proctest.Eventually(t, "the informer has the server's objects", func() error {
 		list, err := l.client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		store := l.informer.Core().V1().ConfigMaps().Informer().GetStore()
 		if len(store.ListKeys()) != len(list.Items) {
-			return fmt.Errorf("%d objects, of %d", len(store.ListKeys()), len(list.Items))
+			return fmt.Errorf("%d objects of %d", len(store.ListKeys()), len(list.Items))
 		}
 		for _, item := range list.Items {
 			known, ok, err := store.GetByKey("default/" + item.Name)

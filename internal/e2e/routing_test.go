@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// serveAny is the server of webhooks and aggregation: it denies, converts by renaming the version, and serves an
+// serveAny serves webhooks and an aggregated API: it denies writes, converts by changing the apiVersion, and serves an
 // empty API.
 func serveAny(w http.ResponseWriter, req *http.Request) {
 	var review struct {
@@ -48,10 +48,10 @@ func serveAny(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": review.APIVersion, "kind": review.Kind, "response": response})
 }
 
-// pointed names the service of each consumer, and the address of the service's endpoint.
+// pointed has the service of each consumer, and the address of the service's endpoint.
 var pointed = map[string]string{"hook": "192.0.2.7", "conversion": "192.0.2.8", "far": "192.0.2.9"}
 
-// pointConsumers creates services and the objects that use them.
+// pointConsumers creates the services, and objects that use them.
 func pointConsumers(t *testing.T, p *process, ca []byte) (clusterIPs map[string]string) {
 	t.Helper()
 	client, clusterIPs := p.client(), make(map[string]string)
@@ -96,7 +96,7 @@ func pointConsumers(t *testing.T, p *process, ca []byte) (clusterIPs map[string]
 }
 
 // TestServicesAreResolved checks that the server reaches webhooks and aggregated servers through the cluster's egress
-// proxy, at the cluster IPs of their services. With --enable-aggregator-routing it uses their endpoints.
+// proxy at the cluster IPs of their services, or, with --enable-aggregator-routing, at their endpoints.
 func TestServicesAreResolved(t *testing.T) {
 	t.Parallel()
 	authority := testcert.New(t, "services")
@@ -115,13 +115,13 @@ func TestServicesAreResolved(t *testing.T) {
 		}
 		p := serve(t, "--unsafe-no-fsync", "--egress-selector-config-file="+file, fmt.Sprintf("--enable-aggregator-routing=%v", routing))
 		clusterIPs := pointConsumers(t, p, []byte(authority.PEM()))
-		proctest.Eventually(t, "the webhook of admission refuses", func() error {
+		proctest.Eventually(t, "the admission webhook denies", func() error {
 			if resp, text := p.ask(http.MethodPost, "/api/v1/namespaces/default/secrets", `{"metadata":{"generateName":"s"}}`, "Content-Type: application/json"); !strings.Contains(text, "denied the request") {
 				return fmt.Errorf("%d %s", resp.StatusCode, text)
 			}
 			return nil
 		})
-		proctest.Eventually(t, "the webhook of conversion converts", func() error {
+		proctest.Eventually(t, "the conversion webhook converts", func() error {
 			p.ask(http.MethodPost, "/apis/example.com/v1/boxes", `{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"a"}}`, "Content-Type: application/json")
 			if resp, text := p.ask(http.MethodGet, "/apis/example.com/v2/boxes/a", ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, `"apiVersion":"example.com/v2"`) {
 				return fmt.Errorf("%d %s", resp.StatusCode, text)
@@ -138,7 +138,7 @@ func TestServicesAreResolved(t *testing.T) {
 		for name, address := range pointed {
 			endpoint, service := proxy.connects[address+":8443"], proxy.connects[clusterIPs[name]+":443"]
 			if (endpoint > 0) != routing || (service > 0) == routing {
-				t.Errorf("routing to endpoints %v: %s was connected to %d times at its endpoint, %d times at its cluster IP", routing, name, endpoint, service)
+				t.Errorf("routing to endpoints %v: %s got %d connections at its endpoint, %d at its cluster IP", routing, name, endpoint, service)
 			}
 		}
 		proxy.mu.Unlock()

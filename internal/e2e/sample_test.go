@@ -31,8 +31,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// buildClient builds a program that is a client of the server, from the module below
-// testdata/clients that names its version. The go command caches the result.
+// buildClient builds a client program from the module below testdata/clients that names its version. The go command
+// caches the result.
 func buildClient(t *testing.T, module, program string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), filepath.Base(program))
@@ -44,19 +44,19 @@ func buildClient(t *testing.T, module, program string) string {
 	return binary
 }
 
-// sample is a k8s.io/sample-apiserver, which serves flunders and fischers. It stores them in its own etcd, and
-// delegates authentication and authorization to a Larder.
+// sample is a k8s.io/sample-apiserver, which serves flunders and fischers. It stores them in an etcd of its own, and
+// delegates authentication and authorization to Larder.
 type sample struct {
 	*proctest.Process
 	t         *testing.T
 	p         *process
-	authority *testcert.Authority // of its certificate
+	authority *testcert.Authority // the CA of its certificate
 	port      int
 }
 
 var flunders = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
 
-// sampleAccess is the sample's rights, from its own examples, plus the policies that these omit.
+// sampleAccess has the sample's rights, from its own examples, and the policies that these lack.
 const sampleAccess = `{"apiVersion":"v1","kind":"List","items":[
 {"apiVersion":"v1","kind":"Namespace","metadata":{"name":"wardle"}},
 {"apiVersion":"v1","kind":"Namespace","metadata":{"name":"demo"}},
@@ -71,7 +71,7 @@ const sampleAccess = `{"apiVersion":"v1","kind":"List","items":[
  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"wardle"},"subjects":[{"kind":"ServiceAccount","name":"apiserver","namespace":"wardle"}]},
 {"apiVersion":"v1","kind":"Service","metadata":{"name":"api","namespace":"wardle"},"spec":{"type":"ExternalName","externalName":"localhost"}}]}`
 
-// newSample starts one and registers its versions with p.
+// newSample starts a sample and registers its versions with p.
 func newSample(t *testing.T, p *process, k *kubectl) *sample {
 	t.Helper()
 	s := &sample{t: t, p: p, authority: testcert.New(t, "sample"), port: proctest.Port(t)}
@@ -122,8 +122,8 @@ func (s *sample) writeKubeconfig(file string) {
 	}
 }
 
-// ask sends a request past Larder, with a bearer token.
-func (s *sample) ask(token string) (int, error) {
+// status sends a request directly to the sample, with a bearer token, and returns the status code.
+func (s *sample) status(token string) (int, error) {
 	pool := x509.NewCertPool()
 	pool.AddCert(s.authority.Cert)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "api.wardle.svc"}, DisableKeepAlives: true}
@@ -141,8 +141,8 @@ func (s *sample) ask(token string) (int, error) {
 	return resp.StatusCode, err
 }
 
-// TestSampleAPIServer checks that an aggregated server built on kube-apiserver's library, as most are, is served
-// completely to users with rights. Its API disappears and returns with its process.
+// TestSampleAPIServer checks that an aggregated server that uses kube-apiserver's library, as most do, works completely
+// for users with rights. Its API must disappear and return with its process.
 func TestSampleAPIServer(t *testing.T) {
 	proxies := testcert.New(t, "proxies")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", proxies.Sign(t, "front-proxy", nil, nil))
@@ -164,10 +164,10 @@ func TestSampleAPIServer(t *testing.T) {
 	testSampleReturns(t, s, k)
 }
 
-// testSampleDocuments checks that discovery and OpenAPI have the sample's part.
+// testSampleDocuments checks that discovery and OpenAPI contain the sample's API.
 func testSampleDocuments(t *testing.T, s *sample, k *kubectl) {
 	t.Helper()
-	proctest.Eventually(t, "kubectl knows flunders", func() error {
+	proctest.Eventually(t, "kubectl lists flunders", func() error {
 		out := k.run("", "api-resources", "--api-group=wardle.example.com", "--no-headers")
 		if got := strings.Fields(out); !slices.Equal(got, strings.Fields("fischers wardle.example.com/v1alpha1 false Fischer flunders wardle.example.com/v1beta1 true Flunder")) {
 			return fmt.Errorf("%s", out)
@@ -194,7 +194,7 @@ func testSampleDocuments(t *testing.T, s *sample, k *kubectl) {
 	}
 }
 
-// testSampleWrites checks that the sample defaults, admits and refuses writes, and that a watch receives them.
+// testSampleWrites checks that the sample defaults, admits and rejects writes, and that a watch receives them.
 func testSampleWrites(t *testing.T, k *kubectl) {
 	t.Helper()
 	const flunder = `{"apiVersion":"wardle.example.com/v1alpha1","kind":"Flunder","metadata":{"name":%q}%s}`
@@ -225,7 +225,7 @@ func testSampleWrites(t *testing.T, k *kubectl) {
 	if out := k.run(fmt.Sprintf(flunder, "banned", ""), "create", "-f", "-"); !strings.Contains(out, "Error from server (Forbidden)") || !strings.Contains(out, "this name may not be used, please change the resource name") {
 		t.Errorf("a banned name: %s", out)
 	}
-	seen.Eventually(t, "has seen it all", func() error {
+	seen.Eventually(t, "receives everything", func() error {
 		var events []string
 		for line := range strings.Lines(seen.Output()) {
 			if fields := strings.Fields(line); len(fields) > 1 {
@@ -240,7 +240,7 @@ func testSampleWrites(t *testing.T, k *kubectl) {
 	seen.Kill()
 }
 
-// pipe is try with something to read.
+// pipe is try with input.
 func (k *kubectl) pipe(stdin string, args ...string) error {
 	cmd := k.command(args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -250,13 +250,13 @@ func (k *kubectl) pipe(stdin string, args ...string) error {
 	return nil
 }
 
-// testSampleAccess checks that the sample authenticates users by the proxy's headers and by token reviews, and
-// authorizes them by access reviews.
+// testSampleAccess checks that the sample authenticates users with the proxy's header fields and with token reviews,
+// and authorizes them with access reviews.
 func testSampleAccess(t *testing.T, s *sample, k *kubectl) {
 	t.Helper()
 	direct := func(token string, want int) func() error {
 		return func() error {
-			if code, err := s.ask(token); err != nil || code != want {
+			if code, err := s.status(token); err != nil || code != want {
 				return fmt.Errorf("%s: got status %d and error %v, want %d", token, code, err, want)
 			}
 			return nil
@@ -275,14 +275,14 @@ func testSampleAccess(t *testing.T, s *sample, k *kubectl) {
 	}
 	k.must(t, "", "create", "role", "flunders", "--verb=get,list,watch", "--resource=flunders.wardle.example.com")
 	k.must(t, "", "create", "rolebinding", "flunders", "--role=flunders", "--group=devs")
-	proctest.Eventually(t, "alice may", direct("alice-token", 200)) // the sample has cached the denial
-	proctest.Eventually(t, "alice may through Larder", func() error { return k.try("get", "flunders", "--as=alice", "--as-group=devs") })
+	proctest.Eventually(t, "alice may read", direct("alice-token", 200)) // the sample has cached the denial
+	proctest.Eventually(t, "alice may read through Larder", func() error { return k.try("get", "flunders", "--as=alice", "--as-group=devs") })
 	if out := k.run("", "delete", "flunder", "one", "--as=alice", "--as-group=devs"); !strings.Contains(out, `User "alice" cannot delete resource "flunders"`) {
 		t.Errorf("alice deletes: %s", out)
 	}
 }
 
-// testSampleList checks that a list of some megabytes arrives whole, at once and in pages.
+// testSampleList checks that a list of several megabytes arrives complete, whole and in pages.
 func testSampleList(t *testing.T, s *sample) {
 	t.Helper()
 	const count = 200
@@ -308,7 +308,7 @@ func testSampleList(t *testing.T, s *sample) {
 			options.Continue = list.GetContinue()
 		}
 		if len(names) != count {
-			t.Errorf("by %d: %d flunders, want %d", limit, len(names), count)
+			t.Errorf("with limit %d: %d flunders, want %d", limit, len(names), count)
 		}
 	}
 	if err := all.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -334,8 +334,8 @@ func newFlunder(name, filler string) *unstructured.Unstructured {
 	return f
 }
 
-// testSampleReturns checks that the sample's end fails only its own requests, and that an informer continues when it
-// is back.
+// testSampleReturns checks that after the sample has stopped, only its own requests fail, and that an informer
+// continues when it is back.
 func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	t.Helper()
 	config := rest.CopyConfig(s.p.config())
@@ -361,11 +361,11 @@ func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	factory.Start(ctx.Done())
 	knows := func(name string) {
 		t.Helper()
-		proctest.Eventually(t, "the informer knows "+name, func() error {
+		proctest.Eventually(t, "the informer has "+name, func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if !known[name] {
-				return fmt.Errorf("it knows %v", known)
+				return fmt.Errorf("it has %v", known)
 			}
 			return nil
 		})
@@ -382,7 +382,7 @@ func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	knows("before")
 	s.Kill()
 	k.must(t, "", "wait", longWait, "--for=condition=Available=false", "apiservice/v1alpha1.wardle.example.com")
-	proctest.Eventually(t, "requests are refused", func() error {
+	proctest.Eventually(t, "requests are rejected", func() error {
 		if resp, body := s.p.ask(http.MethodGet, "/apis/wardle.example.com/v1alpha1/flunders", ""); resp.StatusCode != http.StatusServiceUnavailable || body != "service unavailable\n" {
 			return fmt.Errorf("%d %q", resp.StatusCode, body)
 		}
@@ -394,6 +394,6 @@ func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	k.must(t, "", "create", "configmap", "meanwhile")
 	s.start()
 	k.must(t, "", "wait", longWait, "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com")
-	proctest.Eventually(t, "a flunder is made", create("after"))
+	proctest.Eventually(t, "a flunder is created", create("after"))
 	knows("after")
 }

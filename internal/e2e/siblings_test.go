@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestCoordinatedLeadership checks that a component that is a candidate is elected by a server that was elected
-// itself, for as long as the flags set.
+// TestCoordinatedLeadership checks that a candidate is elected as leader by a server that was elected for this itself,
+// with the durations that flags set.
 func TestCoordinatedLeadership(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true",
@@ -33,13 +33,13 @@ func TestCoordinatedLeadership(t *testing.T) {
 	proctest.Eventually(t, "the candidate is elected", func() error {
 		office, err := leases.Get(t.Context(), "office", metav1.GetOptions{})
 		if err != nil || office.Spec.HolderIdentity == nil || *office.Spec.HolderIdentity != "me" {
-			return fmt.Errorf("%v %v", office, err)
+			return fmt.Errorf("lease %v, error %v", office, err)
 		}
 		return nil
 	})
 	elects, err := leases.Get(t.Context(), "leader-election-controller", metav1.GetOptions{})
 	if err != nil || time.Duration(*elects.Spec.LeaseDurationSeconds)*time.Second != 7*time.Second {
-		t.Errorf("who elects: %v %v", elects, err)
+		t.Errorf("the lease of the electing server: %v, error %v", elects, err)
 	}
 	p.want(200, "/readyz/poststarthook/start-kube-apiserver-coordinated-leader-election-controller")
 }

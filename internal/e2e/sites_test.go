@@ -11,13 +11,14 @@ import (
 	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
-// TestOtherSitesChangeNothing checks that a page of another site changes nothing outside the API. A browser sends its
-// requests with a client certificate, or kubectl proxy with its own credentials. Programs, the server's own pages and
-// those that --cors-allowed-origins names are not restricted, and the API responds as kube-apiserver does.
+// TestOtherSitesChangeNothing checks that a page of another site changes nothing outside the API. A browser sends such
+// a page's requests with a client certificate, or kubectl proxy with its own credentials. Programs, the server's own
+// pages and those that
+// --cors-allowed-origins allows are not restricted, and the API responds as kube-apiserver does.
 func TestOtherSitesChangeNothing(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--cors-allowed-origins=^https://friend[.]example[.]com$")
-	client := e2etest.HTTPClient(t, p.config()) // which has the administrator's certificate
-	ask := func(method, path string, header ...string) (int, string) {
+	client := e2etest.HTTPClient(t, p.config()) // has the administrator's certificate
+	request := func(method, path string, header ...string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, p.url()+path, nil)
 		if err != nil {
@@ -38,49 +39,49 @@ func TestOtherSitesChangeNothing(t *testing.T) {
 		return resp.StatusCode, string(body)
 	}
 	var index struct{ Paths []string }
-	if _, body := ask("GET", "/"); json.Unmarshal([]byte(body), &index) != nil || len(index.Paths) < 50 {
+	if _, body := request("GET", "/"); json.Unmarshal([]byte(body), &index) != nil || len(index.Paths) < 50 {
 		t.Fatal(body)
 	}
 	paths := append(index.Paths, "/larder/", "/larder/checkpoints/a", "/larder/checkpoints/a/reset", "/debug/flags/v", "/nothing")
-	if code, body := ask("POST", "/larder/checkpoints/a"); code != http.StatusCreated {
+	if code, body := request("POST", "/larder/checkpoints/a"); code != http.StatusCreated {
 		t.Fatal(code, body)
 	}
-	const refusal = "cross-origin request detected"
+	const rejection = "cross-origin request detected"
 	pages := [][]string{
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example.com"}, {"Sec-Fetch-Site", "same-site", "Origin", "https://other.example.com"},
 		{"Sec-Fetch-Site", "cross-site", "Origin", "null"}, {"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example.com"},
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "/livez/") || strings.HasPrefix(path, "/readyz/") || strings.HasPrefix(path, "/healthz/") {
-			continue // as the path above them
+			continue // covered by the path above
 		}
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE"} {
 			for _, page := range pages {
-				if code, body := ask(method, path, page...); code != http.StatusForbidden || !strings.Contains(body, refusal) || !strings.Contains(body, `"kind":"Status"`) {
+				if code, body := request(method, path, page...); code != http.StatusForbidden || !strings.Contains(body, rejection) || !strings.Contains(body, `"kind":"Status"`) {
 					t.Errorf("%s %s from %q: %d %.200s", method, path, page, code, body)
 				}
 			}
 		}
 	}
-	if code, body := ask("GET", "/larder/checkpoints"); code != http.StatusOK || strings.Count(body, `"name"`) != 1 {
-		t.Errorf("of other sites' checkpoints: %d %s", code, body)
+	if code, body := request("GET", "/larder/checkpoints"); code != http.StatusOK || strings.Count(body, `"name"`) != 1 {
+		t.Errorf("checkpoints after requests of other sites: %d %s", code, body)
 	}
 	for _, page := range [][]string{
 		nil, {"Sec-Fetch-Site", "same-origin", "Origin", p.url()}, {"Sec-Fetch-Site", "none"}, {"Origin", p.url()},
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://friend.example.com"},
 	} {
-		if code, body := ask("POST", "/larder/checkpoints/a/reset", page...); code != http.StatusOK {
+		if code, body := request("POST", "/larder/checkpoints/a/reset", page...); code != http.StatusOK {
 			t.Errorf("reset from %q: %d %s", page, code, body)
 		}
 	}
 	for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
-		if code, body := ask(method, "/larder/checkpoints", slices.Concat(pages[0])...); code == http.StatusForbidden {
-			t.Errorf("%s by another site's page: %d %s", method, code, body)
+		if code, body := request(method, "/larder/checkpoints", slices.Concat(pages[0])...); code == http.StatusForbidden {
+			t.Errorf("%s from another site's page: %d %s", method, code, body)
 		}
 	}
 	// Another site's page may send this, but not read the response.
-	if code, body := ask("DELETE", "/api/v1/namespaces/default/configmaps/nothing", pages[0]...); code != http.StatusNotFound {
-		t.Errorf("the API: %d %s", code, body)
+	if code, body := request("DELETE", "/api/v1/namespaces/default/configmaps/nothing", pages[0]...); code != http.StatusNotFound {
+		t.Errorf("a request for the API: %d %s", code, body)
 	}
 	for _, path := range []string{"/larder/status", "/larder/checkpoints", "/api"} {
 		req, _ := http.NewRequestWithContext(t.Context(), "GET", p.url()+path, nil)
@@ -91,7 +92,7 @@ func TestOtherSitesChangeNothing(t *testing.T) {
 		}
 		resp.Body.Close()
 		if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "" {
-			t.Errorf("%s may be read by %s", path, got)
+			t.Errorf("%s may be read from origin %s", path, got)
 		}
 	}
 }

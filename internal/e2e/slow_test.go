@@ -19,7 +19,7 @@ import (
 )
 
 // TestSlowReadsLeaveATrace checks that a GET and a LIST that wait for the store longer than half a second are logged
-// with the time of each step. Faster ones are not. A watch does not wait beyond its timeout.
+// with the time of each step, and faster ones are not. A watch does not wait beyond its timeout.
 func TestSlowReadsLeaveATrace(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 	p := serve(t, "--etcd-servers", url, "-v=2", "--audit-policy-file="+policy, "--audit-log-path="+audited, "--audit-log-mode=blocking")
 	const maps = "/api/v1/namespaces/kube-system/configmaps"
 	const object = maps + "/kube-apiserver-legacy-service-account-token-tracking"
-	proctest.Eventually(t, "there is an object", func() error {
+	proctest.Eventually(t, "an object exists", func() error {
 		if resp, _ := p.fetch("GET", object, nil, nil); resp.StatusCode != 200 {
 			return errors.New(resp.Status)
 		}
@@ -49,7 +49,7 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 			}
 		})
 	}
-	var quick string // the agent of a read that need not wait, and completed within half a second
+	var quick string // the user agent of a read that does not wait, and completes within half a second
 	proctest.Eventually(t, "a read from the cache is quick", func() error {
 		start := time.Now()
 		quick = fmt.Sprintf("quick/%d", start.UnixNano())
@@ -61,18 +61,18 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 		}
 		return nil
 	})
-	watched := make(chan struct{}) // closed when the watch, which does not need the store, has ended
+	watched := make(chan struct{}) // closed when the watch has ended, although the store does not respond
 	reads.Go(func() {
 		defer close(watched)
 		resp, body := p.fetch("GET", maps+"?watch=1&timeoutSeconds=1", nil, nil)
 		if !strings.HasPrefix(string(body), `{"type":"ERROR",`) || !strings.Contains(string(body), `"message":"context deadline exceeded"`) {
-			t.Errorf("a watch: %d %s", resp.StatusCode, body)
+			t.Errorf("the watch: status %d %s", resp.StatusCode, body)
 		}
 	})
-	var began time.Time // latest time at which both reads are known to have been received
-	proctest.Eventually(t, "the reads have waited long enough", func() error {
+	var began time.Time // the time at which the last of the reads had been received
+	proctest.Eventually(t, "the reads wait long enough", func() error {
 		if n := len(eventsIn(t, audited, auditv1.StageRequestReceived, "slow/")); n < 2 {
-			return fmt.Errorf("%d have been received", n)
+			return fmt.Errorf("%d reads have been received", n)
 		}
 		if began.IsZero() {
 			began = time.Now()

@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestSnapshotRestoresObjects saves a server's objects during writes, changes them, and restores them. The server
-// must serve the saved objects, and an informer that stayed open must have them, too.
+// TestSnapshotRestoresObjects saves a server's objects during writes, changes them, and restores them. The server and
+// an informer that stayed open must have the saved objects.
 func TestSnapshotRestoresObjects(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
@@ -54,7 +54,7 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	}()
 	proctest.Eventually(t, "objects are written", func() error {
 		if n := acknowledged.Load(); n < 20 {
-			return fmt.Errorf("%d are", n)
+			return fmt.Errorf("%d are written", n)
 		}
 		return nil
 	})
@@ -94,8 +94,8 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	}
 	p.start()
 	p.awaitReady()
-	proctest.Eventually(t, "everything is as it was", func() error {
-		return same(kept(), want) // custom resources are served a moment later
+	proctest.Eventually(t, "everything is as before", func() error {
+		return same(kept(), want) // custom resources are served a moment after the restart
 	})
 	list, err := client.CoreV1().ConfigMaps("kube-public").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -105,15 +105,15 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	for _, c := range list.Items {
 		if strings.HasPrefix(c.Name, "written-") {
 			if want := fmt.Sprintf("written-%05d", n); c.Name != want {
-				t.Fatalf("%s is there, %s is not", c.Name, want)
+				t.Fatalf("%s is restored, %s is not", c.Name, want)
 			}
 			n++
 		}
 	}
 	if n < before {
-		t.Errorf("%d objects that were written are there, %d had been acknowledged", n, before)
+		t.Errorf("%d objects are restored, %d had been acknowledged", n, before)
 	}
-	proctest.Eventually(t, "the informer has what the server has", func() error {
+	proctest.Eventually(t, "the informer has the server's objects", func() error {
 		list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -130,7 +130,7 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	})
 }
 
-// same returns the first difference of two maps.
+// same returns an error with the first difference of two maps.
 func same(got, want map[string]string) error {
 	for key := range want {
 		if got[key] != want[key] {
@@ -139,14 +139,14 @@ func same(got, want map[string]string) error {
 	}
 	for key := range got {
 		if want[key] == "" {
-			return fmt.Errorf("%s is there: %s", key, got[key])
+			return fmt.Errorf("unexpected %s: %s", key, got[key])
 		}
 	}
 	return nil
 }
 
-// TestSnapshotRefusesMistakes checks that mistakes are reported in one line, and that nothing is overwritten.
-func TestSnapshotRefusesMistakes(t *testing.T) {
+// TestSnapshotReportsMistakes checks that mistakes are reported in one line, and that nothing is overwritten.
+func TestSnapshotReportsMistakes(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "backup")
@@ -187,7 +187,7 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 		}
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
-		t.Errorf("there are %v, %v", entries, err)
+		t.Errorf("the directory has %v, error %v", entries, err)
 	}
 	for args, want := range map[string]string{
 		"status FILE":                           `^HASH .*\n[0-9a-f]{8}  \d+ +\d+ `,

@@ -26,8 +26,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// tree writes the spans of a trace below each other, in the order in which they began, with the
-// names of their attributes and events.
+// tree formats the spans of a trace as a tree, in the order in which they began, with the names of their attributes and
+// events.
 func (c *collector) tree(trace string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,17 +63,17 @@ func (c *collector) tree(trace string) string {
 	return out.String()
 }
 
-// valued are the attributes whose values are compared, too.
+// valued are attributes whose values are also compared.
 var valued = []string{"encoder", "key", "mediaType", "method", "protocol", "resource", "scope", "type", "verb"}
 
-// tracedBy is the span of a client within which all requests are sent.
+// tracedBy is the client's span that is the parent of all requests.
 const tracedBy = "00000000000000ff"
 
-// spansFile has the spans of the requests of TestSpansMatchKubeAPIServer. Lines that begin with - are only
-// kube-apiserver's, those with + only Larder's.
+// spansFile has the spans of the requests of TestSpansMatchKubeAPIServer. Only kube-apiserver has lines that begin with
+// -, only Larder those with +.
 var spansFile = filepath.Join("testdata", "spans.txt")
 
-// spansOf returns the lines of spansFile that are not of the other program, without marks.
+// spansOf returns the lines of spansFile without marks, except lines that only the other program has.
 func spansOf(t *testing.T, other string) []string {
 	t.Helper()
 	whole, err := os.ReadFile(spansFile)
@@ -92,7 +92,7 @@ func spansOf(t *testing.T, other string) []string {
 // rewriteSpans writes spansFile with as few marks as possible.
 func rewriteSpans(t *testing.T, stock, larder []string) {
 	t.Helper()
-	common := make([][]int, len(stock)+1) // how many lines two ends have in common
+	common := make([][]int, len(stock)+1) // the number of common lines of two suffixes
 	common[len(stock)] = make([]int, len(larder)+1)
 	for i := len(stock) - 1; i >= 0; i-- {
 		common[i] = make([]int, len(larder)+1)
@@ -128,7 +128,7 @@ type webhooks struct {
 	*httptest.Server
 
 	mu     sync.Mutex
-	traces map[string]int // guarded by mu: calls by trace, and by baggage
+	traces map[string]int // guarded by mu: number of calls, by trace and by baggage
 }
 
 func newWebhooks(t *testing.T) *webhooks {
@@ -164,7 +164,7 @@ func (w *webhooks) calls(trace string) int {
 	return w.traces[trace]
 }
 
-// install has m ask them about secrets.
+// install makes m call the webhooks for secrets.
 func (w *webhooks) install(m *member) {
 	m.t.Helper()
 	none, fail, versions := hooksv1.SideEffectClassNone, hooksv1.Fail, []string{"v1"}
@@ -183,7 +183,7 @@ func (w *webhooks) install(m *member) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.Eventually(m.t, "asks the webhooks", func() error {
+	m.Eventually(m.t, "calls the webhooks", func() error {
 		const trace = "000000000000000000000000000000aa"
 		_, text := m.ask(http.MethodPost, "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"x"}}`, http.Header{"Traceparent": {"00-" + trace + "-" + tracedBy + "-00"}, "Baggage": {"who=me"}})
 		if w.calls(trace) < 2 || w.calls("who=me") < 2 {
@@ -193,7 +193,7 @@ func (w *webhooks) install(m *member) {
 	})
 }
 
-// traced returns the requests of TestSpansMatchKubeAPIServer, and their header fields.
+// traced returns the requests of TestSpansMatchKubeAPIServer, with their header fields.
 func traced() [][]string {
 	const maps, secrets = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/secrets"
 	return [][]string{
@@ -220,7 +220,7 @@ func traced() [][]string {
 	}
 }
 
-// spans sends a server all requests and returns its spans.
+// spans sends all requests to a server and returns its spans.
 func spans(t *testing.T, stock bool) []string {
 	t.Helper()
 	c, config := newCollector(t, "")
@@ -237,15 +237,15 @@ func spans(t *testing.T, stock bool) []string {
 		}
 		codes[n], _ = m.ask(r[0], r[1], r[2], header)
 		if r[0] != http.MethodGet {
-			// A write that comes before the cache has the one before it is tried twice, with either server.
+			// A write before the cache has the previous one is tried twice, with either server.
 			resource, _, _ := strings.Cut(strings.TrimPrefix(r[1], "/api/v1/namespaces/default/"), "/")
 			m.ask(http.MethodGet, "/api/v1/namespaces/default/"+resource, "", nil)
 		}
 		if calls := hooks.calls(trace(n)); (calls == 2) != strings.Contains(r[1], "secrets") {
-			t.Errorf("%s: %d calls of webhooks know of the trace", r[1], calls)
+			t.Errorf("%s: %d calls of webhooks have the trace", r[1], calls)
 		}
 	}
-	if err := m.Terminate(t); err != nil { // which sends the last ones
+	if err := m.Terminate(t); err != nil { // the exit sends the last spans
 		t.Fatal(err)
 	}
 	var lines []string
@@ -256,7 +256,7 @@ func spans(t *testing.T, stock bool) []string {
 	return lines
 }
 
-// withoutRanges returns lines without the spans of etcd's reads.
+// withoutRanges returns the lines that are no spans of etcd's reads.
 func withoutRanges(lines []string) (rest []string) {
 	within := false
 	for _, line := range lines {
@@ -267,12 +267,14 @@ func withoutRanges(lines []string) (rest []string) {
 	return rest
 }
 
-// TestSpansMatchKubeAPIServer checks that requests are recorded as kube-apiserver's spans, with the differences that
-// spansFile marks. With -stock it asks kube-apiserver as well.
+// TestSpansMatchKubeAPIServer checks that the spans of requests equal kube-apiserver's, with the differences that
+// spansFile marks. With
+// -stock, it also compares kube-apiserver's spans with spansFile.
 func TestSpansMatchKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	larder := spans(t, false)
-	// Larder's own requests may share a read of etcd's revision with one of these, and then it is recorded there.
+	// Larder's own requests may share a read of etcd's revision with one of these requests. The read is then recorded
+	// there.
 	for tries := 0; tries < 5 && len(larder) < len(spansOf(t, "-")) && cmp.Equal(withoutRanges(larder), withoutRanges(spansOf(t, "-"))); tries++ {
 		larder = spans(t, false)
 	}
@@ -287,12 +289,11 @@ func TestSpansMatchKubeAPIServer(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if diff := cmp.Diff(spansOf(t, "+"), stock); stock != nil && diff != "" {
-		t.Errorf("of stock: -want +got\n%s", diff)
+		t.Errorf("kube-apiserver: -want +got\n%s", diff)
 	}
 }
 
-// TestTraceparentReachesWebhooks checks that webhooks receive the trace of a request, even if the server records no
-// traces.
+// TestTraceparentReachesWebhooks checks that webhooks get the trace of a request, even if the server records no traces.
 func TestTraceparentReachesWebhooks(t *testing.T) {
 	t.Parallel()
 	hooks := newWebhooks(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestLogBeginsAsThatOfKubeAPIServer checks that at --v=1 the log begins with the version, all flags and their values,
-// and the variables of Go's runtime. The server's own requests cause no warning.
-func TestLogBeginsAsThatOfKubeAPIServer(t *testing.T) {
+// TestLogBeginsLikeKubeAPIServers checks that at --v=1 the log begins with the version, all flags and their values, and
+// the variables of Go's runtime. The server's own requests must cause no warning.
+func TestLogBeginsLikeKubeAPIServers(t *testing.T) {
 	t.Parallel()
 	m := newPlane(t, "--v=1", "--endpoint-reconciler-type=lease", "--advertise-address=192.0.2.1", "--max-requests-inflight=401").member(*stockBinary != "", "", proctest.Port(t)).start()
 	m.Eventually(t, "publishes its endpoints", func() error {
@@ -30,7 +30,7 @@ func TestLogBeginsAsThatOfKubeAPIServer(t *testing.T) {
 				return i
 			}
 		}
-		t.Errorf("no line is like %s", pattern)
+		t.Errorf("no line matches %s", pattern)
 		return -1
 	}
 	last := -1
@@ -39,14 +39,14 @@ func TestLogBeginsAsThatOfKubeAPIServer(t *testing.T) {
 		`Version: v1\.36\.3$`, `"Golang settings" GOGC="\w*" GOMAXPROCS="\w*" GOTRACEBACK="\w*"$`,
 	} {
 		if n := number(pattern); n <= last {
-			t.Errorf("%s is line %d, not after %d", pattern, n, last)
+			t.Errorf("%s matches line %d, which is not after line %d", pattern, n, last)
 		} else {
 			last = n
 		}
 	}
 	for _, line := range lines {
 		if strings.Contains(line, " warnings.go:") {
-			t.Error(line)
+			t.Errorf("unexpected warning: %s", line)
 		}
 	}
 	if err := m.Terminate(t); err != nil {

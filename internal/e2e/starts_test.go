@@ -9,14 +9,15 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestServerStartsOnForeignObjects starts a server on objects that no server has written: it lists all of them.
+// TestServerStartsOnForeignObjects starts a server on objects that no server has written, and checks that it lists all
+// of them.
 func TestServerStartsOnForeignObjects(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	etcd := filepath.Join(t.TempDir(), "etcd")
 	if err := os.Symlink(binaries.larder, etcd); err != nil {
 		t.Fatal(err)
 	}
-	const objects = 130 // more than etcd allows in a transaction
+	const objects = 130 // more than etcd allows in one transaction
 	results, err := starts.Run(t.Context(), starts.Config{
 		Trials: testservers.Trials{
 			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
@@ -31,7 +32,7 @@ func TestServerStartsOnForeignObjects(t *testing.T) {
 	if len(results) != 2*3 {
 		t.Fatalf("%d results, want two for each kind of data", len(results))
 	}
-	// With its defaults, an object has more than so many bytes.
+	// With its defaults, an object has more bytes than this.
 	for i, least := range []int64{3500, 1000, 2500} {
 		ready, listed := results[2*i], results[2*i+1]
 		if listed.Bytes < objects*least {

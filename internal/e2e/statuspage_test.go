@@ -25,9 +25,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-var screenshots = flag.String("screenshots", "", "directory to write pictures of the status page to")
+var screenshots = flag.String("screenshots", "", "directory for screenshots of the status page")
 
-// known writes a token file and returns its name: "root" has all rights, "somebody" none.
+// known writes a token file and returns its path: "root" has all rights, "somebody" has none.
 func known(t *testing.T) string {
 	t.Helper()
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
@@ -37,8 +37,8 @@ func known(t *testing.T) string {
 	return tokens
 }
 
-// ask requests a path of p with a token, and returns the response. The caller closes its body.
-func ask(t *testing.T, p *process, method, path, token string) *http.Response {
+// fetch sends a request with a token to p and returns the response. The caller closes its body.
+func fetch(t *testing.T, p *process, method, path, token string) *http.Response {
 	t.Helper()
 	config := rest.AnonymousClientConfig(p.config())
 	config.BearerToken = token
@@ -69,21 +69,21 @@ func TestStatusPageDataNeedsTheRight(t *testing.T) {
 		{"GET", "/larder/status", "wrong", 401}, {"GET", "/larder/status", "root", 200}, {"DELETE", "/larder/status", "root", 405},
 		{"GET", "/larder/status?sort=x", "root", 400}, {"GET", "/larder/index.html", "", 403}, {"GET", "/larder/../larder/status", "", 403},
 	} {
-		resp := ask(t, p, test.method, test.path, test.token)
+		resp := fetch(t, p, test.method, test.path, test.token)
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != test.want {
-			t.Errorf("%s %s by %q: %d, %v, want %d: %.200s", test.method, test.path, test.token, resp.StatusCode, err, test.want, body)
+			t.Errorf("%s %s with token %q: status %d, error %v, want %d: %.200s", test.method, test.path, test.token, resp.StatusCode, err, test.want, body)
 		}
 		if resp.StatusCode == 200 {
 			csp := resp.Header.Get("Content-Security-Policy")
 			if !strings.Contains(csp, "default-src 'none'; script-src 'sha256-") || strings.Contains(csp, "unsafe") ||
 				resp.Header.Get("X-Frame-Options") != "DENY" || resp.Header.Get("X-Content-Type-Options") != "nosniff" || resp.Header.Get("Set-Cookie") != "" {
-				t.Errorf("%s: %v", test.path, resp.Header)
+				t.Errorf("header of %s: %v", test.path, resp.Header)
 			}
 		}
 	}
-	resp := ask(t, p, "GET", "/larder/status?watch=1", "root")
+	resp := fetch(t, p, "GET", "/larder/status?watch=1", "root")
 	defer resp.Body.Close()
 	in, last := bufio.NewReader(resp.Body), ""
 	for range 3 {
@@ -93,7 +93,7 @@ func TestStatusPageDataNeedsTheRight(t *testing.T) {
 			Resources []struct{ Name string }
 		}
 		if err != nil || json.Unmarshal([]byte(line), &s) != nil || s.Time <= last || len(s.Resources) < 30 {
-			t.Fatalf("%v: %.300s, after %s", err, line, last)
+			t.Fatalf("error %v: got %.300s after %s", err, line, last)
 		}
 		last = s.Time
 	}
@@ -106,15 +106,15 @@ func TestStatusPageCanBeDisabled(t *testing.T) {
 		path, token string
 		want        int
 	}{{"/larder/", "", 403}, {"/larder/", "root", 404}, {"/larder/status", "root", 404}} {
-		resp := ask(t, p, "GET", test.path, test.token)
+		resp := fetch(t, p, "GET", test.path, test.token)
 		resp.Body.Close()
 		if resp.StatusCode != test.want {
-			t.Errorf("%s by %q: %d, want %d", test.path, test.token, resp.StatusCode, test.want)
+			t.Errorf("%s with token %q: status %d, want %d", test.path, test.token, resp.StatusCode, test.want)
 		}
 	}
 }
 
-// TestStatusPageInBrowser signs in with Chromium, checks that the page updates, and tries to inject HTML in a
+// TestStatusPageInBrowser signs in with Chromium, checks that the page updates, and tries to inject HTML with a
 // client's name.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
@@ -150,7 +150,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 	objects := func(n int) string {
 		return fmt.Sprintf(`[...document.querySelectorAll("#resources tr")].some((r) => r.cells[0].textContent == "secrets" && r.cells[1].textContent == "%d")`, n)
 	}
-	for i := range 3 { // the page updates without another request
+	for i := range 3 { // the page must update by itself
 		if _, err := client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("s", i)}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 	t.Run("certificate", func(t *testing.T) { statusByCertificate(t, b, p) })
 }
 
-// pictures takes pictures of the page in dark mode and on a phone.
+// pictures takes screenshots of the page in dark mode and on a phone.
 func pictures(t *testing.T, page *page) {
 	for _, look := range []struct {
 		name, scheme  string
@@ -188,8 +188,8 @@ func pictures(t *testing.T, page *page) {
 	}
 }
 
-// statusByCertificate opens the page behind a proxy that sends the administrator's certificate, as kubectl proxy
-// does. The page must not ask for a token.
+// statusByCertificate opens the page through a proxy that sends the administrator's certificate, as kubectl proxy does.
+// The page must not fetch for a token.
 func statusByCertificate(t *testing.T, b *browser, p *process) {
 	transport, err := rest.TransportFor(p.config())
 	if err != nil {
@@ -207,7 +207,7 @@ func statusByCertificate(t *testing.T, b *browser, p *process) {
 	}}
 	front := httptest.NewServer(proxy)
 	defer front.Close()
-	defer cancel() // ends the stream; Close waits for that
+	defer cancel() // ends the stream, for which Close waits
 	page := b.open(front.URL+"/larder/", nil)
 	page.until(`document.getElementById("state").textContent == "Live" && document.getElementById("login").hidden`)
 	page.until(`document.querySelectorAll("#flow tbody tr").length > 3`)
@@ -222,20 +222,20 @@ func (p *page) until(expression string) {
 		if p.run("return Boolean("+expression+")", &is); !is {
 			var text string
 			p.run("return document.body.innerText.slice(0, 2000)", &text)
-			return fmt.Errorf("it is not so: %s", text)
+			return fmt.Errorf("it is false: %s", text)
 		}
 		return nil
 	})
 }
 
-// look sets the width of the window and its colours.
+// look sets the width of the window and its color scheme.
 func (p *page) look(width int, scheme string) {
 	p.b.t.Helper()
 	p.order("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600})
 	p.order("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}})
 }
 
-// screenshot returns a picture of the page, down to a height.
+// screenshot returns a screenshot of the page, down to a height.
 func (p *page) screenshot(width, height int) []byte {
 	p.b.t.Helper()
 	var shot struct{ Data []byte }

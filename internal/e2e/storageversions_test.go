@@ -17,11 +17,11 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// publishesVersions are flags with which a server publishes its storage versions, for all resources.
+// publishesVersions are flags that make a server publish its storage versions, for all resources.
 var publishesVersions = []string{"--feature-gates=APIServerIdentity=true,StorageVersionAPI=true", "--runtime-config=api/all=true"}
 
-// storageVersions returns the StorageVersions that the servers of an etcd have published, by resource, without the
-// parts that vary between runs.
+// storageVersions returns the StorageVersions that the servers of an etcd have published, by resource, without parts
+// that vary between runs.
 func (m *member) storageVersions() map[string]string {
 	m.t.Helper()
 	list, err := kubernetes.NewForConfigOrDie(m.config()).InternalV1alpha1().StorageVersions().List(m.t.Context(), metav1.ListOptions{})
@@ -31,7 +31,7 @@ func (m *member) storageVersions() map[string]string {
 	all := make(map[string]string)
 	for _, v := range list.Items {
 		for i := range v.Status.StorageVersions {
-			slices.Sort(v.Status.StorageVersions[i].ServedVersions) // upstream takes them from a map
+			slices.Sort(v.Status.StorageVersions[i].ServedVersions) // upstream's order is random
 		}
 		slices.SortFunc(v.Status.StorageVersions, func(a, b apiserverinternalv1alpha1.ServerStorageVersion) int {
 			return strings.Compare(a.APIServerID, b.APIServerID)
@@ -51,12 +51,12 @@ func (m *member) storageVersions() map[string]string {
 	return all
 }
 
-// TestStorageVersions checks that the servers of one etcd together publish the versions in which they store objects,
-// as kube-apiserver does. With -stock, one of the servers is kube-apiserver, and it must agree.
+// TestStorageVersions checks that the servers of one etcd together publish the versions in which they store objects, as
+// kube-apiserver does. With -stock, one of the servers is kube-apiserver, and both must agree.
 func TestStorageVersions(t *testing.T) {
 	t.Parallel()
 	if out, err := onHost("elsewhere", "/bin/hostname").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "elsewhere" {
-		t.Skipf("this system gives no process a namespace with a host name of its own: %v %s", err, out)
+		t.Skipf("this system does not allow a UTS namespace with another host name: %v %s", err, out)
 	}
 	p := newPlane(t, publishesVersions...)
 	ports := proctest.Ports(t, 2)
@@ -64,7 +64,7 @@ func TestStorageVersions(t *testing.T) {
 	alone := first.storageVersions()
 	second := p.member(false, "second", ports[1]).start()
 	if diff := cmp.Diff(withServer(alone, "second"), second.storageVersions()); diff != "" {
-		t.Errorf("-what the first says of itself, and the second should +what both say:\n%s", diff)
+		t.Errorf("StorageVersions of both servers: -want (from the first server's) +got\n%s", diff)
 	}
 	if code, body := second.ask(http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`, nil); code != http.StatusCreated {
 		t.Error(code, body)
@@ -84,13 +84,13 @@ func TestStorageVersions(t *testing.T) {
 		for _, r := range list.APIResources {
 			_, known := alone[group+"."+r.Name]
 			if kept := slices.Contains(r.Verbs, "watch") && group != "events.k8s.io"; kept != known {
-				t.Errorf("%s %s: stored %v, published %v", list.GroupVersion, r.Name, kept, known)
+				t.Errorf("%s %s: stored versions %v, published %v", list.GroupVersion, r.Name, kept, known)
 			}
 		}
 	}
 }
 
-// withServer adds a server to each object, with the first server's versions.
+// withServer adds a server to each object, with the versions of the first server.
 func withServer(all map[string]string, host string) map[string]string {
 	both := make(map[string]string)
 	for name, text := range all {

@@ -22,9 +22,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestStoresByResource keeps every built-in resource in a second etcd and a custom one in a third, each with its own
-// revisions. Objects must be in the right store, and the stores must be checked, measured and compacted. A checkpoint
-// must cover them, watches must resume after a restart, and one store can be restored alone.
+// TestStoresByResource keeps every built-in resource in a second etcd and a custom resource in a third, each with its
+// own revisions. Objects must be in the right store, and the stores must be checked, measured and compacted. A
+// checkpoint must cover them, watches must resume after a restart, and one store can be restored alone.
 func TestStoresByResource(t *testing.T) {
 	first, second := serveEtcd(t), serveEtcd(t)
 	data := filepath.Join(t.TempDir(), "third")
@@ -34,7 +34,7 @@ func TestStoresByResource(t *testing.T) {
 		overrides = append(overrides, name+"#"+second)
 	}
 	p := serve(t, "--etcd-servers", first, "--etcd-servers-overrides", strings.Join(overrides, ","), "--checkpoints", "--etcd-compaction-interval=1s",
-		"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // a slow etcd is healthy, too
+		"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // a slow etcd also counts as healthy
 	k, client := newKubectl(t, p.kubeconfig(), "default"), p.client()
 	boxes := dynamic.NewForConfigOrDie(p.config()).Resource(schema.GroupVersionResource{Group: "x.io", Version: "v1", Resource: "boxes"}).Namespace("default")
 	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")
@@ -65,7 +65,7 @@ func TestStoresByResource(t *testing.T) {
 	if got := keysOf(t, third); !slices.Equal(got, []string{"/registry/x.io/boxes/default/kept"}) {
 		t.Errorf("the third store has %q", got)
 	}
-	ready, metrics := p.want(http.StatusOK, "/readyz?verbose"), p.want(http.StatusOK, "/metrics") // etcd-1 is the third, named first
+	ready, metrics := p.want(http.StatusOK, "/readyz?verbose"), p.want(http.StatusOK, "/metrics") // etcd-1 is the third store, which the flags name first
 	for text, in := range map[string]string{
 		"[+]etcd-override-0 ok": ready, "[+]etcd-override-1 ok": ready, "[+]etcd-override-readiness-1 ok": ready,
 		`apiserver_storage_size_bytes{storage_cluster_id="etcd-2"} `: metrics, `larder_tail_revision{storage_cluster_id="etcd-0"} `: metrics,
@@ -74,7 +74,7 @@ func TestStoresByResource(t *testing.T) {
 			t.Errorf("no %q in:\n%.3000s", text, in)
 		}
 	}
-	proctest.Eventually(t, "the third store's revision is reported", func() error { // compaction raises it
+	proctest.Eventually(t, "the third store's revision is reported", func() error { // the compactor reports it
 		found := regexp.MustCompile(`\nlarder_tail_revision{storage_cluster_id="etcd-1"} (\d+)\n`).FindStringSubmatch(p.want(http.StatusOK, "/metrics"))
 		if found == nil || revisionOf(t, found[1]) < revisionOf(t, kept.GetResourceVersion()) || revisionOf(t, found[1]) > revisionOf(t, names(t, boxes, "at revision")) {
 			return fmt.Errorf("got revision %q, the box was created at %s", found, kept.GetResourceVersion())
@@ -91,7 +91,7 @@ func TestStoresByResource(t *testing.T) {
 		t.Errorf("boxes after a reset: %s\n%s", got, out)
 	}
 	if _, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "litter", metav1.GetOptions{}); err == nil {
-		t.Errorf("a config map is there after a reset:\n%s", out)
+		t.Errorf("a ConfigMap exists after a reset:\n%s", out)
 	}
 	for _, url := range []string{first, second, third} {
 		proctest.Eventually(t, "each store is compacted", func() error {
@@ -108,7 +108,7 @@ func TestStoresByResource(t *testing.T) {
 		p.start()
 		p.awaitReady()
 	}
-	p.args = append(p.args, "--etcd-compaction-interval=0") // or the revision might be compacted before it is watched from
+	p.args = append(p.args, "--etcd-compaction-interval=0") // otherwise the revision might be compacted before the watch
 	restart()
 	from := names(t, boxes, "at revision")
 	later := makeBox("later")
@@ -119,7 +119,7 @@ func TestStoresByResource(t *testing.T) {
 	}
 	defer watched.Stop()
 	if e := <-watched.ResultChan(); e.Type != "ADDED" || e.Object.(*unstructured.Unstructured).GetResourceVersion() != later.GetResourceVersion() {
-		t.Errorf("a watch from before the restart gets %v", e)
+		t.Errorf("a watch from before the restart got %v", e)
 	}
 
 	file := filepath.Join(t.TempDir(), "boxes.db")
@@ -137,7 +137,7 @@ func TestStoresByResource(t *testing.T) {
 	if err := thirdEtcd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "boxes are those of the backup", func() error {
+	proctest.Eventually(t, "the boxes are those of the backup", func() error {
 		list, err := boxes.List(t.Context(), metav1.ListOptions{})
 		if err == nil && len(list.Items) != 2 {
 			err = fmt.Errorf("%d boxes", len(list.Items))
@@ -149,7 +149,7 @@ func TestStoresByResource(t *testing.T) {
 }
 
 // TestUnmovedObjectsAreNotHidden checks that a server does not start if the flag would hide custom resources that
-// kube-apiserver keeps in the first store.
+// kube-apiserver has in the first store.
 func TestUnmovedObjectsAreNotHidden(t *testing.T) {
 	first, second := serveEtcd(t), serveEtcd(t)
 	inStore(t, first, func(ctx context.Context, store kv.Store) error {
@@ -162,8 +162,8 @@ func TestUnmovedObjectsAreNotHidden(t *testing.T) {
 	}
 }
 
-// builtinResources returns the names of all built-in resources that a server stores, as
-// --etcd-servers-overrides wants them.
+// builtinResources returns the names of all built-in resources that a server stores, in the form of
+// --etcd-servers-overrides.
 func builtinResources(t *testing.T) (all []string) {
 	t.Helper()
 	found, err := serve(t, "--unsafe-no-fsync").client().Discovery().ServerPreferredResources()
@@ -181,7 +181,7 @@ func builtinResources(t *testing.T) (all []string) {
 	return all
 }
 
-// names returns the names of the boxes, or with any more argument the revision of the list.
+// names returns the names of the boxes or, with one more argument, the revision of the list.
 func names(t *testing.T, boxes dynamic.ResourceInterface, revision ...string) string {
 	t.Helper()
 	list, err := boxes.List(t.Context(), metav1.ListOptions{})
@@ -229,15 +229,15 @@ func keyIn(t *testing.T, url, key string) (value string, err error) {
 	inStore(t, url, func(ctx context.Context, store kv.Store) error {
 		item, found, _, getErr := store.Get(ctx, key)
 		if value = string(item.Value); !found {
-			err = errors.New(key + " is not there")
+			err = errors.New("no key " + key)
 		}
 		return getErr
 	})
 	return value, err
 }
 
-// inStore runs ask over a client of an etcd.
-func inStore(t *testing.T, url string, ask func(context.Context, kv.Store) error) {
+// inStore runs fn with a client of an etcd.
+func inStore(t *testing.T, url string, fn func(context.Context, kv.Store) error) {
 	t.Helper()
 	store, err := kv.NewExternal(kv.ExternalConfig{StoreConfig: kv.StoreConfig{Prefix: "/registry"}, Endpoints: []string{url}})
 	if err != nil {
@@ -247,7 +247,7 @@ func inStore(t *testing.T, url string, ask func(context.Context, kv.Store) error
 	ended := make(chan error, 1)
 	go func() { ended <- store.Run(ctx) }()
 	defer func() { stop(); <-ended }()
-	if err := ask(t.Context(), store); err != nil {
+	if err := fn(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
 }

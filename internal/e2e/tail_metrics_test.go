@@ -10,10 +10,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestMetricsOfTheTail checks that the progress of the watch of etcd is reported in etcd's revisions.
+// TestMetricsOfTheTail checks the metrics of the progress of the etcd watch, in etcd's revisions.
 func TestMetricsOfTheTail(t *testing.T) {
 	m := newPlane(t).member(false, "", proctest.Port(t)).start()
-	tell := func(name string) float64 {
+	value := func(name string) float64 {
 		t.Helper()
 		family := m.scrape(t)[name]
 		if len(family.GetMetric()) != 1 {
@@ -40,33 +40,33 @@ func TestMetricsOfTheTail(t *testing.T) {
 		return revision
 	}
 	for i := range 3 {
-		before := tell("larder_store_revision")
+		before := value("larder_store_revision")
 		began := time.Now()
 		written := write(fmt.Sprint("c", i))
 		if before >= written {
-			t.Errorf("larder_store_revision was %v before the write of %v", before, written)
+			t.Errorf("larder_store_revision was %v before the write at %v", before, written)
 		}
-		if known := tell("larder_store_revision"); known < written {
-			t.Errorf("larder_store_revision is %v after the write of %v", known, written)
+		if known := value("larder_store_revision"); known < written {
+			t.Errorf("larder_store_revision is %v after the write at %v", known, written)
 		}
-		m.Eventually(t, "tells of the write", func() error {
-			if seen := tell("larder_tail_revision"); seen < written {
+		m.Eventually(t, "has the write's revision", func() error {
+			if seen := value("larder_tail_revision"); seen < written {
 				return fmt.Errorf("seen %v, written %v", seen, written)
 			}
 			return nil
 		})
-		if silence := tell("larder_tail_silence_seconds"); silence <= 0 || silence > time.Since(began).Seconds() {
-			t.Errorf("nothing was heard for %v s, but of the write %v ago", silence, time.Since(began))
+		if silence := value("larder_tail_silence_seconds"); silence <= 0 || silence > time.Since(began).Seconds() {
+			t.Errorf("larder_tail_silence_seconds is %v, but the write was %v ago", silence, time.Since(began))
 		}
 	}
-	reads := tell("larder_revision_reads_total")
+	reads := value("larder_revision_reads_total")
 	if code, body := m.ask(http.MethodGet, "/api/v1/namespaces/default/configmaps", "", nil); code != http.StatusOK {
 		t.Fatal(code, body)
 	}
-	if more := tell("larder_revision_reads_total"); more <= reads {
-		t.Errorf("%v reads of the revision after a consistent list, %v before", more, reads)
+	if more := value("larder_revision_reads_total"); more <= reads {
+		t.Errorf("larder_revision_reads_total is %v after a consistent list, %v before", more, reads)
 	}
-	if losses := tell("larder_tail_losses_total"); losses != 0 {
-		t.Errorf("the place in the history was lost %v times", losses)
+	if losses := value("larder_tail_losses_total"); losses != 0 {
+		t.Errorf("larder_tail_losses_total is %v, want 0", losses)
 	}
 }

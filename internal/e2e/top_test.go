@@ -20,8 +20,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestTopShowsRequests checks that the command shows the clients and their requests, in a table, in JSON and on a
-// terminal, to users with the right.
+// TestTopShowsRequests checks that the command shows clients and their requests to users with the right, as a table, as
+// JSON and on a terminal.
 func TestTopShowsRequests(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
@@ -29,7 +29,7 @@ func TestTopShowsRequests(t *testing.T) {
 	}
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens)
 	config := rest.CopyConfig(p.config())
-	config.UserAgent = "evil\u009b31m\u202e/1" // would colour a terminal, and turn it around
+	config.UserAgent = "evil\u009b31m\u202e/1" // would change a terminal's color, and its direction
 	client := kubernetes.NewForConfigOrDie(config)
 	const sent = 37
 	for range sent {
@@ -41,7 +41,7 @@ func TestTopShowsRequests(t *testing.T) {
 		return larder(t, append([]string{"top", "--kubeconfig", p.kubeconfig()}, args...)...)
 	}
 	var out string
-	proctest.Eventually(t, "all requests are counted", func() error { // the last may still be
+	proctest.Eventually(t, "all requests are counted", func() error { // the last one may still be in flight
 		out = run("--once", "--sort", "requests", "--window", "start")
 		for line := range strings.Lines(out) {
 			cells := strings.Fields(line)
@@ -52,11 +52,11 @@ func TestTopShowsRequests(t *testing.T) {
 		return errors.New(out)
 	})
 	if strings.ContainsAny(out, "\x1b\u009b\u202e") {
-		t.Errorf("the table could control a terminal: %q", out)
+		t.Errorf("the table contains control characters: %q", out)
 	}
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, "CPU s") && strings.Join(strings.Fields(line), " ") != "CPU s BYTES REQ* EVENTS MISSED USER AGENT VERB RESOURCE" {
-			t.Error(line)
+			t.Errorf("unexpected line: %s", line)
 		}
 	}
 	var document struct {
@@ -65,7 +65,7 @@ func TestTopShowsRequests(t *testing.T) {
 	}
 	out = run("--once", "-o", "json", "--by", "verb")
 	if err := json.Unmarshal([]byte(out), &document); err != nil || document.By != "verb" || len(document.Rows) == 0 || document.Rows[0].Verb == "" {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("JSON: error %v: %s", err, out)
 	}
 	for args, want := range map[string]string{
 		"--by=nobody":       `! larder: costs: by must be one of ["client" "user" "agent" "resource" "verb"], not "nobody"`,
@@ -78,7 +78,7 @@ func TestTopShowsRequests(t *testing.T) {
 		}
 	}
 	if status, err := p.status("/larder/costs", "somebody"); status != 403 {
-		t.Errorf("somebody asks for costs: %d, %v, want 403", status, err)
+		t.Errorf("costs without the right: status %d, error %v, want 403", status, err)
 	}
 	t.Run("terminal", func(t *testing.T) { topOnTerminal(t, p) })
 }
@@ -120,7 +120,7 @@ func topOnTerminal(t *testing.T, p *process) {
 	}
 	for line := range strings.SplitSeq(screen.last(), "\r\n") {
 		if len([]rune(strings.ReplaceAll(line, "\x1b[K", ""))) > 70 {
-			t.Errorf("a line is too long: %q", line)
+			t.Errorf("a line is wider than the terminal: %q", line)
 		}
 	}
 	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 4, Col: 30}); err != nil {
@@ -136,13 +136,13 @@ func topOnTerminal(t *testing.T, p *process) {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("q: %v", err)
+		t.Errorf("exit after q: %v", err)
 	}
 	after, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 	if err != nil || *after != *before {
-		t.Errorf("the terminal was left otherwise: %+v, was %+v, %v", after, before, err)
+		t.Errorf("the terminal's state is %+v, was %+v, error %v", after, before, err)
 	}
-	proctest.Eventually(t, "the screen is as it was", func() error {
+	proctest.Eventually(t, "the screen is restored", func() error {
 		if all := screen.all(); !strings.HasSuffix(all, "\x1b[?25h\x1b[?1049l") {
 			return fmt.Errorf("%q", all)
 		}
@@ -150,7 +150,7 @@ func topOnTerminal(t *testing.T, p *process) {
 	})
 }
 
-// screen is the output of a program on a terminal.
+// screen is a program's output on a terminal.
 type screen struct {
 	file *os.File
 
@@ -158,7 +158,7 @@ type screen struct {
 	text []byte // guarded by mu
 }
 
-// openTerminal returns both ends of a pseudo-terminal: the screen, and the file for a program.
+// openTerminal returns the two ends of a pseudo-terminal: the screen, and the file for the program.
 func openTerminal(t *testing.T) (*screen, *os.File) {
 	file, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

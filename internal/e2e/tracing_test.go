@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// collector keeps the spans that it is sent.
+// collector stores the spans that it receives.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 
@@ -40,7 +40,7 @@ func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServic
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-// of returns the spans of a trace by their names.
+// of returns the spans of a trace by name.
 func (c *collector) of(trace string) map[string]*tracev1.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,8 +77,8 @@ func newCollector(t *testing.T, rate string) (c *collector, config string) {
 	return c, config
 }
 
-// TestTracing checks that a request is traced from its beginning to etcd's work if its sender is an administrator and
-// asks for a trace. Other requests are not traced.
+// TestTracing checks that a request is traced from its beginning to etcd's work if an administrator sends it and
+// requests a trace. Other requests are not traced.
 func TestTracing(t *testing.T) {
 	c, config := newCollector(t, "")
 	p := serve(t, "--etcd-servers", serveEtcd(t), "--tracing-config-file", config, "--token-auth-file", tokens(t), "--authorization-mode=RBAC")
@@ -92,7 +92,7 @@ func TestTracing(t *testing.T) {
 	somebody := rest.AnonymousClientConfig(p.config())
 	somebody.BearerToken = "alice-token"
 	_ = kubernetes.NewForConfigOrDie(somebody).CoreV1().RESTClient().Get().AbsPath("/version").SetHeader("Traceparent", parent(5, "01")[len("Traceparent: "):]).Do(t.Context())
-	if err := p.Terminate(t); err != nil { // which sends the last ones
+	if err := p.Terminate(t); err != nil { // the exit sends the last spans
 		t.Fatal(err)
 	}
 	attributes := func(span *tracev1.Span) (all string) {
@@ -104,27 +104,27 @@ func TestTracing(t *testing.T) {
 	get := c.of(trace(1))["GET /api/v1/namespaces/{:namespace}/namespaces/{:name}"]
 	for _, want := range []string{"http.target", "/api/v1/namespaces/default?x=1", "int_value:200", "audit-id", `"me"`} {
 		if all := attributes(get); !strings.Contains(all, want) {
-			t.Errorf("a GET: no %s in %s", want, all)
+			t.Errorf("span of a GET: no %s in %s", want, all)
 		}
 	}
 	if hex.EncodeToString(get.GetParentSpanId()) != "00000000000000ff" || get.GetKind() != tracev1.Span_SPAN_KIND_SERVER {
-		t.Errorf("a GET: %v", get)
+		t.Errorf("spans of a GET: %v", get)
 	}
 	created := c.of(trace(2))
 	post, commit := created["POST /api/v1/namespaces/{:namespace}/configmaps"], created["etcdserverpb.KV/Txn"]
 	if post == nil || commit == nil || created["Create"] == nil {
-		t.Errorf("a POST: %v", created)
+		t.Errorf("spans of a POST: %v", created)
 	}
 	for _, n := range []int{3, 5} {
 		if spans := c.of(trace(n)); len(spans) != 0 {
-			t.Errorf("what is not to be traced: %v", spans)
+			t.Errorf("spans of a request without a trace: %v", spans)
 		}
 	}
 	if all := attributes(c.of(trace(4))["GET /api/v1/nothing"]); !strings.Contains(all, "int_value:404") {
-		t.Errorf("what is not there: %s", all)
+		t.Errorf("span of a missing resource: %s", all)
 	}
 	if log := c.of(trace(6))["GET /api/v1/namespaces/{:namespace}/pods/{:name}/log"]; log == nil || strings.Contains(attributes(log), "http.response.status_code") {
-		t.Errorf("a log, whose status is not known when the span ends: %v", log)
+		t.Errorf("span of a log, whose status is unknown when the span ends: %v", log)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,12 +135,12 @@ func TestTracing(t *testing.T) {
 	}
 }
 
-// TestTracingRate checks that with a sampling rate, requests are traced although their senders do not ask for it.
+// TestTracingRate checks that with a sampling rate, requests are traced although their clients do not request it.
 func TestTracingRate(t *testing.T) {
 	c, config := newCollector(t, "samplingRatePerMillion: 1000000\n")
 	p := serve(t, "--unsafe-no-fsync", "--tracing-config-file", config)
 	p.ask("GET", "/version", "")
-	proctest.Eventually(t, "it is traced", func() error {
+	proctest.Eventually(t, "the request is traced", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, span := range c.spans {
@@ -148,6 +148,6 @@ func TestTracingRate(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("there is no span")
+		return errors.New("no span was received")
 	})
 }

@@ -24,14 +24,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestUpgradeInPlace replaces a server under load, over both protocols: first by a program that does not
-// start, then twice by one that does. No request fails, /readyz responds to each probe with 200, and each
-// informer lists once.
+// TestUpgradeInPlace replaces a server under load, over both protocols: first with a program that does not start, then
+// twice with one that does. No request may fail, /readyz must respond to each probe with 200, and each informer must
+// list once.
 func TestUpgradeInPlace(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	debug := filepath.Join(t.TempDir(), "debug")
 	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t), "--shutdown-delay-duration=10s", "--debug-socket-path", debug,
-		"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // a slow etcd is ready, too
+		"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // a slow etcd also counts as ready
 	lists := new(atomic.Int64)
 	w := &rolling{config: &rest.Config{
 		Host: p.url(), BearerToken: "root-token", QPS: 200, Burst: 200, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
@@ -66,9 +66,9 @@ func TestUpgradeInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.await(`upgraded: process (\d+) serves(?s:.*)upgraded: process`)
-	proctest.Eventually(t, "the second process ends", func() error {
+	proctest.Eventually(t, "the second process exits", func() error {
 		if err := syscall.Kill(second, 0); !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("it is there: %v", err)
+			return fmt.Errorf("it is still running: %v", err)
 		}
 		return nil
 	})
@@ -95,16 +95,15 @@ func TestUpgradeInPlace(t *testing.T) {
 	load.checkInformer(t)
 	overHTTP1.Shutdown()
 	if n := lists.Load(); n != 3 {
-		t.Errorf("%d lists of 3 informers", n)
+		t.Errorf("%d lists of 3 informers, want 3", n)
 	}
 	if t.Failed() {
 		t.Log(p.output())
 	}
 }
 
-// TestSuccessorThatDoesNotEnd checks that a server ends at a signal, even if its successor neither becomes ready nor
-// ends.
-func TestSuccessorThatDoesNotEnd(t *testing.T) {
+// TestSuccessorThatHangs checks that a server exits at a signal, even if its successor neither becomes ready nor exits.
+func TestSuccessorThatHangs(t *testing.T) {
 	p := newUpgraded(t, "--etcd-servers", serveEtcd(t))
 	p.install("#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")
 	p.signal(syscall.SIGUSR2)
@@ -123,8 +122,8 @@ func TestEmbeddedEtcdIsNotShared(t *testing.T) {
 	p.want(http.StatusOK, "/readyz")
 }
 
-// TestSystemdHoldsTheSocket checks that a server accepts connections from the socket that systemd has opened, where
-// clients wait while the server restarts.
+// TestSystemdHoldsTheSocket checks that a server accepts connections from a socket that systemd has opened. Clients
+// wait at the socket while the server restarts.
 func TestSystemdHoldsTheSocket(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p.port))
@@ -173,8 +172,7 @@ func (c countLists) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(req)
 }
 
-// upgraded is a server that is upgraded in place. Its output goes to a file, because the processes that
-// follow it write there, too.
+// upgraded is a server that is upgraded in place. Its output goes to a file, because its successors also write there.
 type upgraded struct {
 	*process
 	program, log string
@@ -205,7 +203,7 @@ func newUpgraded(t *testing.T, args ...string) *upgraded {
 	return u
 }
 
-// install replaces the program: by a script, or by larder.
+// install replaces the program with a script, or with larder if script is "".
 func (u *upgraded) install(script string) {
 	u.t.Helper()
 	next := u.program + ".new"
@@ -226,7 +224,7 @@ func (u *upgraded) output() string {
 	return string(text)
 }
 
-// pids are the numbers that a pattern finds in the output.
+// pids returns the process IDs that a pattern finds in the output.
 func (u *upgraded) pids(pattern string) (pids []int) {
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(u.output(), -1) {
 		if pid, err := strconv.Atoi(strings.Join(match[1:], "")); err == nil {
@@ -236,7 +234,7 @@ func (u *upgraded) pids(pattern string) (pids []int) {
 	return pids
 }
 
-// await waits until the output matches a pattern, and returns the number in it.
+// await waits until the output matches a pattern, and returns the process ID in it.
 func (u *upgraded) await(pattern string) (pid int) {
 	u.t.Helper()
 	proctest.Eventually(u.t, "the output has "+pattern, func() error {

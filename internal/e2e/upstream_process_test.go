@@ -70,7 +70,7 @@ func (p *process) want(code int, path string) string {
 	return body
 }
 
-// valueAt returns the value of a key in an embedded etcd, nil if there is none.
+// valueAt returns the value of a key in an etcd, nil if there is none.
 func valueAt(t *testing.T, servers, key string) []byte {
 	t.Helper()
 	prefix := "/" + strings.Split(key, "/")[1]
@@ -94,7 +94,7 @@ func valueAt(t *testing.T, servers, key string) []byte {
 
 func (p *process) etcd() string { return "unix://" + filepath.Join(p.dir, "etcd", "sock", "etcd") }
 
-// TestServingFlagsTakeEffect checks flags that concern browsers, TLS clients and listeners.
+// TestServingFlagsTakeEffect checks flags about browsers, TLS clients and listeners.
 func TestServingFlagsTakeEffect(t *testing.T) {
 	cert := testcert.New(t, "someone else").Sign(t, "named", nil, func(c *x509.Certificate) { c.DNSNames = []string{"named.example"} })
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "named", cert)
@@ -107,10 +107,10 @@ func TestServingFlagsTakeEffect(t *testing.T) {
 			t.Errorf("origin %q: %d, allowed %q", origin, resp.StatusCode, got)
 		}
 		if got := resp.Header.Get("Strict-Transport-Security"); got != "max-age=31536000; includeSubDomains" {
-			t.Errorf("HSTS: %q", got)
+			t.Errorf("Strict-Transport-Security: %q", got)
 		}
 	}
-	// A page asks without credentials whether it may send them.
+	// Browsers send preflight requests without credentials.
 	resp, body := p.ask(http.MethodOptions, "/api/v1/namespaces", "", "Origin: https://example.com")
 	if resp.StatusCode != http.StatusNoContent || body != "" || resp.Header.Get("Access-Control-Allow-Methods") != "POST, GET, OPTIONS, PUT, DELETE, PATCH" {
 		t.Errorf("preflight: %d %v %q", resp.StatusCode, resp.Header, body)
@@ -118,7 +118,7 @@ func TestServingFlagsTakeEffect(t *testing.T) {
 	address := "127.0.0.1:" + strconv.Itoa(p.port)
 	if c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err == nil {
 		c.Close()
-		t.Error("TLS 1.2 is spoken")
+		t.Error("the server accepts TLS 1.2")
 	}
 	for name, want := range map[string]bool{"named.example": true, "localhost": false} {
 		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: name})
@@ -126,7 +126,7 @@ func TestServingFlagsTakeEffect(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("named.example") == nil; got != want {
-			t.Errorf("%s is shown the certificate of named.example: %v", name, got)
+			t.Errorf("%s gets the certificate of named.example: %v", name, got)
 		}
 		c.Close()
 	}
@@ -136,8 +136,8 @@ func TestServingFlagsTakeEffect(t *testing.T) {
 	second.awaitReady()
 }
 
-// TestProfilingFlagTakesEffect checks that --profiling=false disables profiles, the log level and the deletion of
-// metrics.
+// TestProfilingFlagTakesEffect checks that --profiling=false disables profiles, changes of the log level, and the
+// deletion of metrics.
 func TestProfilingFlagTakesEffect(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{true, false} {
@@ -159,16 +159,16 @@ func TestProfilingFlagTakesEffect(t *testing.T) {
 		metrics := p.want(http.StatusOK, "/metrics")
 		for _, name := range []string{"apiserver_cache_list_total", "apiserver_watch_cache_read_wait_seconds_count", `etcd_requests_total`} {
 			if left := regexp.MustCompile("(?m)^" + name + `\{.*resource="podtemplates"`).MatchString(metrics); left == on {
-				t.Errorf("profiling %v: %s of podtemplates is left: %v", on, name, left)
+				t.Errorf("profiling %v: metric %s of podtemplates remains: %v", on, name, left)
 			}
 		}
 	}
 }
 
-// TestCiphersAndCurves checks that flags of ciphers and curves restrict the handshake.
+// TestCiphersAndCurves checks that flags about ciphers and curves restrict the handshake.
 func TestCiphersAndCurves(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "--tls-curve-preferences=24",
-		"--disable-http2-serving") // HTTP/2 requires another cipher
+		"--disable-http2-serving") // because HTTP/2 requires another cipher
 	address := "127.0.0.1:" + strconv.Itoa(p.port)
 	for _, test := range []struct {
 		config *tls.Config
@@ -191,7 +191,7 @@ func TestCiphersAndCurves(t *testing.T) {
 	}
 }
 
-// TestStorageAndAPIFlagsTakeEffect checks --runtime-config and other flags that set the served APIs and the storage.
+// TestStorageAndAPIFlagsTakeEffect checks --runtime-config and other flags about served APIs and storage.
 func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "debug")
 	p := serve(t, "--unsafe-no-fsync", "--runtime-config=batch/v1=false,internal.apiserver.k8s.io/v1alpha1=true,apps/v1/daemonsets=false",
@@ -201,20 +201,20 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	p.want(404, "/apis/batch/v1")
 	p.want(404, "/apis/batch/v1/jobs")
 	if groups := p.want(200, "/apis"); strings.Contains(groups, `"batch"`) {
-		t.Error("batch is in discovery")
+		t.Error("discovery has batch")
 	}
 	p.want(404, "/apis/apps/v1/daemonsets")
 	p.want(200, "/apis/apps/v1/deployments")
 	p.want(200, "/apis/internal.apiserver.k8s.io/v1alpha1/storageversions")
 	if metrics := p.want(200, "/metrics"); !strings.Contains(metrics, `kubernetes_feature_enabled{name="StorageVersionAPI",stage="ALPHA"} 1`) {
-		t.Error("the feature gate is off, as far as metrics tell")
+		t.Error("the metrics report the feature gate as off")
 	}
 	p.want(404, "/logs/no-such-file")
 
 	client := p.client()
 	put(t, client, "default", "in-json")
 	if value := valueAt(t, p.etcd(), "/registry/configmaps/default/in-json"); !json.Valid(value) {
-		t.Errorf("stored as %.40q", value)
+		t.Errorf("a ConfigMap is stored as %.40q", value)
 	}
 	// A server without garbage collection adds no finalizer for it.
 	maps, foreground := client.CoreV1().ConfigMaps("default"), metav1.DeletePropagationForeground
@@ -222,21 +222,21 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := maps.Get(t.Context(), "in-json", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("deleted in the foreground: %v", err)
+		t.Errorf("after a foreground deletion: %v", err)
 	}
 	deleteTogether(t, client, 4)
 	service, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil || service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
-		t.Errorf("the kubernetes service: %v, %v", service.Spec, err)
+		t.Errorf("the kubernetes service: %v, error %v", service.Spec, err)
 	}
 	var version apimachineryversion.Info
 	if err := json.Unmarshal([]byte(p.want(200, "/version")), &version); err != nil || version.GitVersion != "v1.36.3-custom" {
-		t.Errorf("%v %v", version, err)
+		t.Errorf("version %v, error %v", version, err)
 	}
-	// As of no cache, a limit counts at revision 0.
+	// Without a cache, a limit applies at revision 0.
 	list, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{ResourceVersion: "0", Limit: 1})
 	if err != nil || len(list.Items) != 1 || list.Continue == "" {
-		t.Errorf("%d namespaces, %v", len(list.Items), err)
+		t.Errorf("%d namespaces, error %v, want one", len(list.Items), err)
 	}
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the debug socket has mode %v: %v", info.Mode(), err)
@@ -250,20 +250,20 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
-			t.Errorf("debug socket: %s: %d %s, %v", path, resp.StatusCode, body, err)
+			t.Errorf("debug socket: %s: status %d %s, error %v", path, resp.StatusCode, body, err)
 		}
 	}
 }
 
-// deleteTogether deletes a collection of workers ConfigMaps with a webhook that responds once it has been called for
-// all of them.
+// deleteTogether deletes a collection of workers ConfigMaps. A webhook responds only after it was called for all of
+// them.
 func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 	t.Helper()
 	var calls, deleted atomic.Int32
 	all := make(chan struct{})
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
-		body, err := io.ReadAll(req.Body) // to the end, so that the context ends with the connection
+		body, err := io.ReadAll(req.Body) // read completely, so that the context ends with the connection
 		if err = errors.Join(err, json.Unmarshal(body, &review)); err != nil {
 			t.Error(err)
 			return
@@ -306,7 +306,7 @@ func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 		return nil
 	})
 	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil || deleted.Load() != workers {
-		t.Errorf("%d of %d deletions at once: %v", deleted.Load(), workers, err)
+		t.Errorf("%d of %d deletions are concurrent: %v", deleted.Load(), workers, err)
 	}
 }
 
@@ -315,21 +315,21 @@ func deleteTogether(t *testing.T, client kubernetes.Interface, workers int32) {
 func TestEmulatedVersion(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35", "--runtime-config-emulation-forward-compatible",
 		"--runtime-config=admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings=true")
-	p.want(200, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings") // of 1.36
+	p.want(200, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings") // added in 1.36
 	var version apimachineryversion.Info
 	if err := json.Unmarshal([]byte(p.want(200, "/version")), &version); err != nil || version.EmulationMinor != "35" || version.MinCompatibilityMinor != "34" || version.Minor != "36" {
-		t.Errorf("%+v %v", version, err)
+		t.Errorf("version %+v, error %v", version, err)
 	}
-	p.want(404, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies") // of 1.36
+	p.want(404, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies") // added in 1.36
 	var described struct{ Info struct{ Version string } }
 	if err := json.Unmarshal([]byte(p.want(200, "/openapi/v2")), &described); err != nil || described.Info.Version != "1.35" {
-		t.Errorf("OpenAPI describes %+v, %v", described, err)
+		t.Errorf("OpenAPI describes version %+v, error %v", described, err)
 	}
 	p.want(200, "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
 	put(t, p.client(), "default", "works")
 }
 
-// TestServersOverrides checks that Events are stored in their own etcd and read from it.
+// TestServersOverrides checks that Events are stored in an etcd of their own and served from there.
 func TestServersOverrides(t *testing.T) {
 	apart := serve(t, "--unsafe-no-fsync")
 	p := serve(t, "--unsafe-no-fsync", "--etcd-servers-overrides=/events#"+apart.etcd())
@@ -344,39 +344,38 @@ func TestServersOverrides(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := <-watched.ResultChan(); e.Type != "ADDED" {
-		t.Errorf("watched: %v", e)
+		t.Errorf("watch event: %v", e)
 	}
 	const key = "/registry/events/default/mine"
 	if len(valueAt(t, apart.etcd(), key)) == 0 || valueAt(t, p.etcd(), key) != nil {
-		t.Error("the event is not where it belongs")
+		t.Error("the event is not in its etcd")
 	}
 	if _, err := client.EventsV1().Events("default").Get(t.Context(), "mine", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 	put(t, client, "default", "here")
 	if valueAt(t, p.etcd(), "/registry/configmaps/default/here") == nil {
-		t.Error("another resource is not where it belongs")
+		t.Error("another resource is not in the first etcd")
 	}
 	for name, want := range map[string]int{"etcd-0": http.StatusOK, "etcd-1": http.StatusOK, "etcd-2": http.StatusNotFound} {
 		p.want(want, "/api/v1/componentstatuses/"+name)
 	}
 	if healthy := p.want(200, "/healthz?verbose&exclude=etcd"); strings.Contains(healthy, "[+]etcd-override-0 ok") {
-		t.Errorf("the check of other servers is not excluded with etcd's: %s", healthy)
+		t.Errorf("excluding etcd's check does not exclude that of the other etcd: %s", healthy)
 	}
 	if ready := p.want(200, "/readyz?verbose"); !strings.Contains(ready, "[+]etcd-override-0 ok") || !strings.Contains(ready, "[+]etcd-override-readiness-0 ok") {
-		t.Error(ready)
+		t.Errorf("/readyz: %s", ready)
 	}
 }
 
-// TestLogFlagsTakeEffect checks that every line is JSON if a flag says so, and that the level changes while the
-// server runs.
+// TestLogFlagsTakeEffect checks that every log line is JSON if a flag says so, and that the log level can be changed.
 func TestLogFlagsTakeEffect(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync", "--logging-format=json")
 	p.start()
 	p.Await(t, "ready after")
 	for line := range strings.Lines(strings.TrimSpace(p.Output())) {
 		if !json.Valid([]byte(line)) {
-			t.Errorf("no JSON: %s", line)
+			t.Errorf("a log line is not JSON: %s", line)
 		}
 	}
 	quiet := serve(t, "--unsafe-no-fsync")
@@ -384,15 +383,15 @@ func TestLogFlagsTakeEffect(t *testing.T) {
 	if resp, body := quiet.ask(http.MethodPut, "/debug/flags/v", "6"); resp.StatusCode != 200 || !strings.Contains(body, "successfully set klog.logging.verbosity to 6") {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
-	proctest.Eventually(t, "it says more", func() error {
+	proctest.Eventually(t, "the server logs more", func() error {
 		if output := quiet.Output()[before:]; !strings.Contains(output, "\nI") && !strings.HasPrefix(output, "I") {
-			return errors.New("nothing")
+			return errors.New("no line of a higher level")
 		}
 		return nil
 	})
 }
 
-// TestUpstreamMistakes checks that mistakes are reported in kube-apiserver's words.
+// TestUpstreamMistakes checks that mistakes in flags are reported with kube-apiserver's text.
 func TestUpstreamMistakes(t *testing.T) {
 	for args, want := range map[string]string{
 		"--goaway-chance=0.5":                                                        "--goaway-chance can not be less than 0 or greater than 0.02",
@@ -421,8 +420,8 @@ func TestUpstreamMistakes(t *testing.T) {
 	}
 }
 
-// TestNames checks that every name of the binary supports --version, and --help without --insecure-port, which
-// envtest looks for.
+// TestNames checks that the binary supports --version under each name, and --help without --insecure-port, for which
+// envtest looks.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	for name, want := range map[string]string{"kube-apiserver": "Kubernetes v1.36.3\n", "larder": "kubernetes v1.36.3\n"} {
@@ -439,13 +438,13 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// serveEtcd runs the binary as etcd, alone, and returns its URL.
+// serveEtcd runs the binary as a single etcd and returns its URL.
 func serveEtcd(t *testing.T) string {
 	t.Helper()
 	return serveEtcdIn(t, filepath.Join(t.TempDir(), "data"))
 }
 
-// serveEtcdIn is serveEtcd over a data directory that may have data.
+// serveEtcdIn is serveEtcd with a data directory that may contain data.
 func serveEtcdIn(t *testing.T, data string) string {
 	t.Helper()
 	url, _ := startEtcd(t, data)
@@ -485,7 +484,7 @@ func startEtcd(t *testing.T, data string) (string, *proctest.Process) {
 	return url, store
 }
 
-// TestBothNames checks that the binary is a control plane when it runs as etcd and as kube-apiserver.
+// TestBothNames checks that the binary is a complete control plane when it runs as etcd and as kube-apiserver.
 func TestBothNames(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"etcd", "kube-apiserver"} {
@@ -510,6 +509,6 @@ func TestBothNames(t *testing.T) {
 		t.Errorf("%d %v", code, err)
 	}
 	if len(valueAt(t, url, "/registry/namespaces/default")) == 0 {
-		t.Error("nothing is stored")
+		t.Error("etcd has no objects")
 	}
 }

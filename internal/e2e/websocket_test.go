@@ -36,14 +36,14 @@ const notesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomR
 	`"names":{"plural":"notes","singular":"note","kind":"Note"},"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[{"name":"Text","type":"string","jsonPath":".text"}],` +
 	`"schema":{"openAPIV3Schema":{"type":"object","properties":{"text":{"type":"string"}}}}}]}}`
 
-// ui is the client in a browser page, as in k9s, Headlamp and the like.
+// ui is a web client that runs in a browser, like Headlamp.
 type ui struct {
 	*testing.T
 	config *rest.Config
-	token  string // of a service account that may read config maps and notes in namespace ui
+	token  string // token of a service account that may read ConfigMaps and notes in namespace ui
 }
 
-// newUI creates the objects that the pages read, in the server that -against names, too.
+// newUI creates the objects that the pages read, also in the server that -against names.
 func newUI(t *testing.T, kubeconfig string) *ui {
 	t.Helper()
 	config := e2etest.Config(t, kubeconfig)
@@ -76,13 +76,12 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 	return u
 }
 
-// protocol is how a page hands a token over, because it cannot set header fields.
+// protocol returns the subprotocol with a token: pages cannot set header fields.
 func protocol(token string) string {
 	return "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
 }
 
-// dial opens a socket with header fields besides Origin. Subprotocols are offered as a
-// browser does.
+// dial opens a websocket with header fields besides Origin, and offers subprotocols as a browser does.
 func (u *ui) dial(path string, header http.Header, protocols ...string) (*websocket.Conn, *http.Response, error) {
 	u.Helper()
 	tls, err := rest.TLSConfigFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: u.config.CAData, CAFile: u.config.CAFile}})
@@ -101,7 +100,7 @@ func (u *ui) dial(path string, header http.Header, protocols ...string) (*websoc
 	return dialer.DialContext(ctx, "wss"+strings.TrimPrefix(u.config.Host, "https")+path, header)
 }
 
-// open is dial with the token as a page hands it over, which has to succeed.
+// open is dial with the token in a subprotocol. It must succeed.
 func (u *ui) open(path string, header http.Header) *websocket.Conn {
 	u.Helper()
 	c, resp, err := u.dial(path, header, "base64.binary.k8s.io", protocol(u.token))
@@ -115,7 +114,7 @@ func (u *ui) open(path string, header http.Header) *websocket.Conn {
 	return c
 }
 
-// message reads one, and fails unless it is of a kind.
+// message reads one message, which must be of a kind.
 func (u *ui) message(c *websocket.Conn, kind int) string {
 	u.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
@@ -128,9 +127,9 @@ func (u *ui) message(c *websocket.Conn, kind int) string {
 	return string(data)
 }
 
-// TestPagesSeeStockWebSockets checks that pages see the same as with kube-apiserver, which passes this test with
-// -against.
-func TestPagesSeeStockWebSockets(t *testing.T) {
+// TestPagesSeeKubeAPIServersWebSockets checks that pages see the same as with kube-apiserver, which passes this test
+// with -against.
+func TestPagesSeeKubeAPIServersWebSockets(t *testing.T) {
 	kubeconfig := *against
 	if kubeconfig == "" {
 		kubeconfig = serve(t, "--unsafe-no-fsync").kubeconfig()
@@ -142,8 +141,8 @@ func TestPagesSeeStockWebSockets(t *testing.T) {
 	}
 }
 
-// testWebSocketWatches checks that a watch over a websocket has the same events as one over HTTP, each in its own
-// message, for all parameters.
+// testWebSocketWatches checks that a watch over a websocket has the same events as one over HTTP, each in a message,
+// for all parameters.
 func testWebSocketWatches(u *ui, k *kubectl) {
 	change := func(text string) {
 		for _, note := range []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"text":%q}}`, `{"apiVersion":"ui.example.com/v1","kind":"Note","metadata":{"name":"a"},"text":%q}`} {
@@ -198,7 +197,7 @@ func (u *ui) stream(path, accept string) *bufio.Reader {
 	return bufio.NewReader(u.get(path, http.Header{"Accept": {accept}}).Body)
 }
 
-// get begins a request of the administrator's. The test's end ends it.
+// get sends a request as the administrator. The response's body is closed at the end of the test.
 func (u *ui) get(path string, header http.Header) *http.Response {
 	u.Helper()
 	req, err := http.NewRequestWithContext(u.Context(), http.MethodGet, u.config.Host+path, nil)
@@ -214,7 +213,7 @@ func (u *ui) get(path string, header http.Header) *http.Response {
 	return resp
 }
 
-// testWebSocketHandshakes checks which users can open a socket, and that refusals equal kube-apiserver's.
+// testWebSocketHandshakes checks which users can open a websocket, and that errors equal kube-apiserver's.
 func testWebSocketHandshakes(u *ui, _ *kubectl) {
 	bearer := http.Header{"Authorization": {"Bearer " + u.token}}
 	const maps, secrets = "/api/v1/namespaces/ui/configmaps?watch=1", "/api/v1/namespaces/ui/secrets?watch=1"
@@ -224,20 +223,20 @@ func testWebSocketHandshakes(u *ui, _ *kubectl) {
 		protocols []string
 		code      int
 	}{
-		"token in a field":                {path: maps, header: bearer, code: 101},
-		"token among protocols":           {path: maps, protocols: []string{protocol(u.token), "v4.channel.k8s.io"}, code: 101},
-		"nothing but the token":           {path: maps, protocols: []string{protocol(u.token)}, code: 401},
-		"two tokens":                      {path: maps, protocols: []string{protocol(u.token), protocol(u.token), "v4.channel.k8s.io"}, code: 401},
-		"a token of nobody":               {path: maps, protocols: []string{protocol("nobody"), "v4.channel.k8s.io"}, code: 401},
-		"a token with padding":            {path: maps, protocols: []string{"base64url.bearer.authorization.k8s.io.YQ==", "v4.channel.k8s.io"}, code: 401},
-		"no token":                        {path: maps, code: 403},
-		"not allowed":                     {path: secrets, header: bearer, code: 403},
-		"several protocols":               {path: maps, header: bearer, protocols: []string{"base64.binary.k8s.io", "v4.channel.k8s.io"}, code: 400},
-		"a page of no origin":             {path: maps, header: http.Header{"Authorization": bearer["Authorization"], "Origin": {"null"}}, code: 403},
-		"a list":                          {path: "/api/v1/namespaces/ui/configmaps", header: bearer, code: 200},
-		"a custom resource":               {path: "/apis/ui.example.com/v1/namespaces/ui/notes?watch=1", header: bearer, code: 101},
-		"a resource that nobody has":      {path: "/apis/ui.example.com/v1/namespaces/ui/nothings?watch=1", header: bearer, code: 403},
-		"a watch that cannot begin there": {path: maps + "&resourceVersion=x", header: bearer, code: 500},
+		"token in a header field":          {path: maps, header: bearer, code: 101},
+		"token in a subprotocol":           {path: maps, protocols: []string{protocol(u.token), "v4.channel.k8s.io"}, code: 101},
+		"only the token":                   {path: maps, protocols: []string{protocol(u.token)}, code: 401},
+		"two tokens":                       {path: maps, protocols: []string{protocol(u.token), protocol(u.token), "v4.channel.k8s.io"}, code: 401},
+		"an unknown token":                 {path: maps, protocols: []string{protocol("nobody"), "v4.channel.k8s.io"}, code: 401},
+		"a token with padding":             {path: maps, protocols: []string{"base64url.bearer.authorization.k8s.io.YQ==", "v4.channel.k8s.io"}, code: 401},
+		"no token":                         {path: maps, code: 403},
+		"not allowed":                      {path: secrets, header: bearer, code: 403},
+		"several protocols":                {path: maps, header: bearer, protocols: []string{"base64.binary.k8s.io", "v4.channel.k8s.io"}, code: 400},
+		"a page of the origin null":        {path: maps, header: http.Header{"Authorization": bearer["Authorization"], "Origin": {"null"}}, code: 403},
+		"a list":                           {path: "/api/v1/namespaces/ui/configmaps", header: bearer, code: 200},
+		"a custom resource":                {path: "/apis/ui.example.com/v1/namespaces/ui/notes?watch=1", header: bearer, code: 101},
+		"a resource that does not exist":   {path: "/apis/ui.example.com/v1/namespaces/ui/nothings?watch=1", header: bearer, code: 403},
+		"a watch from an invalid revision": {path: maps + "&resourceVersion=x", header: bearer, code: 500},
 	} {
 		c, resp, err := u.dial(test.path, test.header.Clone(), test.protocols...)
 		switch {
@@ -253,8 +252,8 @@ func testWebSocketHandshakes(u *ui, _ *kubectl) {
 	}
 }
 
-// testWebSocketEnds checks that a watch ends as in kube-apiserver: when its time is over, and when the client closes
-// it. Other messages of the client are ignored.
+// testWebSocketEnds checks that a watch ends as in kube-apiserver: at its timeout, and when the client closes it. Other
+// messages of the client are ignored.
 func testWebSocketEnds(u *ui, k *kubectl) {
 	const maps = "/api/v1/namespaces/ui/configmaps?watch=1&fieldSelector=metadata.name%3Db"
 	ended := func(c *websocket.Conn, how string) {
@@ -263,7 +262,7 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 			u.Errorf("%s: %q, %v", how, data, err)
 		}
 	}
-	ended(u.open(maps+"&timeoutSeconds=1", nil), "time is over")
+	ended(u.open(maps+"&timeoutSeconds=1", nil), "the timeout")
 	c := u.open(maps, nil)
 	pongs := make(chan string, 1)
 	c.SetPongHandler(func(data string) error { pongs <- data; return nil })
@@ -279,7 +278,7 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 		u.Fatal(err)
 	}
 	read := make(chan string, 1)
-	go func() { // a client that reads the event gets the pong before it
+	go func() { // the pong arrives before the event
 		kind, data, err := c.ReadMessage()
 		read <- fmt.Sprintf("%d %s %v", kind, data, err)
 	}()
@@ -298,11 +297,11 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 	if err := c.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")); err != nil {
 		u.Fatal(err)
 	}
-	ended(c, "the client ends it")
+	ended(c, "the client closes it")
 }
 
-// TestPagesReopenManyWebSockets has pages with a socket for each visible list, which they reopen all the time. Every
-// socket must receive every change.
+// TestPagesReopenManyWebSockets has pages with a websocket for each visible list, which they reopen all the time. Every
+// websocket must receive every change.
 func TestPagesReopenManyWebSockets(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	u := newUI(t, p.kubeconfig())
@@ -342,7 +341,7 @@ func TestPagesReopenManyWebSockets(t *testing.T) {
 	pages.Wait()
 }
 
-// TestPagesOfOtherOrigins checks that a browser lets a page of an allowed origin read every response, including watches
+// TestPagesOfOtherOrigins checks that browsers let a page of an allowed origin read every response, including watches
 // of built-in and custom resources.
 func TestPagesOfOtherOrigins(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--cors-allowed-origins=^https://ui[.]example[.]com$", "--strict-transport-security-directives=max-age=1")
@@ -365,7 +364,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 				}
 			}
 			if got := resp.Header.Get("Strict-Transport-Security"); got != "max-age=1" {
-				t.Errorf("%s: HSTS %q", path, got)
+				t.Errorf("%s: Strict-Transport-Security %q", path, got)
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func Config(t testing.TB, kubeconfig string) *rest.Config {
 	return config
 }
 
-// HTTPClient returns an HTTP client with the credentials of config. The test's end closes its idle connections.
+// HTTPClient returns an HTTP client with the credentials of config. Its idle connections are closed at the end of the test.
 func HTTPClient(t testing.TB, config *rest.Config) *http.Client {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)

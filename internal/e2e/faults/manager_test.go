@@ -49,8 +49,8 @@ type manager struct {
 	cluster   // as the controller
 	reconcile func(parent string) error
 	stores    map[string]cache.Store // by resource
-	// objects are copies of the stores' maps, by resource and name, which take makes. The controller reads these, so that events
-	// of its own writes do not affect it while it works.
+	// objects are copies of the stores' maps, by resource and name, which take makes. The controller reads these, so that
+	// events of its own writes do not affect it while it works.
 	objects map[string]map[string]runtime.Object
 	synced  []cache.DoneChecker
 	stop    func() // stops the informers

@@ -245,6 +245,7 @@ func TestRejections(t *testing.T) {
 	})
 }
 
+// TestLostResponses checks that requests whose responses are lost are executed.
 func TestLostResponses(t *testing.T) {
 	each(t, func(t *testing.T, s *server, a *requester) {
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource(), Verbs: []string{"create"}}, Lose: faults.LoseCut, Times: 1},
@@ -312,6 +313,8 @@ func TestStaleReads(t *testing.T) {
 	})
 }
 
+// TestHeldWatches checks that held events are sent, in order, by Step, Release and Clear, and that other resources are
+// not held.
 func TestHeldWatches(t *testing.T) {
 	each(t, func(t *testing.T, s *server, a *requester) {
 		a.must("POST", a.path, a.object("old", 0))
@@ -367,6 +370,7 @@ func TestHeldWatches(t *testing.T) {
 	})
 }
 
+// TestDelayedWatches checks that events are delayed.
 func TestDelayedWatches(t *testing.T) {
 	each(t, func(t *testing.T, s *server, a *requester) {
 		s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: a.resource()}, Delay: "50ms"})
@@ -382,6 +386,7 @@ func TestDelayedWatches(t *testing.T) {
 	})
 }
 
+// TestEndedWatches checks each way to end a watch after a number of events.
 func TestEndedWatches(t *testing.T) {
 	each(t, func(t *testing.T, s *server, a *requester) {
 		for i, c := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// app is the server in pods, reached through the proxies: the same over HTTP and HTTPS.
+// app is a server in pods, reached through the proxies. It serves the same over HTTP and HTTPS.
 type app struct {
 	plain, secure         *httptest.Server
 	plainPort, securePort int
@@ -137,13 +137,13 @@ func (a *app) handler() http.Handler {
 	return mux
 }
 
-// script is a server that sends the same bytes to every client, like a malicious kubelet. With read, it first reads a
+// script is a server that sends the same bytes to every client, as a malicious kubelet. Unless deaf, it first reads a
 // request. With hold, it keeps the connection open.
 type script struct {
 	first    string
 	says     string
 	hold     bool
-	deaf     bool // it does not read the request
+	deaf     bool // does not read the request
 	repeat   bool // repeats its response forever
 	listener net.Listener
 	port     int
@@ -194,14 +194,14 @@ func (s *script) serve(t testing.TB, config *tls.Config) *script {
 	return s
 }
 
-// count is how many connections there were.
+// count returns the number of connections that were accepted.
 func (s *script) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accepted
 }
 
-// open is how many connections there are.
+// open returns the number of open connections.
 func (s *script) open() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// BenchmarkExec reads 200 MB out of a container, as `kubectl exec p -- cat FILE` does, through Larder and, with
-// -stock, through a kube-apiserver. It reports bytes a second, and the CPU time of the server. -larder names a
-// program that is built without checks.
+// BenchmarkExec reads 200 MB from a container, as `kubectl exec p -- cat FILE` does, through Larder and, with -stock,
+// through kube-apiserver. It reports bytes per second, and the server's CPU time. -larder names a program built without
+// checks.
 func BenchmarkExec(b *testing.B) {
 	const size = 200 << 20
 	c := newCluster(b, "--authorization-mode=RBAC", "--advertise-address=192.0.2.1")
@@ -46,7 +46,7 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// cpu is the time that the server has computed.
+// cpu returns the CPU time of the server.
 func (s *server) cpu(t testing.TB) time.Duration {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID()))

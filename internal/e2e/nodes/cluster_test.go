@@ -21,12 +21,12 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// cluster is a server, the credentials for requests to it, and its kubelets.
+// cluster is a server, the credentials for it, and its kubelets.
 type cluster struct {
 	pki
 	dir, tokens string
 	*server
-	client kubernetes.Interface // of the administrator, to server
+	client kubernetes.Interface // the administrator's
 }
 
 // server is a process that serves a cluster's API.
@@ -38,7 +38,7 @@ type server struct {
 
 const (
 	admin  = "admin-token"
-	reader = "reader-token" // of a user who may get everything about pods, and create nothing
+	reader = "reader-token" // of a user who may get pods and their subresources, and create nothing
 )
 
 // newCluster starts Larder and waits until it is ready.
@@ -64,7 +64,7 @@ func newClusterOf(t testing.TB, p *pki, args ...string) *cluster {
 
 func (c *cluster) data() string { return filepath.Join(c.dir, "data") }
 
-// common are flags of both servers; the kubelet flags are the subject of this package.
+// common returns flags of both servers. This package tests the kubelet flags.
 func (c *cluster) common(port int) []string {
 	return []string{
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port), "--token-auth-file=" + c.tokens,
@@ -102,28 +102,28 @@ func (c *cluster) startStock(t testing.TB) *server {
 	})
 }
 
-// checkEnd stops the server. It must not have lost its temper before.
+// checkEnd stops the server and checks that its output has no panic and no violated invariant.
 func (s *server) checkEnd(t testing.TB) {
 	if err := s.Terminate(t); err != nil {
-		t.Errorf("the end of %s: %v", s.name, err)
+		t.Errorf("the exit of %s: %v", s.name, err)
 	}
 	const most = 6000
 	out := s.Output()
 	for _, bad := range []string{"DATA RACE", "Request panicked", "Stream panicked", "Connection panicked", "panicked: true", "panic:", "invariant violated"} {
 		if at := strings.Index(out, bad); at >= 0 && s.name == "larder" {
-			t.Errorf("%s says %s", s.name, out[at:min(at+most, len(out))])
+			t.Errorf("%s printed %s", s.name, out[at:min(at+most, len(out))])
 		}
 	}
 }
 
 func (s *server) url() string { return fmt.Sprintf("https://127.0.0.1:%d", s.port) }
 
-// config is a client's.
+// config returns the configuration of a client with a token.
 func (s *server) config(token string) *rest.Config {
 	return &rest.Config{Host: s.url(), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 }
 
-// clientset asks s, with connections that the test's end closes.
+// clientset returns a client of s, whose connections are closed at the end of the test.
 func (c *cluster) clientset(t testing.TB, s *server, token string) kubernetes.Interface {
 	t.Helper()
 	transport, err := rest.TransportFor(s.config(token))
@@ -146,7 +146,7 @@ func write(t testing.TB, file, text string) {
 	}
 }
 
-// prepare creates the objects that pods need, and lets the reader read them.
+// prepare creates the objects that pods need, and the rights of the reader.
 func (c *cluster) prepare(t testing.TB) {
 	t.Helper()
 	created(t, func(ctx context.Context) error {
@@ -162,7 +162,7 @@ func created(t testing.TB, create func(context.Context) error) {
 	}
 }
 
-// node makes a node at an address and port.
+// node creates a node with an address and a port.
 func (c *cluster) node(t testing.TB, name, address string, port int, features ...string) {
 	t.Helper()
 	created(t, func(ctx context.Context) error {
@@ -181,7 +181,7 @@ func (c *cluster) node(t testing.TB, name, address string, port int, features ..
 	}
 }
 
-// pod makes a pod on a node that runs, with a container for each name.
+// pod creates a running pod on a node, with a container for each name.
 func (c *cluster) pod(t testing.TB, name, node string, edit func(*corev1.Pod), containers ...string) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}}

@@ -19,15 +19,15 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// container is a process, and the commands executed beside it.
+// container is a process, and the commands executed in addition.
 type container struct {
 	dir string
 
 	mu       sync.Mutex
 	changed  chan struct{}        // guarded by mu: closed when any of the following changes
-	lives    [][]line             // guarded by mu: the output of each run of the process
-	ended    bool                 // guarded by mu: the process of the last life
-	attached map[io.Writer]func() // guarded by mu: receivers of its output, and what to call when writing to one fails
+	runs     [][]line             // guarded by mu: the output of each run of the process
+	ended    bool                 // guarded by mu: the process of the last run has ended
+	attached map[io.Writer]func() // guarded by mu: receivers of its output, and functions to call if a write to one fails
 	stdin    io.WriteCloser       // guarded by mu
 	cancel   context.CancelFunc   // guarded by mu
 	wait     func() error         // guarded by mu
@@ -39,7 +39,7 @@ type line struct {
 	text string
 }
 
-// run starts the container's own process, again if one ran before.
+// run starts the container's own process, also again.
 func (k *kubelet) run(t testing.TB, key string, command ...string) *container {
 	t.Helper()
 	k.mu.Lock()
@@ -61,7 +61,7 @@ func (k *kubelet) run(t testing.TB, key string, command ...string) *container {
 	cmd.Stdout, cmd.Stderr = in, in
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lives, c.ended, c.stdin, c.cancel = append(c.lives, nil), false, stdin, cancel
+	c.runs, c.ended, c.stdin, c.cancel = append(c.runs, nil), false, stdin, cancel
 	c.changedLocked()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -83,15 +83,15 @@ func (c *container) changedLocked() {
 	c.changed = make(chan struct{})
 }
 
-// print records the output of the process, until it has ended.
+// print records the output of the process until it has ended.
 func (c *container) print(out io.Reader) {
 	in := bufio.NewReader(out)
 	for {
 		text, err := in.ReadString('\n')
 		c.mu.Lock()
 		if text != "" {
-			last := len(c.lives) - 1
-			c.lives[last] = append(c.lives[last], line{time.Now(), text})
+			last := len(c.runs) - 1
+			c.runs[last] = append(c.runs[last], line{time.Now(), text})
 			for w, gone := range c.attached {
 				if _, err := io.WriteString(w, text); err != nil {
 					gone()
@@ -107,7 +107,7 @@ func (c *container) print(out io.Reader) {
 	}
 }
 
-// stop ends the container's own process, if it runs.
+// stop ends the container's own process if it is running.
 func (c *container) stop() {
 	c.mu.Lock()
 	cancel, wait, stdin := c.cancel, c.wait, c.stdin
@@ -119,29 +119,29 @@ func (c *container) stop() {
 	}
 }
 
-// state returns the output of a life, counted from the last, and whether it has ended.
+// state returns the output of a run, counted from the last one, and whether it has ended.
 func (c *container) state(before int) (printed []line, ended bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := len(c.lives) - 1 - before
+	at := len(c.runs) - 1 - before
 	if at < 0 {
 		return nil, true, nil
 	}
-	return c.lives[at], c.ended || before > 0, c.changed
+	return c.runs[at], c.ended || before > 0, c.changed
 }
 
-// age sets the time of the first n lines of the present life.
+// age sets the time of the first n lines of the current run.
 func (c *container) age(n int, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	aged := slices.Clone(c.lives[len(c.lives)-1])
+	aged := slices.Clone(c.runs[len(c.runs)-1])
 	for i := range aged[:n] {
 		aged[i].at = at
 	}
-	c.lives[len(c.lives)-1] = aged
+	c.runs[len(c.runs)-1] = aged
 }
 
-// logs responds as the kubelet does that reads a container's log from files.
+// logs serves a container's log as a kubelet does, which reads the log from files.
 func (k *kubelet) logs(w http.ResponseWriter, req *http.Request) {
 	c := k.found(w, req)
 	if c == nil {
@@ -232,7 +232,7 @@ func (c *container) ExecInContainer(ctx context.Context, _, _, _ string, command
 	return exitOf(cmd.Run())
 }
 
-// exitOf returns how a process ended, in kubelets' form.
+// exitOf returns the exit status of a process, as kubelets report it.
 func exitOf(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {

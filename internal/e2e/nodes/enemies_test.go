@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// ways are all that leads to a kubelet or a pod, as requests for "pod" and "node".
+// ways returns every request that reaches a kubelet or a pod, for the node "node" and the pod "pod".
 func ways(port int) []question {
 	const pod, node = "/api/v1/namespaces/default/pods/pod/", "/api/v1/nodes/node/proxy/"
 	return []question{
@@ -36,17 +36,17 @@ func ways(port int) []question {
 	}
 }
 
-// enemy makes s the kubelet of node, and pod.
+// enemy makes s the kubelet of node, and the server in pod.
 func (c *cluster) enemy(t *testing.T, s *script, config *tls.Config) {
 	t.Helper()
 	address := needOutward(t)
 	s.serve(t, config)
 	c.node(t, "node", address, s.port)
 	if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "pod", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err == nil {
-		proctest.Eventually(t, "the pod is gone", func() error {
+		proctest.Eventually(t, "the pod is deleted", func() error {
 			_, err := c.client.CoreV1().Pods("default").Get(t.Context(), "pod", metav1.GetOptions{})
 			if err == nil {
-				return fmt.Errorf("it is there")
+				return fmt.Errorf("it still exists")
 			}
 			return nil
 		})
@@ -65,7 +65,7 @@ func (c *cluster) open(t *testing.T, q question) net.Conn {
 }
 
 // TestStalledKubeletsCostLittle checks that kubelets and pods that stop responding at any point do not affect other
-// requests. Once the client has left, they cost the server nothing.
+// requests. Once the client has disconnected, they cost the server nothing.
 func TestStalledKubeletsCostLittle(t *testing.T) {
 	c := newCluster(t)
 	serving := &tls.Config{Certificates: []tls.Certificate{c.serving(t)}}
@@ -105,10 +105,10 @@ func TestStalledKubeletsCostLittle(t *testing.T) {
 	}
 }
 
-// TestEndlessHeadsAreGivenUp checks that the server stops reading an endless response before that takes much memory.
-func TestEndlessHeadsAreGivenUp(t *testing.T) {
-	// Resident at most since the start: 330 to 410 MiB, garbage of all these responses included. One that was read on
-	// would take gigabytes.
+// TestEndlessHeadersAreGivenUp checks that the server stops reading an endless header before it takes much memory.
+func TestEndlessHeadersAreGivenUp(t *testing.T) {
+	// The peak of the resident memory is 330 to 410 MiB, which includes the garbage of all these responses. A response
+	// that was read without a limit would take gigabytes.
 	const most = 640 << 20
 	c := newCluster(t)
 	serving := &tls.Config{Certificates: []tls.Certificate{c.serving(t)}}
@@ -125,12 +125,12 @@ func TestEndlessHeadsAreGivenUp(t *testing.T) {
 			c.enemy(t, s, serving)
 			for _, q := range ways(s.port) {
 				if name == "errors" && !strings.Contains(q.lines, "v5.") || name == "hints" && q.lines == "" && !strings.Contains(q.line, "/log") {
-					continue // is forwarded as it arrives, until the client stops
+					continue // forwarded as it arrives, until the client stops
 				}
 				conn := c.open(t, q)
 				_, err := io.Copy(io.Discard, conn)
 				if os.IsTimeout(err) {
-					t.Errorf("%s has no end", q)
+					t.Errorf("the response to %s does not end", q)
 				}
 				conn.Close()
 				if peak := c.memory(t, "VmHWM"); peak > most {
@@ -142,7 +142,7 @@ func TestEndlessHeadsAreGivenUp(t *testing.T) {
 	}
 }
 
-// memory returns a field of the server's /proc/PID/status.
+// memory returns a field of /proc/PID/status of the server.
 func (s *server) memory(t *testing.T, field string) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
@@ -171,7 +171,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			conn := c.open(t, q)
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
-				t.Errorf("%s: %v", q, err)
+				t.Errorf("%s: error %v", q, err)
 				continue
 			}
 			if resp.StatusCode == http.StatusOK {
@@ -181,6 +181,6 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		}
 	}
 	if n := elsewhere.count(); n > 0 {
-		t.Errorf("the server went there %d times", n)
+		t.Errorf("the server followed redirects %d times", n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -23,10 +24,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// transports are the ways to speak to containers, by name.
+// transports are the protocols for streams to containers, by name.
 var transports = []string{"SPDY v4", "SPDY v3", "SPDY v2", "WebSocket v5", "WebSocket v4", "fallback"}
 
-// executor speaks to path in the transport's way.
+// executor returns an executor that uses a transport.
 func (s *server) executor(t testing.TB, transport, token, path string, query url.Values) remotecommand.Executor {
 	t.Helper()
 	u, err := url.Parse(s.url() + path)
@@ -86,6 +87,7 @@ func (s *server) exec(t testing.TB, ctx context.Context, transport, pod string, 
 	return s.executor(t, transport, admin, podPath(pod, "exec"), execQuery(&o, command...)).StreamWithContext(ctx, o)
 }
 
+// TestExec runs commands in pods with each protocol, on kubelets that serve WebSockets and on others.
 func TestExec(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
@@ -98,14 +100,14 @@ func TestExec(t *testing.T) {
 }
 
 func execInPod(t *testing.T, s *server, transport, pod string) {
-	codes := transport != "SPDY v2" && transport != "SPDY v3" // which tell how a command ended
-	closes := transport != "WebSocket v4"                     // stdin can end before the command
+	codes := transport != "SPDY v2" && transport != "SPDY v3" // the protocol has exit codes
+	closes := transport != "WebSocket v4"                     // the protocol can end stdin before the command
 	t.Run("streams and code", func(t *testing.T) {
 		var out, errs bytes.Buffer
 		err := s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}, "sh", "-c", "echo out; echo errors >&2; exit 7")
 		var code exec.CodeExitError
 		if codes && (!errors.As(err, &code) || code.Code != 7) || err == nil {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want code 7", err)
 		}
 		if out.String() != "out\n" || errs.String() != "errors\n" {
 			t.Errorf("out %q, errors %q", &out, &errs)
@@ -114,7 +116,7 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 	t.Run("no such command", func(t *testing.T) {
 		err := s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdout: io.Discard}, "/no/such/command")
 		if err == nil || !strings.Contains(err.Error(), "no such file") {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want that the file is missing", err)
 		}
 	})
 	if closes {
@@ -122,7 +124,7 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 			var out bytes.Buffer
 			o := remotecommand.StreamOptions{Stdin: strings.NewReader("b\na\n"), Stdout: &out}
 			if err := s.exec(t, t.Context(), transport, pod, o, "sort"); err != nil || out.String() != "a\nb\n" {
-				t.Errorf("%q, %v", &out, err)
+				t.Errorf("output %q, error %v", &out, err)
 			}
 		})
 	}
@@ -136,7 +138,7 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 			return s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: sizes}, "sh")
 		})
 		typing, responses := "stty size\n", []string{"33 101", "24 80"}
-		if transport == "SPDY v2" { // which cannot tell the size of a terminal
+		if transport == "SPDY v2" { // which has no terminal sizes
 			typing, responses = "expr 40 + 2\n", []string{"42"}
 		}
 		for i, want := range responses {
@@ -153,13 +155,13 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 		io.WriteString(keys, "exit 3\n")
 		var code exec.CodeExitError
 		if err := g.Wait(); codes && (!errors.As(err, &code) || code.Code != 3) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want no error", err)
 		}
 		close(sizes)
 	})
 }
 
-// sizeQueue is the new sizes of a terminal.
+// sizeQueue delivers the new sizes of a terminal.
 type sizeQueue chan remotecommand.TerminalSize
 
 // Next implements remotecommand.TerminalSizeQueue.
@@ -170,12 +172,12 @@ func (q sizeQueue) Next() *remotecommand.TerminalSize {
 	return nil
 }
 
-// noise is n bytes that do not compress, always the same.
+// noise returns n bytes that do not compress. They are always the same.
 func noise(n int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{}), n)
 }
 
-// TestLargeDataArrivesWhole checks that input and output arrive whole and in order.
+// TestLargeDataArrivesWhole checks that input and output arrive complete and in order.
 func TestLargeDataArrivesWhole(t *testing.T) {
 	const size = 50 << 20
 	c := newCluster(t)
@@ -192,7 +194,7 @@ func TestLargeDataArrivesWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
-				t.Error("what came back is not what was sent")
+				t.Error("the output is not the input")
 			}
 		})
 	}
@@ -218,7 +220,7 @@ func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 				if most.Add(1) == many {
 					close(ready)
 				}
-				select { // all are open at once
+				select { // until all are open
 				case <-ready:
 				case <-t.Context().Done():
 				}
@@ -238,8 +240,8 @@ func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 	c.settles(t, k, before)
 }
 
-// TestClientThatLeavesEndsItsStreams checks that the streams of a client that disconnects end, at the kubelet too.
-func TestClientThatLeavesEndsItsStreams(t *testing.T) {
+// TestDisconnectEndsStreams checks that the streams of a client that disconnects end, also at the kubelet.
+func TestDisconnectEndsStreams(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	before := c.goroutines(t)
@@ -253,7 +255,7 @@ func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 		proctest.Eventually(t, transport+" is echoed", func() error { return out.has("y\n") })
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", transport, err)
+			t.Errorf("%s: error %v", transport, err)
 		}
 	}
 	c.settles(t, k, before)
@@ -263,22 +265,19 @@ func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 func TestShutdownEndsStreams(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
-	var g errgroup.Group
+	var streams sync.WaitGroup
 	for _, transport := range transports {
 		out := newWatched()
-		g.Go(func() error {
-			// SPDY has no word for a connection that ends too early.
+		streams.Go(func() {
+			// SPDY cannot report that a connection ended too early.
 			_ = c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdin: typed(t, "y\n"), Stdout: out}, "cat")
-			return nil
 		})
 		proctest.Eventually(t, transport+" is echoed", func() error { return out.has("y\n") })
 	}
 	if err := c.Terminate(t); err != nil {
 		t.Error(err)
 	}
-	if err := g.Wait(); err != nil { // which all have ended
-		t.Error(err)
-	}
+	streams.Wait()
 	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -286,8 +285,8 @@ func TestShutdownEndsStreams(t *testing.T) {
 	c.Await(t, "ready after")
 }
 
-// TestUnknownExecProtocolsAreRefused checks that unknown versions are refused.
-func TestUnknownExecProtocolsAreRefused(t *testing.T) {
+// TestUnknownExecProtocolsAreRejected checks that unknown versions of the protocol are rejected.
+func TestUnknownExecProtocolsAreRejected(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	for _, transport := range []string{"SPDY v9", "WebSocket v9"} {

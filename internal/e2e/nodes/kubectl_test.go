@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// kubectl is the command that asks s, with further environment.
+// kubectl returns a kubectl command for s, with additional environment variables.
 func (c *cluster) kubectl(t testing.TB, s *server, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	executable, err := os.Executable()
@@ -36,7 +36,7 @@ func (c *cluster) kubectl(t testing.TB, s *server, env []string, args ...string)
 	return cmd
 }
 
-// run returns a command's output and exit code.
+// run runs a command and returns its output and exit code.
 func run(cmd *exec.Cmd, stdin io.Reader) (out, errs string, code int) {
 	var o, e bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &o, &e
@@ -44,12 +44,13 @@ func run(cmd *exec.Cmd, stdin io.Reader) (out, errs string, code int) {
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// protocols are the environments that select kubectl's protocol.
+// protocols are the environment variables that select kubectl's protocol.
 var protocols = map[string][]string{
 	"WebSocket": nil,
 	"SPDY":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
 }
 
+// TestKubectl checks exec, cp, port-forward, attach, logs and get --raw of kubectl, over WebSockets and SPDY.
 func TestKubectl(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
@@ -85,12 +86,12 @@ func TestKubectl(t *testing.T) {
 		c.node(t, "out", needOutward(t), k.port)
 		out, errs, _ := run(c.kubectl(t, c.server, nil, "get", "--raw", "/api/v1/nodes/out/proxy/some/path?a=b"), nil)
 		if out != "GET /some/path?a=b as kube-apiserver\n" {
-			t.Errorf("%q, %q", out, errs)
+			t.Errorf("output %q, errors %q", out, errs)
 		}
 	})
 }
 
-// copyFiles copies a directory there and back.
+// copyFiles copies a directory to a container and back.
 func copyFiles(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,14 +113,14 @@ func copyFiles(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 	for name, want := range map[string]string{"large": string(raw), "empty": ""} {
 		got, err := os.ReadFile(filepath.Join(back, name))
 		if err != nil || string(got) != want {
-			t.Errorf("%s came back with %d bytes of %d, %v", name, len(got), len(want), err)
+			t.Errorf("%s came back with %d bytes of %d, error %v", name, len(got), len(want), err)
 		}
 	}
 }
 
 var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+) -> `)
 
-// forward sends concurrent requests to a pod's ports, and checks that the end of one direction is passed on.
+// forward sends concurrent requests to a pod's ports, and checks that the end of one direction is forwarded.
 func forward(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 	t.Helper()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -155,7 +156,7 @@ func forward(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 			}
 			defer resp.Body.Close()
 			if got, err := io.ReadAll(resp.Body); string(got) != want {
-				return fmt.Errorf("%d bytes came back, %v", len(got), err)
+				return fmt.Errorf("%d bytes came back, error %v", len(got), err)
 			}
 			return nil
 		})
@@ -166,7 +167,7 @@ func forward(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 	digestThrough(t, at[1][1])
 }
 
-// digester is a server that reads until the end and responds with the digest.
+// digester is a server that reads to the end and responds with the digest.
 func digester(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,7 +196,8 @@ func digester(t testing.TB) net.Listener {
 	return l
 }
 
-// digestThrough sends many bytes and closes only its own direction. The digest that returns proves that all arrived.
+// digestThrough sends many bytes and then closes its direction only. The digest in the response proves that all bytes
+// arrived.
 func digestThrough(t *testing.T, address string) {
 	t.Helper()
 	const size = 20 << 20
@@ -212,6 +214,6 @@ func digestThrough(t *testing.T, address string) {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(conn); string(got) != hex.EncodeToString(want.Sum(nil)) {
-		t.Errorf("digest %s, %v", got, err)
+		t.Errorf("digest %s, error %v", got, err)
 	}
 }

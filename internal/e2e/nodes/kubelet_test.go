@@ -25,13 +25,13 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// kubelet is a node's agent: a server that authorizes its clients, and runs processes.
+// kubelet is a server that authorizes its clients and runs processes, as a node's kubelet.
 type kubelet struct {
 	server   *httptest.Server
-	runtime  *httptest.Server // streams without TLS, as a container runtime does
+	runtime  *httptest.Server // serves streams without TLS, as a container runtime
 	port     int
-	dir      string // that processes start in
-	declares bool   // that it speaks WebSocket itself: the feature ExtendWebSocketsToKubelet
+	dir      string // the working directory of processes
+	declares bool   // the node declares that the kubelet serves WebSockets: the feature gate ExtendWebSocketsToKubelet
 
 	running sync.WaitGroup // handlers
 	ended   context.Context
@@ -43,16 +43,16 @@ type kubelet struct {
 	containers map[string]*container // guarded by mu: by namespace/pod/container
 }
 
-// pki has the CAs of a cluster's servers.
+// pki has the CAs of a cluster.
 type pki struct {
-	kubelets, servers *testcert.Authority // sign the certificates of kubelets, and of their clients
+	kubelets, servers *testcert.Authority // sign the certificates of kubelets and of API servers
 }
 
 func newPKI(t testing.TB) *pki {
 	return &pki{kubelets: testcert.New(t, "kubelets"), servers: testcert.New(t, "servers")}
 }
 
-// serving signs a certificate for a kubelet at addresses of this machine.
+// serving returns a kubelet's serving certificate for addresses of this machine.
 func (p *pki) serving(t testing.TB, names ...string) tls.Certificate {
 	return p.kubelets.Sign(t, "system:node:n", nil, func(c *x509.Certificate) {
 		c.IPAddresses, c.DNSNames = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, append(names, "localhost")
@@ -63,8 +63,8 @@ func (p *pki) serving(t testing.TB, names ...string) tls.Certificate {
 	})
 }
 
-// outward is an address of this machine that proxies may reach: neither loopback nor
-// link-local. It is nil where there is none.
+// outward returns an address of this machine that is neither loopback nor link-local, so that proxies may dial it; nil
+// if there is none.
 func outward() net.IP {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -82,12 +82,12 @@ func needOutward(t testing.TB) string {
 	t.Helper()
 	ip := outward()
 	if ip == nil {
-		t.Skip("this machine has no address but loopback ones, and API servers refuse to proxy to these")
+		t.Skip("this machine has only loopback addresses, to which API servers do not proxy")
 	}
 	return ip.String()
 }
 
-// listen listens on all addresses, so that the proxies reach it too.
+// listen listens on all addresses, so that proxies can reach it, too.
 func listen(t testing.TB) (net.Listener, int) {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
@@ -135,8 +135,7 @@ func newKubelet(t testing.TB, p *pki, edit func(*kubelet)) *kubelet {
 	return k
 }
 
-// track knows which connections are open. One that was taken over by a handler is known
-// until the handler ends.
+// track records the open connections. A connection that a handler has taken over is recorded until the handler ends.
 func (k *kubelet) track(c net.Conn, state http.ConnState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -179,14 +178,14 @@ func (k *kubelet) handler(records bool) http.Handler {
 	})
 }
 
-// serving is how many requests are being served.
+// serving returns the number of requests that are being served.
 func (k *kubelet) serving() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.streams
 }
 
-// takeRequests returns the requests so far, and clears the list.
+// takeRequests returns the requests received so far, and clears the list.
 func (k *kubelet) takeRequests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -197,14 +196,14 @@ func (k *kubelet) takeRequests() []string {
 
 const (
 	idle     = 4 * time.Hour
-	creation = 30 * time.Second // a test waits for this where a client opens no stream
+	creation = 30 * time.Second // one test waits for this timeout, because its client opens no stream
 )
 
 func (k *kubelet) key(req *http.Request) string {
 	return req.PathValue("ns") + "/" + req.PathValue("pod") + "/" + req.PathValue("container")
 }
 
-// found finds the container that a request is for, and responds as a kubelet does if it is not there.
+// found returns the container of a request. If there is none, it responds as a kubelet does and returns nil.
 func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,8 +214,8 @@ func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
 	return c
 }
 
-// target returns the container that a request to execute or attach names, and the streams; no container if the
-// response was sent.
+// target returns the container and the streams of an exec or attach request. If it had to send an error, the container
+// is nil.
 func (k *kubelet) target(w http.ResponseWriter, req *http.Request) (*container, *remotecommand.Options) {
 	options, err := remotecommand.NewOptions(req)
 	if err != nil {
@@ -250,14 +249,14 @@ func (k *kubelet) attach(w http.ResponseWriter, req *http.Request) {
 	remotecommand.ServeAttach(w, req.WithContext(ctx), c, "", "", "", options, idle, creation, remotecommand.SupportedStreamingProtocols)
 }
 
-// context ends with the request, and with the kubelet.
+// context returns a context that ends with the request and with the kubelet.
 func (k *kubelet) context(req *http.Request) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(req.Context())
 	stop := context.AfterFunc(k.ended, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// translate serves streams for a kubelet that declares that it translates, in place of the runtime.
+// translate serves streams itself, without the runtime, if the kubelet declares that it serves WebSockets.
 func (k *kubelet) translate(w http.ResponseWriter, req *http.Request, o *remotecommand.Options) bool {
 	if !k.declares || req.TLS == nil || !wsstream.IsWebSocketRequestWithStreamCloseProtocol(req) {
 		return false
@@ -266,7 +265,7 @@ func (k *kubelet) translate(w http.ResponseWriter, req *http.Request, o *remotec
 	return true
 }
 
-// below is where the runtime serves the request.
+// below returns the URL at which the runtime serves the request.
 func (k *kubelet) below(req *http.Request) *url.URL {
 	return &url.URL{Scheme: "http", Host: k.runtime.Listener.Addr().String(), Path: req.URL.Path, RawQuery: req.URL.RawQuery}
 }
@@ -284,10 +283,10 @@ func (k *kubelet) portForward(w http.ResponseWriter, req *http.Request) {
 	portforward.ServePortForward(w, req, forwarder{k.ended}, req.PathValue("pod"), "", options, idle, creation, []string{portforward.ProtocolV1Name})
 }
 
-// forwarder connects to ports of this machine, as of a pod.
+// forwarder connects to ports of this machine instead of a pod's.
 type forwarder struct{ ended context.Context }
 
-// PortForward implements portforward.PortForwarder. It passes the end of one side to the other.
+// PortForward implements portforward.PortForwarder. It forwards the end of one direction.
 func (f forwarder) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -308,7 +307,7 @@ func (f forwarder) PortForward(ctx context.Context, _, _ string, port int32, str
 	return err
 }
 
-// responder responds to requests that cannot be proxied.
+// responder sends errors of requests that cannot be proxied.
 type responder struct{}
 
 // Error implements proxy.ErrorResponder.
@@ -317,4 +316,5 @@ func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 }
 
 // quiet discards the log of a server's client errors.
+// quiet makes a server discard its errors about clients.
 func quiet(s *httptest.Server) { s.Config.ErrorLog = log.New(io.Discard, "", 0) }

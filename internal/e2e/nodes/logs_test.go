@@ -17,12 +17,13 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
+// TestLogs checks the parameters of logs, and that logs are followed.
 func TestLogs(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	const key = "default/p/c"
 	k.run(t, key, "sh", "-c", "echo first life")
-	proctest.Eventually(t, "the first life ends", func() error { return k.over(key) })
+	proctest.Eventually(t, "the first run ends", func() error { return k.over(key) })
 	k.run(t, key, "sh", "-c", "echo one; echo two; echo three; cat")
 	stdin := func(text string) {
 		k.mu.Lock()
@@ -64,7 +65,7 @@ func TestLogs(t *testing.T) {
 		}
 	}
 	if got := get(&corev1.PodLogOptions{Timestamps: true, TailLines: ptr.To[int64](1)}); !strings.HasSuffix(got, "Z four\n") {
-		t.Errorf("timestamps: %q", got)
+		t.Errorf("log with timestamps: %q", got)
 	}
 
 	before := c.goroutines(t)
@@ -82,7 +83,7 @@ func TestLogs(t *testing.T) {
 			stdin(want)
 		}
 		if got, err := in.ReadString('\n'); got != want {
-			t.Fatalf("%q, %v, want %q", got, err, want)
+			t.Fatalf("followed log: %q, error %v, want %q", got, err, want)
 		}
 	}
 	cancel()
@@ -94,25 +95,25 @@ func TestLogs(t *testing.T) {
 	}
 	k.containers[key].stop()
 	if rest, err := io.ReadAll(stream); string(rest) != "line 4\n" || err != nil {
-		t.Errorf("to the container's end: %q, %v", rest, err)
+		t.Errorf("rest of the followed log: %q, error %v", rest, err)
 	}
 }
 
-// over fails while the container's own process runs.
+// over returns an error while the container's own process is running.
 func (k *kubelet) over(key string) error {
 	if _, ended, _ := k.containers[key].state(0); !ended {
-		return fmt.Errorf("it runs")
+		return fmt.Errorf("it is running")
 	}
 	return nil
 }
 
-// TestLargeLogIsStreamed checks that a log is sent as it arrives, whatever its length.
+// TestLargeLogIsStreamed checks that a log of any length is sent while it arrives.
 func TestLargeLogIsStreamed(t *testing.T) {
 	const lines = 2_000_000
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	k.run(t, "default/p/c", "seq", fmt.Sprint(lines))
-	proctest.Eventually(t, "all is printed", func() error { return k.over("default/p/c") })
+	proctest.Eventually(t, "everything is printed", func() error { return k.over("default/p/c") })
 	stream, err := c.client.CoreV1().Pods("default").GetLogs("p", &corev1.PodLogOptions{Container: "c"}).Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -124,12 +125,11 @@ func TestLargeLogIsStreamed(t *testing.T) {
 		}
 	}
 	if n != lines {
-		t.Errorf("%d lines", n)
+		t.Errorf("the log has %d lines", n)
 	}
 }
 
-// TestKubeletsAreVerifiedByCertificate checks that a kubelet is verified by its certificate alone, and sees the
-// server's.
+// TestKubeletsAreVerifiedByCertificate checks that kubelets and the server verify each other's certificates.
 func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 	c := newCluster(t)
 	right := c.terminalPod(t, "p", nil)
@@ -139,7 +139,7 @@ func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 	for name, k := range map[string]*kubelet{"foreign": k, "strict": strict} {
 		c.node(t, name, "127.0.0.1", k.port)
 		k.run(t, "default/"+name+"/c", "echo", "secret")
-		proctest.Eventually(t, "it is printed", func() error { return k.over("default/" + name + "/c") })
+		proctest.Eventually(t, "the log is printed", func() error { return k.over("default/" + name + "/c") })
 		c.pod(t, name, name, nil, "c")
 	}
 	log := func(pod string, o *corev1.PodLogOptions) (string, error) {
@@ -147,21 +147,21 @@ func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 		return string(text), err
 	}
 	if text, err := log("foreign", &corev1.PodLogOptions{}); err == nil || !strings.Contains(text, "x509: certificate signed by unknown authority") {
-		t.Errorf("a kubelet of another authority: %q, %v", text, err)
+		t.Errorf("a kubelet with a certificate of another CA: %q, error %v", text, err)
 	}
 	if text, err := log("foreign", &corev1.PodLogOptions{InsecureSkipTLSVerifyBackend: true}); text != "secret\n" {
-		t.Errorf("a kubelet of another authority, which the client does not mind: %q, %v", text, err)
+		t.Errorf("the same kubelet with insecureSkipTLSVerifyBackend: %q, error %v", text, err)
 	}
 	if text, err := log("strict", &corev1.PodLogOptions{}); err == nil || !strings.Contains(text, "remote error: tls: ") {
-		t.Errorf("a kubelet that does not know this server: %q, %v", text, err)
+		t.Errorf("a kubelet that does not trust this server's CA: %q, error %v", text, err)
 	}
 	if n := len(strict.takeRequests()) + len(right.takeRequests()); n != 0 {
 		t.Errorf("got %d requests at the wrong kubelets, want 0", n)
 	}
 }
 
-// TestPreferredKubeletAddressIsUsed checks that requests go to the first preferred type of address that the node has,
-// at the node's port or --kubelet-port.
+// TestPreferredKubeletAddressIsUsed checks that requests go to the node's address of the most preferred type, at the
+// node's port or --kubelet-port.
 func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 	var port int
 	var c *cluster
@@ -170,7 +170,7 @@ func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 	port = k.port
 	c = newClusterOf(t, p, "--kubelet-preferred-address-types=ExternalDNS,InternalIP,Hostname", fmt.Sprintf("--kubelet-port=%d", port))
 	k.run(t, "default/p/c", "echo", "here")
-	proctest.Eventually(t, "it is printed", func() error { return k.over("default/p/c") })
+	proctest.Eventually(t, "the log is printed", func() error { return k.over("default/p/c") })
 	c.node(t, "n", "127.0.0.1", 0)
 	c.pod(t, "p", "n", nil, "c")
 	nobody := "192.0.2.255"
@@ -179,12 +179,12 @@ func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 		port      int
 		want      string
 	}{
-		"the default port":     {[]corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}}, 0, "here\n"},
-		"preferred to others":  {[]corev1.NodeAddress{{Type: "Hostname", Address: nobody}, {Type: "InternalIP", Address: "127.0.0.1"}}, 0, "here\n"},
-		"the most preferred":   {[]corev1.NodeAddress{{Type: "InternalIP", Address: nobody}, {Type: "ExternalDNS", Address: "localhost"}}, port, "here\n"},
-		"an address of IPv6":   {[]corev1.NodeAddress{{Type: "InternalIP", Address: "::1"}}, 0, "here\n"},
-		"none that is wanted":  {[]corev1.NodeAddress{{Type: "ExternalIP", Address: "127.0.0.1"}}, 0, "no preferred addresses found; known addresses: [{ExternalIP 127.0.0.1}]"},
-		"a port without owner": {[]corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}}, proctest.Port(t), "connection refused"},
+		"the default port":               {[]corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}}, 0, "here\n"},
+		"a preferred type":               {[]corev1.NodeAddress{{Type: "Hostname", Address: nobody}, {Type: "InternalIP", Address: "127.0.0.1"}}, 0, "here\n"},
+		"the most preferred type":        {[]corev1.NodeAddress{{Type: "InternalIP", Address: nobody}, {Type: "ExternalDNS", Address: "localhost"}}, port, "here\n"},
+		"an IPv6 address":                {[]corev1.NodeAddress{{Type: "InternalIP", Address: "::1"}}, 0, "here\n"},
+		"no address of a preferred type": {[]corev1.NodeAddress{{Type: "ExternalIP", Address: "127.0.0.1"}}, 0, "no preferred addresses found; known addresses: [{ExternalIP 127.0.0.1}]"},
+		"a port without a listener":      {[]corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}}, proctest.Port(t), "connection refused"},
 	} {
 		node, err := c.client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
 		if err != nil {
@@ -196,13 +196,13 @@ func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 		}
 		text, err := c.client.CoreV1().Pods("default").GetLogs("p", &corev1.PodLogOptions{}).DoRaw(t.Context())
 		if got := string(text) + fmt.Sprint(err); !strings.Contains(got, test.want) {
-			t.Errorf("%s: %s, want %q", name, got, test.want)
+			t.Errorf("%s: got %s, want %q", name, got, test.want)
 		}
 	}
 }
 
-// TestClientCertificateIsReplaced checks that new connections to kubelets use a client certificate that was replaced
-// on disk.
+// TestClientCertificateIsReplaced checks that new connections to kubelets use a client certificate that was replaced on
+// disk.
 func TestClientCertificateIsReplaced(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -215,8 +215,8 @@ func TestClientCertificateIsReplaced(t *testing.T) {
 		t.Fatal(got)
 	}
 	testcert.Write(t, c.dir, "kubelet-client", c.servers.Sign(t, "renewed", nil, nil))
-	proctest.Eventually(t, "the new certificate is shown", func() error {
-		k.server.CloseClientConnections() // which were made with the former one
+	proctest.Eventually(t, "the new certificate is used", func() error {
+		k.server.CloseClientConnections() // connections with the old certificate
 		if got := seen(); !strings.Contains(got, "GET /who as renewed\n") {
 			return fmt.Errorf("%s", got)
 		}

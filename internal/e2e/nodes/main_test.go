@@ -17,11 +17,11 @@ import (
 
 var (
 	larder      = flag.String("larder", "", "program to test; built if not given")
-	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded responses")
+	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; without it, recorded responses")
 	rewrite     = flag.Bool("rewrite", false, "record the responses of -stock")
 )
 
-// kubectlVariable makes the test binary be kubectl.
+// kubectlVariable makes the test binary kubectl.
 const kubectlVariable = "LARDER_NODES_KUBECTL"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs kubelets for minutes")
 		return
 	}
-	remove, err := e2etest.Build(larder, "-tags", "invariants") // it checks itself
+	remove, err := e2etest.Build(larder, "-tags", "invariants") // the server checks its invariants
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

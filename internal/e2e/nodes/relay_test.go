@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestKubectlThroughRelay checks that kubectl works with a relay that serves the cluster below a prefix.
+// TestKubectlThroughRelay checks that kubectl works with a relay that serves the cluster below a path prefix.
 func TestKubectlThroughRelay(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)

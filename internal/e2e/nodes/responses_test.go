@@ -27,13 +27,13 @@ import (
 
 //lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
 
-// question is a request, by its bytes.
+// question is a request, as it is sent.
 type question struct {
 	line   string // method and target
-	lines  string // further header lines, separated by bars
+	lines  string // more header lines, separated by bars
 	body   string
 	user   string // the user whose token is sent; "" is the administrator
-	listen bool   // body is for after an upgrade
+	listen bool   // body is sent after an upgrade
 }
 
 func (q question) String() string {
@@ -52,7 +52,7 @@ const (
 	webSocket   = "Connection: Upgrade|Upgrade: websocket|Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==|Sec-WebSocket-Version: 13|Sec-WebSocket-Protocol: "
 )
 
-// questions are requests that are proxied to nodes, pods and services, valid and invalid.
+// questions are valid and invalid requests that are proxied to nodes, pods and services.
 func questions() []question {
 	const pods, services, nodes = "/api/v1/namespaces/default/pods/", "/api/v1/namespaces/default/services/", "/api/v1/nodes/"
 	var all []question
@@ -128,7 +128,7 @@ func questions() []question {
 	return all
 }
 
-// liars are kubelets with responses that no real kubelet sends.
+// liars are kubelets that send responses that no real kubelet sends.
 var liars = []struct {
 	name, says             string
 	plain, foreign, absent bool
@@ -157,12 +157,12 @@ var liars = []struct {
 	{name: "hints", says: "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"},
 }
 
-// stage is the cluster that the questions concern.
+// stage is the cluster for the questions.
 type stage struct {
 	*cluster
 	app   *app
 	masks *strings.Replacer // text that varies between runs
-	fill  *strings.Replacer // replacements for text in braces
+	fill  *strings.Replacer // replaces text in braces
 }
 
 func newStage(t *testing.T) *stage {
@@ -226,7 +226,7 @@ func (s *stage) addressless(t *testing.T) {
 	})
 }
 
-// service makes a service that address stands behind, none if it is "".
+// service creates a service with an endpoint at address, or with none if address is "".
 func (s *stage) service(t *testing.T, name, address string) {
 	t.Helper()
 	plain, secure := int32(s.app.plainPort), int32(s.app.securePort)
@@ -236,13 +236,13 @@ func (s *stage) service(t *testing.T, name, address string) {
 		}}}, metav1.CreateOptions{})
 		return err
 	})
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: name}} //nolint:staticcheck // what the proxy reads
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: name}} //nolint:staticcheck // the proxy reads this type
 	if address != "" {
-		endpoints.Subsets = []corev1.EndpointSubset{{ //nolint:staticcheck // what the proxy reads
-			Addresses: []corev1.EndpointAddress{{IP: address}}, Ports: []corev1.EndpointPort{{Name: "named", Port: plain}, {Name: "tls", Port: secure}}, //nolint:staticcheck // what the proxy reads
+		endpoints.Subsets = []corev1.EndpointSubset{{ //nolint:staticcheck // the proxy reads this type
+			Addresses: []corev1.EndpointAddress{{IP: address}}, Ports: []corev1.EndpointPort{{Name: "named", Port: plain}, {Name: "tls", Port: secure}}, //nolint:staticcheck // the proxy reads this type
 		}}
 	}
-	if address == "127.0.0.1" { // validation keeps it out
+	if address == "127.0.0.1" { // validation rejects it
 		endpoints.Subsets = nil
 	}
 	created(t, func(ctx context.Context) error {
@@ -251,8 +251,8 @@ func (s *stage) service(t *testing.T, name, address string) {
 	})
 }
 
-// rights gives rights to three users: the reader gets, the creator creates, and one has the subresources of nodes
-// that kubelets distinguish.
+// rights creates the rights of three users: one may get, one may create, and one has the node subresources that
+// kubelets distinguish.
 func (s *stage) rights(t *testing.T) {
 	t.Helper()
 	for user, rules := range map[string][]rbacv1.PolicyRule{
@@ -274,10 +274,10 @@ func (s *stage) rights(t *testing.T) {
 	}
 }
 
-// patience is how long a response may take: some never end.
+// patience is how long a response may take. Some responses never end.
 const patience = 20 * time.Second
 
-// ask returns a server's response, status line, header and body, without values that vary.
+// ask sends a request to a server and returns the response: status line, header and body, without values that vary.
 func (s *stage) ask(to *server, q question) string {
 	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", to.port), &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
@@ -313,7 +313,7 @@ func (s *stage) ask(to *server, q question) string {
 	return s.steady(to, readResponses(conn, method, then))
 }
 
-// readResponses reads all responses to a request. It sends then once the connection has been upgraded.
+// readResponses reads all responses to a request. It sends then after the connection was upgraded.
 func readResponses(conn net.Conn, method, then string) string {
 	in := bufio.NewReader(conn)
 	var out strings.Builder
@@ -352,7 +352,7 @@ func readResponses(conn net.Conn, method, then string) string {
 			err = errors.New("silence")
 		}
 		if resp.StatusCode == http.StatusOK && len(resp.TransferEncoding) > 0 && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Sprintf("error: %v\n", err) // upstream's proxy sends the head unless it meets the broken body within 200 ms
+			return fmt.Sprintf("error: %v\n", err) // upstream's proxy sends the header unless it reads the broken body within 200 ms
 		}
 		fmt.Fprintf(&out, "%q %v\n", body, err)
 		if len(resp.Trailer) > 0 {
@@ -439,18 +439,18 @@ func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// differences are intended differences, each with its reason.
+// differences has the intended differences, and the reason of each.
 var differences = []struct {
 	question *regexp.Regexp
 	reason   string
 }{
 	{
 		regexp.MustCompile(`^GET \S+/liar-(other|unsaid)/log`),
-		"stock says 101 and is silent then; Larder ends the connection",
+		"kube-apiserver sends 101 and then nothing; Larder closes the connection",
 	},
 	{
 		regexp.MustCompile(`Trailer: X-Trail`),
-		"stock announces a client's trailers to a pod, and sends them without values; Larder does not announce them",
+		"kube-apiserver announces a client's trailers to a pod and sends them without values; Larder does not announce them",
 	},
 }
 

@@ -29,8 +29,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestGates checks that WebSockets go to the kubelet unchanged without the feature gates of translation, and with
-// them if the kubelet declares that it translates.
+// TestGates checks that WebSockets are forwarded to the kubelet unchanged if the feature gates of their translation are
+// off, or if the kubelet declares that it serves WebSockets.
 func TestGates(t *testing.T) {
 	for gates, want := range map[string]map[string]string{
 		"":                                {"p": "spdy/3.1", "declares": "websocket"},
@@ -49,7 +49,7 @@ func TestGates(t *testing.T) {
 				err := c.exec(t, t.Context(), "WebSocket v5", name, remotecommand.StreamOptions{Stdout: &out}, "echo", "heard")
 				translated := want[name] != "websocket" || k.declares
 				if translated && (err != nil || out.String() != "heard\n") || !translated && err == nil {
-					t.Errorf("%s: %q, %v", name, &out, err)
+					t.Errorf("%s: output %q, error %v", name, &out, err)
 				}
 				requests := k.takeRequests()
 				if !slices.ContainsFunc(requests, func(s string) bool { return strings.HasSuffix(s, " "+want[name]) }) {
@@ -60,7 +60,7 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestConnectIsAdmitted checks that a webhook reviews commands before the kubelet receives them.
+// TestConnectIsAdmitted checks that a webhook reviews a command before the kubelet receives it.
 func TestConnectIsAdmitted(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -100,7 +100,7 @@ func TestConnectIsAdmitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, transport := range []string{"SPDY v4", "WebSocket v5"} {
-		proctest.Eventually(t, transport+" is refused", func() error {
+		proctest.Eventually(t, transport+" is rejected", func() error {
 			k.takeRequests()
 			err := c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdout: io.Discard}, "rm", "-f", "nothing")
 			if err == nil || !strings.Contains(err.Error(), `admission webhook "connect.example.com" denied the request: not that`) {
@@ -118,11 +118,11 @@ func TestConnectIsAdmitted(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if want := `CONNECT pods/exec p PodExecOptions admin ["rm" "-f" "nothing"]`; !slices.Contains(calls, want) {
-		t.Errorf("got %q, want %s", calls, want)
+		t.Errorf("the webhook reviewed %q, want %s", calls, want)
 	}
 }
 
-// TestStreamsAreRecorded checks that audit events have the user and the stream, with the response that changed
+// TestStreamsAreRecorded checks that audit events have the user and the stream, and the response that switched
 // protocols.
 func TestStreamsAreRecorded(t *testing.T) {
 	dir := t.TempDir()
@@ -144,7 +144,7 @@ func TestStreamsAreRecorded(t *testing.T) {
 		"get exec RequestReceived 0", "get exec ResponseStarted 101", "get exec ResponseComplete 101",
 		"get log RequestReceived 0", "get log ResponseStarted 200", "get log ResponseComplete 200",
 	}
-	proctest.Eventually(t, "all is recorded", func() error {
+	proctest.Eventually(t, "everything is recorded", func() error {
 		raw, err := os.ReadFile(record)
 		if err != nil {
 			return err
@@ -161,7 +161,7 @@ func TestStreamsAreRecorded(t *testing.T) {
 				return err
 			}
 			if e.ObjectRef.Name != "p" || e.User.Username != "admin" {
-				t.Errorf("recorded: %s", text)
+				t.Errorf("unexpected audit event: %s", text)
 			}
 			got = append(got, fmt.Sprintf("%s %s %s %d", e.Verb, e.ObjectRef.Subresource, e.Stage, e.ResponseStatus.Code))
 		}
@@ -174,8 +174,8 @@ func TestStreamsAreRecorded(t *testing.T) {
 	})
 }
 
-// TestStreamsHoldNoSeats checks that the request timeout does not end streams, and that streams hold none of the
-// seats that other requests need.
+// TestStreamsHoldNoSeats checks that the request timeout does not end streams, and that streams hold no seats of flow
+// control.
 func TestStreamsHoldNoSeats(t *testing.T) {
 	const many = 20
 	c := newCluster(t, "--request-timeout=3s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
@@ -191,7 +191,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 			}
 			defer stream.Close()
 			if text, err := io.ReadAll(stream); string(text) != "began\nended\n" || err != nil {
-				return fmt.Errorf("a log: %q, %v", text, err)
+				return fmt.Errorf("log: %q, error %v", text, err)
 			}
 			return nil
 		})
@@ -199,7 +199,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 			var out bytes.Buffer
 			err := c.exec(t, t.Context(), transports[i%len(transports)], "p", remotecommand.StreamOptions{Stdout: &out}, "sh", "-c", command)
 			if err != nil || out.String() != "began\nended\n" {
-				return fmt.Errorf("a command: %q, %v", &out, err)
+				return fmt.Errorf("command: output %q, error %v", &out, err)
 			}
 			return nil
 		})
@@ -207,7 +207,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 	proctest.Eventually(t, "all are open", func() error { return none(2*many - k.serving()) })
 	write(t, filepath.Join(k.dir, "all-are-open"), "")
 	for range many {
-		// A machine may be slow for as long as a request may last, so one is not enough.
+		// On a slow machine, one request may take longer than its timeout.
 		proctest.Eventually(t, "pods are listed", func() error {
 			_, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 			return err
@@ -218,7 +218,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 	}
 }
 
-// TestLargeBodiesAreProxied checks that bodies pass in both directions completely, and as they arrive.
+// TestLargeBodiesAreProxied checks that bodies are forwarded completely in both directions, while they arrive.
 func TestLargeBodiesAreProxied(t *testing.T) {
 	const size = 50 << 20
 	address := needOutward(t)
@@ -233,7 +233,7 @@ func TestLargeBodiesAreProxied(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true}}
 	defer client.CloseIdleConnections()
-	ask := func(path string, body io.Reader) *http.Response {
+	send := func(path string, body io.Reader) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url()+path, body)
 		if err != nil {
 			t.Fatal(err)
@@ -249,27 +249,27 @@ func TestLargeBodiesAreProxied(t *testing.T) {
 	for _, to := range []string{fmt.Sprintf("/api/v1/namespaces/default/pods/app:%d/proxy", a.plainPort), fmt.Sprintf("/api/v1/namespaces/default/pods/https:app:%d/proxy", a.securePort), fmt.Sprintf("/api/v1/nodes/https:n:%d/proxy", a.securePort)} {
 		for path, body := range map[string]io.Reader{"/echo": noise(size), fmt.Sprintf("/noise?n=%d", size): nil} {
 			got := sha256.New()
-			if _, err := io.Copy(got, ask(to+path, body).Body); err != nil || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
-				t.Errorf("%s%s: what came is not what was sent, %v", to, path, err)
+			if _, err := io.Copy(got, send(to+path, body).Body); err != nil || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+				t.Errorf("%s%s: the received body is not the sent one, error %v", to, path, err)
 			}
 		}
 		in, out := io.Pipe()
-		resp := ask(to+"/echo", in)
+		resp := send(to+"/echo", in)
 		lines := bufio.NewReader(resp.Body)
 		for i := range 3 {
 			fmt.Fprintf(out, "line %d\n", i)
 			if text, err := lines.ReadString('\n'); text != fmt.Sprintf("line %d\n", i) {
-				t.Fatalf("%s: %q, %v", to, text, err)
+				t.Fatalf("%s: got %q, error %v", to, text, err)
 			}
 		}
 		out.Close()
 	}
 	if peak := c.memory(t, "VmHWM"); peak > 700<<20 {
-		t.Errorf("bodies were kept: %d MiB", peak>>20)
+		t.Errorf("bodies were kept in memory: %d MiB", peak>>20)
 	}
 }
 
-// TestKubeletsBeyondAProxy checks that requests to kubelets, including upgrades, use the proxy of
+// TestKubeletsBeyondAProxy checks that requests to kubelets, also upgrades, use the proxy in
 // --egress-selector-config-file.
 func TestKubeletsBeyondAProxy(t *testing.T) {
 	p := newPKI(t)
@@ -308,19 +308,19 @@ func TestKubeletsBeyondAProxy(t *testing.T) {
 	c := newClusterOf(t, p, "--egress-selector-config-file="+file)
 	c.node(t, "n", "localhost", 1) // nothing listens there
 	k.run(t, "default/p/c", "echo", "here")
-	proctest.Eventually(t, "it is printed", func() error { return k.over("default/p/c") })
+	proctest.Eventually(t, "the log is printed", func() error { return k.over("default/p/c") })
 	c.pod(t, "p", "n", nil, "c")
 	if text, err := c.client.CoreV1().Pods("default").GetLogs("p", &corev1.PodLogOptions{}).DoRaw(t.Context()); string(text) != "here\n" {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf("log: %s, error %v", text, err)
 	}
 	for _, transport := range transports {
 		before := func() int { mu.Lock(); defer mu.Unlock(); return calls }()
 		var out bytes.Buffer
 		if err := c.exec(t, context.WithoutCancel(t.Context()), transport, "p", remotecommand.StreamOptions{Stdout: &out}, "echo", transport); err != nil || out.String() != transport+"\n" {
-			t.Errorf("%s: %q, %v", transport, &out, err)
+			t.Errorf("%s: output %q, error %v", transport, &out, err)
 		}
 		if now := func() int { mu.Lock(); defer mu.Unlock(); return calls }(); now == before {
-			t.Errorf("%s went past the proxy", transport)
+			t.Errorf("%s did not use the proxy", transport)
 		}
 	}
 }

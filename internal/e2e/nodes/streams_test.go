@@ -17,12 +17,12 @@ func spdyTransport(config *rest.Config) (http.RoundTripper, spdy.Upgrader, error
 	return spdy.RoundTripperFor(config)
 }
 
-// watched is written by one goroutine while another reads it.
+// watched is a buffer that one goroutine writes while another one reads it.
 type watched struct{ proctest.Buffer }
 
 func newWatched() *watched { return &watched{proctest.Buffer{Most: 1 << 20}} }
 
-// has fails unless text was written.
+// has returns an error unless text was written.
 func (w *watched) has(text string) error {
 	if got := w.String(); !strings.Contains(got, text) {
 		return fmt.Errorf("no %q in %.200q", text, got)
@@ -30,7 +30,7 @@ func (w *watched) has(text string) error {
 	return nil
 }
 
-// typed returns input that does not end before the test does.
+// typed returns input that does not end before the test.
 func typed(t *testing.T, text string) io.Reader {
 	in, keys := io.Pipe()
 	go func() { _, _ = io.WriteString(keys, text) }()
@@ -45,7 +45,7 @@ func none(n int) error {
 	return nil
 }
 
-// goroutines is how many the server has once it is at rest.
+// goroutines returns the number of the server's goroutines while it is idle.
 func (c *cluster) goroutines(t *testing.T) int {
 	t.Helper()
 	n := 0
@@ -64,7 +64,7 @@ func (c *cluster) goroutines(t *testing.T) int {
 	return n
 }
 
-// settles waits until the kubelet serves no request, and the server has released their resources.
+// settles waits until the kubelet serves no request, and the server has released the requests' resources.
 func (c *cluster) settles(t *testing.T, k *kubelet, before int) {
 	t.Helper()
 	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })
@@ -74,7 +74,7 @@ func (c *cluster) settles(t *testing.T, k *kubelet, before int) {
 // restores waits until the server has no more goroutines than before.
 func (c *cluster) restores(t *testing.T, before int) {
 	t.Helper()
-	const slack = 12 // connections that are kept, and other goroutines
+	const slack = 12 // idle connections and other goroutines
 	proctest.Eventually(t, "the server has no more goroutines than before", func() error {
 		if now := c.goroutines(t); now > before+slack {
 			return fmt.Errorf("%d, before %d", now, before)

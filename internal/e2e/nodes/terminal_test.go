@@ -13,14 +13,14 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// terminal runs a process at a new terminal.
+// terminal runs a process in a new terminal.
 func terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer master.Close()
-	// File.Fd would have reads block the thread.
+	// File.Fd would make reads block the thread.
 	raw, err := master.SyscallConn()
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remoteco
 	if in != nil {
 		go func() { _, _ = io.Copy(master, in) }()
 	}
-	if resize != nil { // version 2 of the protocol has none
+	if resize != nil { // version 2 of the protocol has no sizes
 		go func() {
 			for size := range resize {
 				_ = raw.Control(func(fd uintptr) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// review is the request of an admission webhook.
+// review is a request to an admission webhook.
 type review struct {
 	Request struct {
 		Object, OldObject struct {
@@ -21,7 +21,7 @@ type review struct {
 	}
 }
 
-// reviews returns the reviews that h received at a path.
+// reviews returns the requests that h received at a path.
 func (h *hook) reviews(t *testing.T, path string) (all []review) {
 	t.Helper()
 	for _, body := range h.requests(path) {
@@ -34,19 +34,19 @@ func (h *hook) reviews(t *testing.T, path string) (all []review) {
 	return all
 }
 
-// follow waits until the webhook at path reviews a write.
+// follow repeats a write until the webhook at path reviews it.
 func (h *hook) follow(t *testing.T, path string, write func() response) {
 	t.Helper()
-	wait(t, "the webhook is asked", func() error {
+	wait(t, "the webhook is called", func() error {
 		a := write()
 		if len(h.requests(path)) == 0 {
-			return fmt.Errorf("the write ends with %d %s", a.code, a.body)
+			return fmt.Errorf("the write got %d %s", a.code, a.body)
 		}
 		return nil
 	})
 }
 
-// patchedObject patches in every way and checks the objects that the webhook receives.
+// patchedObject patches with every patch type and checks the objects that the webhook receives.
 func patchedObject(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	const maps = "/api/v1/namespaces/default/configmaps"
@@ -64,7 +64,7 @@ func patchedObject(t *testing.T, f *hardenedServer) {
 		if !strings.Contains(kind, "apply") {
 			path = maps + "/patched"
 		}
-		f.ask(t, admin, "PATCH", path, body, kind).expect(t, kind, http.StatusOK)
+		f.send(t, admin, "PATCH", path, body, kind).expect(t, kind, http.StatusOK)
 		all := h.reviews(t, "/patched")
 		if got := all[len(all)-1].Request.Object.Data["a"]; got != want {
 			t.Errorf("%s: the webhook saw %q, want %q", kind, got, want)
@@ -78,7 +78,7 @@ func oldObject(t *testing.T, f *hardenedServer) {
 	f.create(t, "/api/v1/nodes", `{"metadata":{"name":"old","labels":{"l":"before"}}}`)
 	h.register(t, f.server, "old", "/old", "UPDATE", "nodes")
 	h.follow(t, "/old", func() response { return f.patch(t, "/api/v1/nodes/old", `{"metadata":{"annotations":{"a":"1"}}}`) })
-	f.ask(t, admin, "GET", "/api/v1/nodes/old?resourceVersion=0", "").expect(t, "read from the cache", http.StatusOK)
+	f.send(t, admin, "GET", "/api/v1/nodes/old?resourceVersion=0", "").expect(t, "read from the cache", http.StatusOK)
 	f.patch(t, "/api/v1/nodes/old", `{"metadata":{"labels":{"l":"after"}},"spec":{"unschedulable":true}}`).expect(t, "patch", http.StatusOK)
 	all := h.reviews(t, "/old")
 	r := all[len(all)-1].Request
@@ -87,23 +87,23 @@ func oldObject(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// redirectedWebhook: where a webhook sends the server, it does not go.
+// redirectedWebhook checks that the server does not follow a webhook's redirect.
 func redirectedWebhook(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	h.register(t, f.server, "redirecting", "/redirect", "CREATE", "limitranges")
 	n := 0
 	h.follow(t, "/redirect", func() response {
 		n++
-		return f.ask(t, admin, "POST", "/api/v1/namespaces/default/limitranges", fmt.Sprintf(`{"metadata":{"name":"l-%d"}}`, n), jsonBody)
+		return f.send(t, admin, "POST", "/api/v1/namespaces/default/limitranges", fmt.Sprintf(`{"metadata":{"name":"l-%d"}}`, n), jsonBody)
 	})
-	a := f.ask(t, admin, "POST", "/api/v1/namespaces/default/limitranges", `{"metadata":{"name":"redirected"}}`, jsonBody)
-	a.expect(t, "what the webhook must allow", http.StatusInternalServerError)
-	if n := len(h.requests("/secret")); n != 0 || strings.Contains(a.body, "secret answer") {
-		t.Errorf("the server was led away %d times: %s", n, a.body)
+	a := f.send(t, admin, "POST", "/api/v1/namespaces/default/limitranges", `{"metadata":{"name":"redirected"}}`, jsonBody)
+	a.expect(t, "a write that the webhook reviews", http.StatusInternalServerError)
+	if n := len(h.requests("/secret")); n != 0 {
+		t.Errorf("the server followed the redirect %d times: %s", n, a.body)
 	}
 }
 
-// switchingWebhook: a webhook that switches protocols and then says nothing delays no write.
+// switchingWebhook checks that a webhook that switches protocols and then sends nothing delays no write.
 func switchingWebhook(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	h.respond = func(w http.ResponseWriter, _ []byte) {
@@ -117,10 +117,10 @@ func switchingWebhook(t *testing.T, f *hardenedServer) {
 	h.register(t, f.server, "switching", "/switch", "CREATE", "podtemplates")
 	const template = `{"metadata":{"generateName":"t-"},"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 	create := func() response {
-		return f.ask(t, admin, "POST", "/api/v1/namespaces/default/podtemplates", template, jsonBody)
+		return f.send(t, admin, "POST", "/api/v1/namespaces/default/podtemplates", template, jsonBody)
 	}
 	h.follow(t, "/switch", create)
-	create().expect(t, "what the webhook must allow", http.StatusInternalServerError)
+	create().expect(t, "a write that the webhook reviews", http.StatusInternalServerError)
 }
 
 const pods = "/api/v1/namespaces/default/pods"
@@ -132,10 +132,10 @@ func (h *hardenedServer) ephemeral(t *testing.T, name, container string) respons
 }
 
 func imagePolicy(t *testing.T, f *hardenedServer) {
-	f.ask(t, admin, "POST", pods, pod("bad-image", "forbidden-image", ""), jsonBody).expect(t, "a pod", http.StatusForbidden)
+	f.send(t, admin, "POST", pods, pod("bad-image", "forbidden-image", ""), jsonBody).expect(t, "a pod with a forbidden image", http.StatusForbidden)
 	f.create(t, pods, pod("good-image", "i", ""))
-	f.ephemeral(t, "good-image", `{"name":"e","image":"forbidden-image"}`).expect(t, "an ephemeral container", http.StatusForbidden)
-	f.ephemeral(t, "good-image", `{"name":"e","image":"j"}`).expect(t, "one of another image", http.StatusOK)
+	f.ephemeral(t, "good-image", `{"name":"e","image":"forbidden-image"}`).expect(t, "an ephemeral container with a forbidden image", http.StatusForbidden)
+	f.ephemeral(t, "good-image", `{"name":"e","image":"j"}`).expect(t, "an ephemeral container with another image", http.StatusOK)
 }
 
 func mountableSecrets(t *testing.T, f *hardenedServer) {
@@ -152,57 +152,57 @@ func mountableSecrets(t *testing.T, f *hardenedServer) {
 				more = `,"containers":[{"name":"c","image":"i"}]`
 			}
 			body := fmt.Sprintf(`{"metadata":{"name":"takes"},"spec":{%q:[{"name":"x","image":"i",%s}]%s%s}}`, list, use, more, modest)
-			f.ask(t, admin, "POST", pods, body, jsonBody).expect(t, what+" of "+list, http.StatusForbidden)
+			f.send(t, admin, "POST", pods, body, jsonBody).expect(t, what+" of "+list, http.StatusForbidden)
 		}
 	}
 	f.create(t, pods, pod("modest", "i", modest))
 	for _, use := range []string{`"envFrom":[{"secretRef":{"name":"hidden"}}]`, `"env":[{"name":"a","valueFrom":{"secretKeyRef":{"name":"hidden","key":"k"}}}]`} {
 		f.ephemeral(t, "modest", `{"name":"e","image":"i",`+use+`}`).expect(t, "an ephemeral container with "+use, http.StatusForbidden, http.StatusInternalServerError)
 	}
-	if a := f.ask(t, admin, "GET", pods+"/modest", ""); strings.Contains(a.body, "ephemeralContainers") {
-		t.Errorf("it has one: %s", a.body)
+	if a := f.send(t, admin, "GET", pods+"/modest", ""); strings.Contains(a.body, "ephemeralContainers") {
+		t.Errorf("the pod has an ephemeral container: %s", a.body)
 	}
 	f.ephemeral(t, "modest", `{"name":"e","image":"i"}`).expect(t, "one without", http.StatusOK)
 }
 
-// ownNode registers the node whose token is node.
+// ownNode registers the node of the token node.
 func (h *hardenedServer) ownNode(t *testing.T) {
 	t.Helper()
-	h.ask(t, node, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`, jsonBody).expect(t, "the node registers itself", http.StatusCreated, http.StatusConflict)
+	h.send(t, node, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`, jsonBody).expect(t, "the node registers itself", http.StatusCreated, http.StatusConflict)
 }
 
 func mirrorPodClaims(t *testing.T, f *hardenedServer) {
 	f.ownNode(t)
 	mirror := func(name, more string) string {
-		owner := strings.Trim(f.ask(t, admin, "GET", "/api/v1/nodes/node-1", "").uid(), `"`)
+		owner := strings.Trim(f.send(t, admin, "GET", "/api/v1/nodes/node-1", "").uid(), `"`)
 		return fmt.Sprintf(`{"metadata":{"name":%q,"annotations":{"kubernetes.io/config.mirror":"m"},"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node-1","uid":%q,"controller":true}]},`+
 			`"spec":{"nodeName":"node-1","automountServiceAccountToken":false,"containers":[{"name":"c","image":"i"}]%s}`, name, owner, more)
 	}
-	f.ask(t, node, "POST", pods, mirror("mirror", "")+"}", jsonBody).expect(t, "a mirror pod", http.StatusCreated)
-	f.ask(t, node, "POST", pods, mirror("claims", `,"resourceClaims":[{"name":"d","resourceClaimName":"device"}]`)+"}", jsonBody).
-		expect(t, "one with claims", http.StatusForbidden)
-	f.ask(t, node, "PATCH", pods+"/mirror/status", `{"status":{"resourceClaimStatuses":[{"name":"d","resourceClaimName":"device"}]}}`, mergeBody).
+	f.send(t, node, "POST", pods, mirror("mirror", "")+"}", jsonBody).expect(t, "a mirror pod", http.StatusCreated)
+	f.send(t, node, "POST", pods, mirror("claims", `,"resourceClaims":[{"name":"d","resourceClaimName":"device"}]`)+"}", jsonBody).
+		expect(t, "a mirror pod with claims", http.StatusForbidden)
+	f.send(t, node, "PATCH", pods+"/mirror/status", `{"status":{"resourceClaimStatuses":[{"name":"d","resourceClaimName":"device"}]}}`, mergeBody).
 		expect(t, "claims in its status", http.StatusForbidden, http.StatusUnprocessableEntity)
-	a := f.ask(t, node, "POST", pods, mirror("claims", "")+`,"status":{"resourceClaimStatuses":[{"name":"d","resourceClaimName":"device"}]}}`, jsonBody)
+	a := f.send(t, node, "POST", pods, mirror("claims", "")+`,"status":{"resourceClaimStatuses":[{"name":"d","resourceClaimName":"device"}]}}`, jsonBody)
 	if a.code < 400 && strings.Contains(a.body, "device") {
-		t.Errorf("claims in the status of a new one: %d %s", a.code, a.body)
+		t.Errorf("a new mirror pod with claims in its status: %d %s", a.code, a.body)
 	}
 }
 
-// uid returns the UID of the object in the response.
+// uid returns the UID of the object in a response.
 func (a response) uid() string {
 	var o struct{ Metadata struct{ UID string } }
-	_ = json.Unmarshal([]byte(a.body), &o) // nothing has the UID ""
+	_ = json.Unmarshal([]byte(a.body), &o) // without a UID the result is "", which no object has
 	return o.Metadata.UID
 }
 
 func nodeOwner(t *testing.T, f *hardenedServer) {
 	f.ownNode(t)
 	const owners = `"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"12345678-1234-1234-1234-123456789012"}]`
-	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "its own owner", http.StatusForbidden)
-	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1/status", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "its own owner, by its status", http.StatusForbidden, http.StatusOK)
-	if a := f.ask(t, admin, "GET", "/api/v1/nodes/node-1", ""); strings.Contains(a.body, "ownerReferences") {
+	f.send(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "a node that sets its owner", http.StatusForbidden)
+	f.send(t, node, "PATCH", "/api/v1/nodes/node-1/status", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "a node that sets its owner in its status", http.StatusForbidden, http.StatusOK)
+	if a := f.send(t, admin, "GET", "/api/v1/nodes/node-1", ""); strings.Contains(a.body, "ownerReferences") {
 		t.Errorf("the node has an owner: %s", a.body)
 	}
-	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{"annotations":{"seen":"`+time.Now().Format("15")+`"}}}`, mergeBody).expect(t, "what a node may change", http.StatusOK)
+	f.send(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{"annotations":{"seen":"`+time.Now().Format("15")+`"}}}`, mergeBody).expect(t, "a change that a node may make", http.StatusOK)
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// Tokens of the users of a hardenedServer. They must not leak.
+// Tokens of a hardenedServer's users. They must not be disclosed.
 const (
-	alice  = "alice-canary-token"  // has the rights that a test gives her
+	alice  = "alice-canary-token"  // has the rights that a test grants
 	reader = "reader-canary-token" // may get everything about pods
 	node   = "node-canary-token"   // of node-1
 )
 
-// hardenedServer is a server with all protections on, and the services that it uses.
+// hardenedServer is a server with all protections on, and the servers that it uses.
 type hardenedServer struct {
 	*server
-	clients, proxies *testcert.Authority // of clients' and of front proxies' certificates
-	policy           *hook               // of images
-	audit            string              // file
+	clients, proxies *testcert.Authority // CAs of clients and of front proxies
+	policy           *hook               // the image policy webhook
+	audit            string              // the audit log's file
 }
 
 func newHardenedServer(t *testing.T) *hardenedServer {
@@ -38,7 +38,7 @@ func newHardenedServer(t *testing.T) *hardenedServer {
 	dir := t.TempDir()
 	f.audit = filepath.Join(dir, "audit.log")
 	f.policy.respond = func(w http.ResponseWriter, body []byte) {
-		fmt.Fprintf(w, `{"apiVersion":"imagepolicy.k8s.io/v1alpha1","kind":"ImageReview","status":{"allowed":%t,"reason":"so it is"}}`, !strings.Contains(string(body), "forbidden-image"))
+		fmt.Fprintf(w, `{"apiVersion":"imagepolicy.k8s.io/v1alpha1","kind":"ImageReview","status":{"allowed":%t,"reason":"the test decides"}}`, !strings.Contains(string(body), "forbidden-image"))
 	}
 	kubeconfig := file(t, dir, "policy.kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],`+
 		`"clusters":[{"name":"c","cluster":{"server":%q,"certificate-authority-data":%q}}],"users":[{"name":"u","user":{}}]}`, f.policy.URL+"/images", f.policy.bundle()))
@@ -59,25 +59,25 @@ func newHardenedServer(t *testing.T) *hardenedServer {
 // patch patches an object as the admin.
 func (s *server) patch(t *testing.T, path, body string) response {
 	t.Helper()
-	return s.ask(t, admin, "PATCH", path, body, mergeBody)
+	return s.send(t, admin, "PATCH", path, body, mergeBody)
 }
 
-// pod is the JSON of one that runs an image.
+// pod returns the JSON of a pod that runs an image.
 func pod(name, image, more string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":%q}]%s}}`, name, image, more)
 }
 
-// hook is a webhook that records its reviews, by path.
+// hook is a webhook that records the bodies of its requests, by path.
 type hook struct {
 	*httptest.Server
 	respond func(w http.ResponseWriter, body []byte) // nil allows every request
 
-	mu    sync.Mutex
-	asked map[string][]string
+	mu       sync.Mutex
+	received map[string][]string
 }
 
 func newHook(t *testing.T) *hook {
-	h := &hook{asked: make(map[string][]string)}
+	h := &hook{received: make(map[string][]string)}
 	h.Server = httptest.NewUnstartedServer(h)
 	h.Config.ErrorLog = log.New(io.Discard, "", 0)
 	h.StartTLS()
@@ -85,12 +85,12 @@ func newHook(t *testing.T) *hook {
 	return h
 }
 
-// bundle is the authority of h's certificate, as base64 in PEM.
+// bundle returns the CA of h's certificate, as base64 of PEM.
 func (h *hook) bundle() string {
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
 	text, err := json.Marshal(block)
 	if err != nil {
-		panic(err) // of bytes: cannot be
+		panic(err) // cannot happen for bytes
 	}
 	return strings.Trim(string(text), `"`)
 }
@@ -98,7 +98,7 @@ func (h *hook) bundle() string {
 func (h *hook) requests(path string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]string(nil), h.asked[path]...)
+	return append([]string(nil), h.received[path]...)
 }
 
 // ServeHTTP implements http.Handler.
@@ -108,7 +108,7 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	h.mu.Lock()
-	h.asked[req.URL.Path] = append(h.asked[req.URL.Path], string(body))
+	h.received[req.URL.Path] = append(h.received[req.URL.Path], string(body))
 	h.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	if req.URL.Path == "/redirect" {
@@ -120,19 +120,18 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var review struct{ Request struct{ UID string } }
-	_ = json.Unmarshal(body, &review) // without a UID the response is refused
+	_ = json.Unmarshal(body, &review) // the server rejects a response without the UID
 	fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":true}}`, review.Request.UID)
 }
 
-// register has the server ask h about objects of a resource. The test's end takes that
-// back.
+// register makes the server call h for objects of a resource until the test ends.
 func (h *hook) register(t *testing.T, s *server, name, path, operation, resource string) {
 	t.Helper()
 	const all = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 	s.create(t, all, fmt.Sprintf(`{"metadata":{"name":%q},"webhooks":[{"name":"%[1]s.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","failurePolicy":"Fail",`+
 		`"clientConfig":{"url":%q,"caBundle":%q},"rules":[{"operations":[%q],"apiGroups":[""],"apiVersions":["v1"],"resources":[%q]}]}]}`,
 		name, h.URL+path, h.bundle(), operation, resource))
-	t.Cleanup(func() { s.ask(t, admin, "DELETE", all+"/"+name, "") })
+	t.Cleanup(func() { s.send(t, admin, "DELETE", all+"/"+name, "") })
 }
 
 // wait calls check until it returns nil.

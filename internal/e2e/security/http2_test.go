@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// floodHTTP2 checks that a client that opens streams or sends headers without end is disconnected, and does not slow
-// other clients.
+// floodHTTP2 checks that a client that opens streams or sends header fields endlessly is disconnected, and does not
+// delay other clients.
 func floodHTTP2(t *testing.T, f *hardenedServer) {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -25,19 +25,19 @@ func floodHTTP2(t *testing.T, f *hardenedServer) {
 		}
 	}
 	for name, flood := range map[string]func(framer *http2.Framer, i uint32) error{
-		"streams that are reset at once": func(framer *http2.Framer, i uint32) error {
+		"streams that are reset immediately": func(framer *http2.Framer, i uint32) error {
 			if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
 				return err
 			}
 			return framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		},
-		"a header without end": func(framer *http2.Framer, i uint32) error {
+		"an endless header": func(framer *http2.Framer, i uint32) error {
 			if i == 0 {
 				return framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true})
 			}
 			return framer.WriteContinuation(1, false, []byte{0, 1, 'a', 1, 'b'})
 		},
-		"settings without end": func(framer *http2.Framer, _ uint32) error {
+		"endless settings": func(framer *http2.Framer, _ uint32) error {
 			return framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 		},
 	} {
@@ -49,15 +49,15 @@ func floodHTTP2(t *testing.T, f *hardenedServer) {
 		}
 		calmed := make(chan bool, 1)
 		go func() {
-			told := false
+			calm := false
 			for {
 				frame, err := framer.ReadFrame()
 				if away, ok := frame.(*http2.GoAwayFrame); ok {
-					told = told || away.ErrCode == http2.ErrCodeEnhanceYourCalm
+					calm = calm || away.ErrCode == http2.ErrCodeEnhanceYourCalm
 				}
 				if err != nil {
 					var late net.Error
-					calmed <- told && !(errors.As(err, &late) && late.Timeout())
+					calmed <- calm && !(errors.As(err, &late) && late.Timeout())
 					return
 				}
 			}
@@ -68,9 +68,9 @@ func floodHTTP2(t *testing.T, f *hardenedServer) {
 			err = flood(framer, sent)
 		}
 		if !<-calmed {
-			t.Errorf("%s: %d frames are taken and the connection goes on, %v", name, sent, err)
+			t.Errorf("%s: the connection is open after %d frames, error %v", name, sent, err)
 		}
-		if a := f.ask(t, admin, "GET", "/version", ""); a.code != http.StatusOK {
+		if a := f.send(t, admin, "GET", "/version", ""); a.code != http.StatusOK {
 			t.Errorf("%s: other requests get status %d", name, a.code)
 		}
 	}

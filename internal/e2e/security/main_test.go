@@ -15,7 +15,7 @@ import (
 
 var (
 	duration = flag.Duration("duration", 10*time.Second, "how long TestTenantsSeeNoForeignData runs")
-	seed     = flag.Int64("seed", 0, "seed of TestTenantsSeeNoForeignData; 0 takes one from the clock")
+	seed     = flag.Int64("seed", 0, "seed of TestTenantsSeeNoForeignData; 0 uses the clock")
 	larder   = flag.String("larder", "", "program to attack; built if not given")
 )
 
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and attacks it for a minute")
 		return
 	}
-	flags := []string{"-tags", "invariants"} // the server checks itself
+	flags := []string{"-tags", "invariants"} // the server checks its invariants
 	if race {
 		flags = append(flags, "-race")
 	}

@@ -18,15 +18,15 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// backend is a malicious server behind the proxy: an aggregated server, or a kubelet. A request for /secret was
-// redirected there.
+// backend is a malicious aggregated server or kubelet. A request for /secret shows that the server has followed a
+// redirect.
 type backend struct {
 	*httptest.Server
-	authority []byte // of its certificate
+	authority []byte // the CA of its certificate
 	port      int
 
-	mu    sync.Mutex
-	asked []string
+	mu       sync.Mutex
+	received []string
 }
 
 func newBackend(t *testing.T, name string) *backend {
@@ -49,7 +49,7 @@ func newBackend(t *testing.T, name string) *backend {
 func (b *backend) requests(part string) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, path := range b.asked {
+	for _, path := range b.received {
 		if strings.Contains(path, part) {
 			n++
 		}
@@ -60,13 +60,13 @@ func (b *backend) requests(part string) (n int) {
 // ServeHTTP implements http.Handler.
 func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	b.mu.Lock()
-	b.asked = append(b.asked, req.URL.Path)
+	b.received = append(b.received, req.URL.Path)
 	b.mu.Unlock()
 	switch path := req.URL.Path; {
 	case path == "/apis/evil.example.com/v1":
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"evil.example.com/v1","resources":[]}`)
-	case strings.Contains(path, "refuse"):
+	case strings.Contains(path, "reject"):
 		http.Error(w, "no", http.StatusForbidden)
 	case strings.Contains(path, "redirect"):
 		w.Header().Set("Location", b.URL+"/secret")
@@ -78,7 +78,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// aggregate has h hand the group evil.example.com on to b, and lets alice use it.
+// aggregate makes h forward requests for the group evil.example.com to b, and gives alice rights for it.
 func (h *hardenedServer) aggregate(t *testing.T) *backend {
 	t.Helper()
 	b := newBackend(t, "evil.default.svc")
@@ -89,23 +89,23 @@ func (h *hardenedServer) aggregate(t *testing.T) *backend {
 	h.bind(t, "evil", "alice", `{"apiGroups":["evil.example.com"],"resources":["*"],"verbs":["*"]}`)
 	t.Cleanup(func() {
 		for _, path := range []string{services + "/evil", all + "/v1.evil.example.com", "/apis/rbac.authorization.k8s.io/v1/clusterroles/evil", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/evil"} {
-			h.ask(t, admin, "DELETE", path, "")
+			h.send(t, admin, "DELETE", path, "")
 		}
 	})
-	wait(t, "the aggregated server is asked", func() error {
-		if a := h.ask(t, alice, "GET", "/apis/evil.example.com/v1/secret", ""); a.body != "secret" {
+	wait(t, "the aggregated server gets requests", func() error {
+		if a := h.send(t, alice, "GET", "/apis/evil.example.com/v1/secret", ""); a.body != "secret" {
 			return fmt.Errorf("%d %s", a.code, a.body)
 		}
 		return nil
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked = nil
+	b.received = nil
 	return b
 }
 
-// kubelet places pods on a new node whose kubelet is the backend. The backend responds to exec in a pod according to the
-// pod's name.
+// kubelet creates pods on a new node whose kubelet is the backend. The backend's response to exec in a pod depends on
+// the pod's name.
 func (h *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *backend {
 	t.Helper()
 	b := newBackend(t, node)
@@ -120,8 +120,8 @@ func (h *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *bac
 
 const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 
-// tunnels returns an upgrade request through each proxy, with its backend. kind is part of the path, and selects
-// the backend's response.
+// tunnels returns an upgrade request through each proxy, with its backend. kind is part of the path and selects the
+// backend's response.
 func (h *hardenedServer) tunnels(t *testing.T, kind string) map[string]*backend {
 	t.Helper()
 	return map[string]*backend{
@@ -130,19 +130,19 @@ func (h *hardenedServer) tunnels(t *testing.T, kind string) map[string]*backend 
 	}
 }
 
-func refusedUpgrade(t *testing.T, f *hardenedServer) {
-	for request, b := range f.tunnels(t, "refuse") {
+func rejectedUpgrade(t *testing.T, f *hardenedServer) {
+	for request, b := range f.tunnels(t, "reject") {
 		conn := f.dial(t)
 		in := bufio.NewReader(conn)
 		fmt.Fprintf(conn, "%sHost: h\r\n%s\r\n", request, upgrade)
 		readResponse(t, in).expect(t, request, http.StatusForbidden)
-		// The next bytes must be handled as an unauthenticated request to this server.
+		// The server must handle the next bytes as an unauthenticated request.
 		fmt.Fprintf(conn, "GET /apis/evil.example.com/v1/secret HTTP/1.1\r\nHost: h\r\nX-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n\r\n")
 		if rest, _ := io.ReadAll(in); strings.Contains(string(rest), "200 OK") || strings.Contains(string(rest), "\r\n\r\nsecret") {
 			t.Errorf("after %.60s: %s", request, rest)
 		}
-		if b.requests("refuse") != 1 || b.requests("secret") != 0 {
-			t.Errorf("%.60s: the backend was asked for %q", request, b.asked)
+		if b.requests("reject") != 1 || b.requests("secret") != 0 {
+			t.Errorf("%.60s: the backend received requests for %q", request, b.received)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func redirectedUpgrade(t *testing.T, f *hardenedServer) {
 					t.Errorf("%.60s: %d %v %s", request, a.code, a.header, a.body)
 				}
 				if b.requests(kind) != 1 || b.requests("secret") != 0 {
-					t.Errorf("%.60s: the backend was asked for %q", request, b.asked)
+					t.Errorf("%.60s: the backend received requests for %q", request, b.received)
 				}
 			}
 		})
@@ -165,15 +165,15 @@ func redirectedUpgrade(t *testing.T, f *hardenedServer) {
 
 func redirectedClient(t *testing.T, f *hardenedServer) {
 	b := f.aggregate(t)
-	a := f.ask(t, alice, "GET", "/apis/evil.example.com/v1/redirect", "")
+	a := f.send(t, alice, "GET", "/apis/evil.example.com/v1/redirect", "")
 	if a.code != http.StatusBadGateway || a.header.Get("Location") != "" || b.requests("redirect") != 1 || b.requests("secret") != 0 {
-		t.Errorf("%d %v %s, the backend was asked for %q", a.code, a.header, a.body, b.asked)
+		t.Errorf("%d %v %s, the backend received requests for %q", a.code, a.header, a.body, b.received)
 	}
 }
 
-// nodeAddress creates nodes at addresses that belong to this machine or its network. A name that resolves to different
-// addresses at the check and at the dial stays possible, as in kube-apiserver. Only users with the right to create
-// nodes can set such names.
+// nodeAddress creates nodes with addresses that belong to this machine or its network. As in kube-apiserver, a name may
+// still resolve to different addresses at the check and at the dial. Only users with the right to create nodes can set
+// such names.
 func nodeAddress(t *testing.T, f *hardenedServer) {
 	b := f.kubelet(t, "near")
 	for _, address := range []string{"127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "224.0.0.1", "localhost"} {
@@ -183,7 +183,7 @@ func nodeAddress(t *testing.T, f *hardenedServer) {
 		}
 		f.patch(t, "/api/v1/nodes/near/status", fmt.Sprintf(`{"status":{"addresses":[{"type":%q,"address":%q}]}}`, kind, address))
 		for _, name := range []string{"near", fmt.Sprintf("near:%d", b.port), fmt.Sprintf("https:near:%d", b.port)} {
-			a := f.ask(t, admin, "GET", "/api/v1/nodes/"+name+"/proxy/secret", "")
+			a := f.send(t, admin, "GET", "/api/v1/nodes/"+name+"/proxy/secret", "")
 			if a.code < 400 || b.requests("secret") != 0 {
 				t.Errorf("%s at %s: %d %s", name, address, a.code, a.body)
 			}
@@ -191,12 +191,12 @@ func nodeAddress(t *testing.T, f *hardenedServer) {
 	}
 	f.create(t, "/api/v1/namespaces/default/pods", pod("near", "i", `,"nodeName":"near"`))
 	f.patch(t, "/api/v1/namespaces/default/pods/near/status", `{"status":{"podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}}`)
-	if a := f.ask(t, admin, "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:near:%d/proxy/secret", b.port), ""); a.code < 400 || b.requests("secret") != 0 {
+	if a := f.send(t, admin, "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:near:%d/proxy/secret", b.port), ""); a.code < 400 || b.requests("secret") != 0 {
 		t.Errorf("a pod at the server's own address: %d %s", a.code, a.body)
 	}
 }
 
-// websocketExec upgrades with rights that do not suffice for exec.
+// websocketExec upgrades with rights that are not sufficient for exec.
 func websocketExec(t *testing.T, f *hardenedServer) {
 	b := f.kubelet(t, "terminal", "terminal")
 	const lines = "Host: h\r\nOrigin: https://h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
@@ -205,7 +205,7 @@ func websocketExec(t *testing.T, f *hardenedServer) {
 		a.expect(t, sub, http.StatusForbidden)
 	}
 	if n := b.requests("/"); n > 0 {
-		t.Errorf("the kubelet was asked for %q", b.asked)
+		t.Errorf("the kubelet received requests for %q", b.received)
 	}
-	f.ask(t, reader, "GET", "/api/v1/namespaces/default/pods/terminal", "").expect(t, "the pod itself", http.StatusOK)
+	f.send(t, reader, "GET", "/api/v1/namespaces/default/pods/terminal", "").expect(t, "the pod itself", http.StatusOK)
 }

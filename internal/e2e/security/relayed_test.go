@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// startRelay starts a relay of the server. From now on all requests go to it.
+// startRelay starts a relay of the server. All later requests go to the relay.
 func (s *storm) startRelay() {
 	s.t.Helper()
 	kubeconfig := file(s.t, s.dir, "relay.kubeconfig", fmt.Sprintf(`{"kind":"Config","apiVersion":"v1","current-context":"c",
@@ -36,7 +36,7 @@ func (s *storm) startRelay() {
 // leaves reports whether the tenant loses all rights during the storm.
 func (t tenant) leaves() bool { return t.number%4 == 0 }
 
-// cached sends requests that the relay serves from its caches. A tenant that is being deleted may be refused.
+// cached sends requests that the relay serves from caches. A tenant that loses its rights may be rejected.
 func (s *storm) cached(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	path, accept := who.collection(r)
 	query := oneOf(r, "?resourceVersion=0", "?resourceVersion=1", "?resourceVersion=1&resourceVersionMatch=NotOlderThan&limit=2")
@@ -65,7 +65,7 @@ func (s *storm) elsewhereCached(ctx context.Context, who tenant, r *rand.Rand) (
 	return fine(code, got, err, http.StatusForbidden)
 }
 
-// watchCached reads the initial events of a watch that may begin anywhere.
+// watchCached reads the initial events of a watch from a random revision.
 func (s *storm) watchCached(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	path := who.path("configmaps") + "?watch=true&timeoutSeconds=1&resourceVersion=0" + oneOf(r, "", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	code, got, err := s.send(ctx, who, "GET", path, "", map[string]string{"Accept": oneOf(r, streams...)})
@@ -75,7 +75,7 @@ func (s *storm) watchCached(ctx context.Context, who tenant, r *rand.Rand) ([]by
 	return fine(code, got, err, http.StatusOK)
 }
 
-// staying returns an action that only tenants with lasting rights take.
+// staying returns an action for tenants that keep their rights.
 func staying(name string, do func(context.Context, tenant, *rand.Rand) ([]byte, error)) action {
 	return action{name: "relay: " + name, do: func(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 		if who.leaves() {
@@ -85,8 +85,8 @@ func staying(name string, do func(context.Context, tenant, *rand.Rand) ([]byte, 
 	}}
 }
 
-// blowOverRelay is blow through a relay, while every fourth tenant loses all rights. These tenants are refused in
-// the end, and their watches end.
+// blowOverRelay is blow through a relay, while every fourth tenant loses all rights. In the end, requests of these
+// tenants are rejected, and their watches end.
 func (s *storm) blowOverRelay(ctx context.Context) {
 	s.startRelay()
 	var open, watching, losing sync.WaitGroup
@@ -113,7 +113,7 @@ func (s *storm) blowOverRelay(ctx context.Context) {
 			continue
 		}
 		for _, path := range []string{who.path("configmaps") + "?resourceVersion=0", who.path("configmaps/c-1") + "?resourceVersion=0", who.path("configmaps") + "?watch=1&resourceVersion=0&timeoutSeconds=1"} {
-			s.Eventually(s.t, who.namespace+" is refused", func() error {
+			s.Eventually(s.t, who.namespace+" is rejected", func() error {
 				code, got, err := s.send(ctx, who, "GET", path, "", nil)
 				if err != nil || code != http.StatusForbidden {
 					return fmt.Errorf("%s: %d %v %.300s", path, code, err, got)
@@ -148,6 +148,6 @@ func (s *storm) watchToItsEnd(ctx context.Context, who tenant, open *sync.WaitGr
 		first, err = io.ReadAll(resp.Body)
 	}
 	if _, bad := who.foreign(first); err != nil || bad != nil || resp.StatusCode != http.StatusOK {
-		s.t.Errorf("watch of %s: %d, %v, %v", who.namespace, resp.StatusCode, err, bad)
+		s.t.Errorf("watch of %s: status %d, error %v, %v", who.namespace, resp.StatusCode, err, bad)
 	}
 }

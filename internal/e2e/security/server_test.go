@@ -26,8 +26,8 @@ type server struct {
 // admin is the token of a member of system:masters.
 const admin = "admin-token"
 
-// serve starts a server that knows the admin and users, lines of a token file, and waits until it is ready. The end
-// of the test checks its output.
+// serve starts a server with the admin and other users, lines of a token file, and waits until it is ready. At the end
+// of the test, its output is checked.
 func serve(t *testing.T, users string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,16 +48,16 @@ func serve(t *testing.T, users string, args ...string) *server {
 	return s
 }
 
-// end stops the server, which must not have lost its temper before.
+// end stops the server and checks that its output has no panic and no data race.
 func (s *server) end(t *testing.T) {
 	if err := s.Terminate(t); err != nil {
-		t.Errorf("the server's end: %v", err)
+		t.Errorf("the server's exit: %v", err)
 	}
 	const most = 6000
 	out := s.Output()
 	for _, bad := range []string{"DATA RACE", "Request panicked", "Connection panicked", "panicked: true", "panic:", "invariant violated"} {
 		if at := strings.Index(out, bad); at >= 0 {
-			t.Errorf("the server says %s", out[at:min(at+most, len(out))])
+			t.Errorf("the server printed %s", out[at:min(at+most, len(out))])
 		}
 	}
 }
@@ -72,13 +72,13 @@ func file(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-// dial opens a TLS connection that speaks for itself. The test's end closes it.
+// dial opens a TLS connection to the server, which is closed at the end of the test.
 func (s *server) dial(t *testing.T, certificates ...tls.Certificate) net.Conn {
 	t.Helper()
 	return proctest.DialTLS(t, s.address, &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
 }
 
-// response is a response that a test compares.
+// response is a server's response.
 type response struct {
 	code   int
 	header http.Header
@@ -110,9 +110,8 @@ func readResponse(t *testing.T, in *bufio.Reader) response {
 	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-// ask sends a request by its bytes, with a token and further header lines, so that the
-// target arrives as it is written.
-func (s *server) ask(t *testing.T, token, method, target, body string, lines ...string) response {
+// send sends a request as written, so that the server gets target unchanged, with a token and more header lines.
+func (s *server) send(t *testing.T, token, method, target, body string, lines ...string) response {
 	t.Helper()
 	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n", method, target)
 	if token != "" {
@@ -137,12 +136,12 @@ const (
 // create creates an object, which must succeed.
 func (s *server) create(t *testing.T, path, object string) {
 	t.Helper()
-	if a := s.ask(t, admin, "POST", path, object, jsonBody); a.code != http.StatusCreated {
+	if a := s.send(t, admin, "POST", path, object, jsonBody); a.code != http.StatusCreated {
 		t.Fatalf("POST %s: %d %s", path, a.code, a.body)
 	}
 }
 
-// expect fails unless a response has one of the codes.
+// expect checks that a response has one of the codes.
 func (a response) expect(t *testing.T, what string, codes ...int) {
 	t.Helper()
 	for _, code := range codes {
@@ -150,5 +149,5 @@ func (a response) expect(t *testing.T, what string, codes ...int) {
 			return
 		}
 	}
-	t.Errorf("%s: %d %.300s, want one of %v", what, a.code, a.body, codes)
+	t.Errorf("%s: got %d %.300s, want one of %v", what, a.code, a.body, codes)
 }

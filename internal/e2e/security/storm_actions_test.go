@@ -17,14 +17,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// encodings are the media types that tenants request.
+// encodings are media types of reads.
 var encodings = []string{
 	"application/json", "application/yaml", "application/vnd.kubernetes.protobuf",
 	"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 }
 
-// streams are the media types of their watches.
+// streams are media types of watches.
 var streams = []string{
 	"application/json", "application/vnd.kubernetes.protobuf;stream=watch",
 	"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
@@ -36,18 +36,18 @@ func oneOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 func (s *storm) actions() []action {
 	return []action{
 		{name: "get", do: s.get}, {name: "list", do: s.list}, {name: "list, gzip", do: s.listZipped}, {name: "list, large", do: s.listLarge, mute: true},
-		{name: "write", do: s.write}, {name: "refused write", do: s.refused}, {name: "header", do: s.header},
+		{name: "write", do: s.write}, {name: "rejected write", do: s.rejected}, {name: "header", do: s.header},
 		{name: "elsewhere", do: s.elsewhere, mute: true}, {name: "watch", do: s.watch}, {name: "websocket", do: s.websocket},
 		{name: "pipeline", do: s.pipeline, mute: true}, {name: "broken off", do: s.breakOff, mute: true}, {name: "timeout", do: s.timeout, mute: true},
 	}
 }
 
-// object is one of the tenant's.
+// object returns the path of a random object of the tenant.
 func (t tenant) object(r *rand.Rand) string {
 	return oneOf(r, t.path("configmaps/c-1"), t.path("secrets/s"), "/apis/example.com/v1/namespaces/"+t.namespace+"/notes/n", "/api/v1/namespaces/"+t.namespace)
 }
 
-// collection is one of the tenant's, with encodings that it has.
+// collection returns the path of a random collection of the tenant, with an encoding that it has.
 func (t tenant) collection(r *rand.Rand) (path, accept string) {
 	if r.IntN(4) == 0 {
 		return "/apis/example.com/v1/namespaces/" + t.namespace + "/notes", oneOf(r, encodings[0], encodings[1], encodings[3], encodings[4])
@@ -55,7 +55,7 @@ func (t tenant) collection(r *rand.Rand) (path, accept string) {
 	return oneOf(r, t.path("configmaps"), t.path("secrets")), oneOf(r, encodings...)
 }
 
-// fine returns got, with an error unless the code is 429 or one of codes.
+// fine returns got, and an error unless the code is 429 or one of codes.
 func fine(code int, got []byte, err error, codes ...int) ([]byte, error) {
 	codes = append(codes, http.StatusTooManyRequests)
 	if err == nil && !slices.Contains(codes, code) {
@@ -83,8 +83,7 @@ func (s *storm) listZipped(ctx context.Context, who tenant, r *rand.Rand) ([]byt
 	return fine(code, got, err, http.StatusOK)
 }
 
-// listLarge lists so much that it is compressed in pieces that are kept, or sent in
-// pieces that are not.
+// listLarge makes lists so large that they are compressed in cached pieces, or sent in pieces that are not cached.
 func (s *storm) listLarge(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, error) {
 	who := s.tenants[r.IntN(len(s.tenants)/largeOnes)*largeOnes]
 	code, got, err := s.send(ctx, who, "GET", who.path("configmaps")+oneOf(r, "", "?pretty=true"), "",
@@ -102,7 +101,7 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	case 0:
 		body := fmt.Sprintf(`{"metadata":{"annotations":{"b":"%s-%d"}}}`, who.mark, r.Uint64())
 		code, got, err := s.send(ctx, who, "PATCH", who.object(r), body, merge)
-		return fine(code, got, err, http.StatusOK, http.StatusConflict, http.StatusForbidden) // a tenant has no right to change the namespace itself
+		return fine(code, got, err, http.StatusOK, http.StatusConflict, http.StatusForbidden) // a tenant may not change the namespace itself
 	case 1:
 		body := fmt.Sprintf(`{"data":{"extra":"%s %d"}}`, strings.Repeat(who.mark, 1+r.IntN(50)), r.Uint64())
 		code, got, err := s.send(ctx, who, "PATCH", who.path("configmaps/c-2"), body, merge)
@@ -113,7 +112,7 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	if made, err = fine(code, made, err, http.StatusCreated); err != nil || code != http.StatusCreated {
 		return made, err
 	}
-	for { // whatever happens, their number does not grow
+	for { // deletes the object in any case, so that their number does not grow
 		code, gone, err := s.send(ctx, who, "DELETE", who.path("configmaps/"+name), "", nil)
 		if gone, err = fine(code, gone, err, http.StatusOK); err != nil || code == http.StatusOK {
 			return append(made, gone...), err
@@ -121,8 +120,8 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	}
 }
 
-// refused sends requests whose errors quote the request.
-func (s *storm) refused(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
+// rejected sends requests whose errors quote the request.
+func (s *storm) rejected(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	jsonType := map[string]string{"Content-Type": "application/json"}
 	var code int
 	var got []byte
@@ -143,7 +142,7 @@ func (s *storm) refused(ctx context.Context, who tenant, r *rand.Rand) ([]byte, 
 	return fine(code, got, err, http.StatusCreated, http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity)
 }
 
-// header sends a request whose response header has values of the request.
+// header sends a request whose response has header fields with values of the request.
 func (s *storm) header(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	code, got, err := s.send(ctx, who, "GET", oneOf(r, who.object(r), "/version", "/apis", who.path("configmaps/none")), "", map[string]string{
 		"Audit-ID": who.mark, "User-Agent": who.mark, "X-Anything": strings.Repeat(who.mark, r.IntN(100)),
@@ -162,7 +161,7 @@ func (s *storm) elsewhere(ctx context.Context, who tenant, r *rand.Rand) ([]byte
 	return fine(code, got, err, http.StatusForbidden)
 }
 
-// watch reads initial events and a change, or leaves before.
+// watch reads initial events and a change, or closes the connection before.
 func (s *storm) watch(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, proctest.Patience)
 	defer cancel()
@@ -186,18 +185,18 @@ func (s *storm) watch(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	}
 	first := 1 << 10
 	if !strings.Contains(req.Header.Get("Accept"), "as=") {
-		first = 100 << 10 // of six objects of a quarter of that
+		first = 100 << 10 // six objects have a quarter of that each
 	}
 	if _, err := io.CopyN(&all, resp.Body, int64(1+r.IntN(first))); err != nil || r.IntN(2) == 0 {
 		return all.Bytes(), err
 	}
-	told := fmt.Sprintf("told-%d", r.Uint64())
-	code, got, err := s.send(ctx, who, "PATCH", who.path("configmaps/c-3"), fmt.Sprintf(`{"metadata":{"annotations":{"c":%q}}}`, told), map[string]string{"Content-Type": "application/merge-patch+json"})
+	change := fmt.Sprintf("change-%d", r.Uint64())
+	code, got, err := s.send(ctx, who, "PATCH", who.path("configmaps/c-3"), fmt.Sprintf(`{"metadata":{"annotations":{"c":%q}}}`, change), map[string]string{"Content-Type": "application/merge-patch+json"})
 	if got, err = fine(code, got, err, http.StatusOK, http.StatusConflict); err != nil || code != http.StatusOK {
 		return append(all.Bytes(), got...), err
 	}
 	piece := make([]byte, 32<<10)
-	for !bytes.Contains(all.Bytes(), []byte(told)) {
+	for !bytes.Contains(all.Bytes(), []byte(change)) {
 		n, err := resp.Body.Read(piece)
 		if all.Write(piece[:n]); err != nil {
 			return all.Bytes(), err
@@ -206,7 +205,7 @@ func (s *storm) watch(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	return all.Bytes(), nil
 }
 
-// open opens a connection of the tenant's own.
+// open opens a connection for one tenant.
 func (s *storm) open(ctx context.Context) (net.Conn, error) {
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
 	conn, err := dialer.DialContext(ctx, "tcp", s.address)
@@ -216,7 +215,7 @@ func (s *storm) open(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// websocket watches by one.
+// websocket watches over a websocket.
 func (s *storm) websocket(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	conn, err := s.open(ctx)
 	if err != nil {
@@ -239,7 +238,7 @@ func (s *storm) websocket(ctx context.Context, who tenant, r *rand.Rand) ([]byte
 	return all.Bytes(), err
 }
 
-// pipeline sends requests of several tenants over one connection at once. Each must get its own response, in order.
+// pipeline sends requests of several tenants over one connection. Each must get its own response, in order.
 func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, error) {
 	conn, err := s.open(ctx)
 	if err != nil {
@@ -255,7 +254,7 @@ func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, e
 		fmt.Fprintf(&requests, "GET %s HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nAccept: %s\r\nAudit-ID: %s\r\n\r\n", oneOf(r, path, path+"?limit=1"), who.token, accept, who.mark)
 	}
 	sent := make(chan error, 1)
-	go func() { // the responses do not fit into the kernel's buffers
+	go func() { // meanwhile, because the responses do not fit into the kernel's buffers
 		_, err := io.WriteString(conn, requests.String())
 		sent <- err
 	}()
@@ -277,7 +276,7 @@ func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, e
 	return nil, nil
 }
 
-// breakOff ends the connection at any byte of the request or of the response.
+// breakOff closes the connection at a random byte of the request or the response.
 func (s *storm) breakOff(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	conn, err := s.open(ctx)
 	if err != nil {
@@ -307,7 +306,7 @@ func (s *storm) breakOff(ctx context.Context, who tenant, r *rand.Rand) ([]byte,
 	return all.Bytes(), err
 }
 
-// timeout makes the server's deadline pass during a request.
+// timeout sends a request whose deadline passes in the server.
 func (s *storm) timeout(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	path := who.path("configmaps") + "?timeout=" + oneOf(r, "1ns", "1ms", "3ms")
 	method, body := "GET", ""

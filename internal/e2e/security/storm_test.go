@@ -24,14 +24,14 @@ import (
 
 const (
 	tenants   = 200
-	largeOnes = 8 // one in so many tenants has much
-	// workers act at once, each for one tenant after another.
+	largeOnes = 8 // every eighth tenant has many objects
+	// workers act concurrently, each for one tenant after another.
 	workers = 24
-	// each is how often every action must have been taken, whatever the duration.
+	// each is how often every action must be taken, whatever the duration.
 	each = 20
 )
 
-// tenant is a user with their own namespace. All its objects carry the tenant's mark.
+// tenant is a user with a namespace. All its objects carry the tenant's mark.
 type tenant struct {
 	number                 int
 	token, namespace, mark string
@@ -44,29 +44,29 @@ func (t tenant) path(resource string) string {
 	return "/api/v1/namespaces/" + t.namespace + "/" + resource
 }
 
-// marks finds the marks of all tenants.
+// marks matches the marks of all tenants.
 var marks = regexp.MustCompile(`mark([0-9]{3})x[0-9a-f]{16}q`)
 
-// markOf is text that a tenant's objects hold and that nothing else holds by chance.
+// markOf returns a text that all objects of a tenant contain, and nothing else by chance.
 func markOf(number int, random uint64) string { return fmt.Sprintf("mark%03dx%016xq", number, random) }
 
-// foreign returns an error that names data of another tenant in a response, nil if there is none. own counts the
-// tenant's own marks.
+// foreign returns an error if a response contains another tenant's mark or freed memory. own counts the tenant's own
+// marks.
 func (t tenant) foreign(response []byte) (own int, err error) {
 	if bytes.Contains(response, []byte(invariants.Pattern[:8])) {
-		return 0, errors.New("holds a buffer that was given back")
+		return 0, errors.New("contains freed memory")
 	}
 	for _, mark := range marks.FindAll(response, -1) {
 		if string(mark) != t.mark {
-			return own, fmt.Errorf("holds %s", mark)
+			return own, fmt.Errorf("contains %s", mark)
 		}
 		own++
 	}
 	return own, nil
 }
 
-// TestOracleFindsForeignData checks that the oracle detects foreign data.
-func TestOracleFindsForeignData(t *testing.T) {
+// TestForeignDataIsFound checks that foreign finds marks of other tenants and freed memory.
+func TestForeignDataIsFound(t *testing.T) {
 	alice, bob := tenant{mark: markOf(1, 7)}, tenant{mark: markOf(2, 7)}
 	for _, c := range []struct {
 		response string
@@ -80,12 +80,12 @@ func TestOracleFindsForeignData(t *testing.T) {
 		{"mark001x", 0, false},
 	} {
 		if own, err := alice.foreign([]byte(c.response)); own != c.own && err == nil || (err != nil) != c.bad {
-			t.Errorf("%q: %d, %v", c.response, own, err)
+			t.Errorf("%q: %d own marks, error %v", c.response, own, err)
 		}
 	}
 }
 
-// storm is a test under way.
+// storm is a running test.
 type storm struct {
 	*server
 	t       *testing.T
@@ -93,20 +93,20 @@ type storm struct {
 	client  *http.Client // all tenants share its connections
 
 	mu     sync.Mutex
-	taken  map[string]int // actions
+	taken  map[string]int // number of actions, by name
 	seen   map[string]int // a tenant's own marks, by action
 	failed int
 }
 
-// action is something that a tenant does. It returns all that came back.
+// action is what a tenant does. It returns everything that it received.
 type action struct {
 	name string
 	do   func(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error)
-	mute bool // nothing need come back
+	mute bool // it need not receive anything
 }
 
-// TestTenantsSeeNoForeignData checks that none of two hundred tenants receives a byte of another's data, whatever
-// they do concurrently, with and without a relay.
+// TestTenantsSeeNoForeignData checks that none of two hundred tenants receives a byte of another's data, whatever they
+// do concurrently, with and without a relay.
 func TestTenantsSeeNoForeignData(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
@@ -124,7 +124,7 @@ func TestTenantsSeeNoForeignData(t *testing.T) {
 	}
 }
 
-// blow has tenants take actions for a while, and until each was taken often enough.
+// blow has tenants take actions for the duration, and until each was taken often enough.
 func (s *storm) blow(ctx context.Context, actions []action, duration time.Duration) {
 	enough := time.Now().Add(duration)
 	var group sync.WaitGroup
@@ -142,12 +142,12 @@ func (s *storm) blow(ctx context.Context, actions []action, duration time.Durati
 	group.Wait()
 	for _, a := range actions {
 		if s.taken[a.name] < each || !a.mute && s.seen[a.name] == 0 {
-			s.t.Errorf("%s: %d times, %d marks came back: proves nothing", a.name, s.taken[a.name], s.seen[a.name])
+			s.t.Errorf("%s: %d times, %d marks received: too few for a test", a.name, s.taken[a.name], s.seen[a.name])
 		}
 	}
 }
 
-// lacks reports whether an action was not taken often enough yet.
+// lacks reports whether some action was not taken often enough.
 func (s *storm) lacks(actions []action) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *storm) judge(a action, who tenant, got []byte, err error) {
 	}
 }
 
-// newStorm starts a server with its tenants.
+// newStorm starts a server and creates its tenants.
 func newStorm(t *testing.T) *storm {
 	t.Helper()
 	s := &storm{t: t, taken: make(map[string]int), seen: make(map[string]int)}
@@ -204,9 +204,9 @@ func (s *storm) createTenants() {
 				s.must(admin, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/"+who.namespace+"/rolebindings", fmt.Sprintf(
 					`{"metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"tenant"},`+
 						`"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"user-%03d"}]}`, who.number))
-				many := 6 // together more than is compressed
+				many := 6 // together large enough for a compressed list
 				if who.large() {
-					many = 24 // more than is compressed in pieces, and sent as it is made
+					many = 24 // enough for a list that is compressed in pieces, and sent while it is made
 				}
 				for i := range many {
 					s.must(admin, "POST", who.path("configmaps"), configMap(who, fmt.Sprintf("c-%d", i), 25<<10))
@@ -221,7 +221,7 @@ func (s *storm) createTenants() {
 	}
 	close(next)
 	group.Wait()
-	for _, who := range s.tenants { // their bindings were created in any order
+	for _, who := range s.tenants { // the server may see the bindings in any order
 		proctest.Eventually(s.t, who.namespace+" may be read by its tenant", func() error {
 			code, got, err := s.send(s.t.Context(), who, "GET", who.path("secrets"), "", nil)
 			if err != nil || code != http.StatusOK {
@@ -232,7 +232,7 @@ func (s *storm) createTenants() {
 	}
 }
 
-// configMap is one of about size bytes that is full of the tenant's mark.
+// configMap returns a ConfigMap of about size bytes that is full of the tenant's mark.
 func configMap(who tenant, name string, size int) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"l":%q},"annotations":{"a":%[2]q}},"data":{"k":%[3]q}}`,
 		name, who.mark, strings.Repeat(who.mark+" ", size/len(who.mark)))
@@ -250,11 +250,11 @@ func definition(plural, kind, scope string) string {
 		plural, kind, singular, scope)
 }
 
-// serves waits until a collection is served.
+// serves waits until the server serves a collection.
 func (s *server) serves(t *testing.T, path string) {
 	t.Helper()
 	proctest.Eventually(t, path+" is served", func() error {
-		if a := s.ask(t, admin, "GET", path, ""); a.code != http.StatusOK {
+		if a := s.send(t, admin, "GET", path, ""); a.code != http.StatusOK {
 			return fmt.Errorf("%d %s", a.code, a.body)
 		}
 		return nil
@@ -269,8 +269,8 @@ func (s *storm) must(who tenant, method, path, body string) {
 	}
 }
 
-// send sends a request over a connection that any tenant may have used before, and returns all of the response: header,
-// body as it came, body without its compression.
+// send sends a request over a connection that other tenants may also use, and returns the complete response: header,
+// body as received, uncompressed body.
 func (s *storm) send(ctx context.Context, who tenant, method, path, body string, header map[string]string) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+s.address+path, strings.NewReader(body))
 	if err != nil {

@@ -141,7 +141,7 @@ func checkValue(t *testing.T, r *registry.Resource, value []byte, revision int64
 			t.Fatalf("error %v, want %v as without fingerprints", got.Err(), want.Err())
 		}
 		if !bytes.Equal(got.Body(), want.Body()) {
-			t.Fatalf("body of %[3]q:\n got %[1]q\nwant %[2]q", got.Body(), want.Body(), value)
+			t.Fatalf("body of %q:\n got %q\nwant %q", value, got.Body(), want.Body())
 		}
 		if g, w := described(got), described(want); !maps.Equal(g, w) || got.StoredSize() != want.StoredSize() {
 			t.Fatalf("labels and fields: got %v, want %v", g, w)

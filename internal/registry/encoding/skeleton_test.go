@@ -153,6 +153,7 @@ func TestPatternIsTheSkeleton(t *testing.T) {
 	}
 }
 
+// TestSkeletonFinds checks which contents of a message become tokens.
 func TestSkeletonFinds(t *testing.T) {
 	var msg []byte
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
@@ -248,6 +249,7 @@ func TestSkeletonRejects(t *testing.T) {
 	}
 }
 
+// FuzzSkeleton checks that a message always has the same skeleton, and is not changed.
 func FuzzSkeleton(f *testing.F) {
 	f.Add([]byte{10, 1, 'a', 42, 3, 10, 1, 'a'})
 	f.Fuzz(func(t *testing.T, msg []byte) {

@@ -57,6 +57,7 @@ func FuzzRevisionProtobuf(f *testing.F) {
 	})
 }
 
+// FuzzRevisionJSON checks that a splice that succeeds changes only the revision.
 func FuzzRevisionJSON(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(must(json.Marshal(set)), int64(99))
@@ -135,6 +136,7 @@ func FuzzListProtobuf(f *testing.F) {
 	})
 }
 
+// FuzzUnenvelope checks that Unenvelope finds what upstream decodes from an envelope.
 func FuzzUnenvelope(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(wire.Protobuf(statefulSets).AppendObject(nil, must(set.Marshal())))

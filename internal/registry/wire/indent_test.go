@@ -42,6 +42,7 @@ func TestIndenterIsPretty(t *testing.T) {
 	})
 }
 
+// TestIndenterCases checks values of all types, written in pieces of several sizes.
 func TestIndenterCases(t *testing.T) {
 	for _, body := range []string{
 		`{}`, `[]`, `{"a":{}}`, `[[],{},[{}]]`, `{"a":[1,-2.5e3,true,null],"b":"c"}`, `"\\"`, `{"\"{":"}\\\"]"}`, `1`,
@@ -61,6 +62,7 @@ var errBroken = errors.New("broken")
 
 func (broken) Write([]byte) (int, error) { return 0, errBroken }
 
+// TestIndenterReturnsErrors checks that Write and Flush return the error of the underlying writer.
 func TestIndenterReturnsErrors(t *testing.T) {
 	in := wire.NewIndenter(broken{})
 	if _, err := in.Write(bytes.Repeat([]byte("[]"), 1<<16)); !errors.Is(err, errBroken) {

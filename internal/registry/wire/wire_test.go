@@ -126,6 +126,7 @@ func (m media) event(t testing.TB, kind string, obj runtime.Object) []byte {
 	return m.frame(m.encode(t, outer))
 }
 
+// TestWritersAgreeWithUpstream compares random objects and watch events with those of upstream's encoders.
 func TestWritersAgreeWithUpstream(t *testing.T) {
 	for _, m := range medias() {
 		t.Run(m.name, rapid.MakeCheck(func(rt *rapid.T) {
@@ -152,6 +153,7 @@ func TestUIDsAreFoundInBytes(t *testing.T) {
 	})
 }
 
+// TestListsAgreeWithUpstream compares random lists with those of upstream's encoders.
 func TestListsAgreeWithUpstream(t *testing.T) {
 	for _, m := range medias() {
 		t.Run(m.name, rapid.MakeCheck(func(rt *rapid.T) {
@@ -187,6 +189,8 @@ func TestListsAgreeWithUpstream(t *testing.T) {
 	}
 }
 
+// TestRevisionSpliceAgreesWithUpstream checks that an item with an added revision equals upstream's encoding of the
+// object.
 func TestRevisionSpliceAgreesWithUpstream(t *testing.T) {
 	for _, m := range medias() {
 		t.Run(m.name, rapid.MakeCheck(func(rt *rapid.T) {
@@ -238,6 +242,7 @@ func TestRevisionIsAddedToMessagesWithoutOne(t *testing.T) {
 	same(t, "message", got, want)
 }
 
+// TestPartialProtobuf checks that PartialProtobuf and ObjectMetaProtobuf return exactly the metadata.
 func TestPartialProtobuf(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
@@ -248,6 +253,7 @@ func TestPartialProtobuf(t *testing.T) {
 	})
 }
 
+// TestMetadataJSON checks that MetadataJSON returns exactly the metadata.
 func TestMetadataJSON(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
@@ -255,6 +261,7 @@ func TestMetadataJSON(t *testing.T) {
 	})
 }
 
+// TestUnenvelope checks that Unenvelope returns the message and the kind in an envelope.
 func TestUnenvelope(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
@@ -335,6 +342,7 @@ func TestMalformedObjects(t *testing.T) {
 	}
 }
 
+// TestEmptyJSONObjects checks that a head before an empty object is followed by no comma.
 func TestEmptyJSONObjects(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -353,6 +361,7 @@ func TestEmptyJSONObjects(t *testing.T) {
 	}
 }
 
+// TestPrettyAndYAMLAgreeWithUpstream compares indented JSON and YAML with upstream's.
 func TestPrettyAndYAMLAgreeWithUpstream(t *testing.T) {
 	scheme := runtime.NewScheme()
 	pretty := kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, kjson.SerializerOptions{Pretty: true})

@@ -17,7 +17,7 @@
 //   - D, digests: a version of an object has the same bytes in every response of every replica.
 //   - I, informers: an informer's handler never gets an older state of an object, and gets the same state
 //     twice only after a relist. In the end the informer has the stored objects.
-//   - B, labels: the revisions of a process's lists and bookmarks of one resource never decrease, and are
+//   - B, revisions: the revisions of a process's lists and bookmarks of one resource never decrease, and are
 //     never lower than requested. Every page of a list can be read. TestResourceVersionsNeverGoBack writes
 //     to several resources at very different rates to check this.
 //   - W, watches: the guarantees of package watch, also when watches resume at the other replica. A complete

@@ -17,12 +17,12 @@ import (
 // recording has the responses of servers over a short history. A mutant changes one response, as a server with a
 // certain bug would.
 type recording struct {
-	writes []write
-	reads  []*read
-	frames []string // of a watch of everything after revision 9
-	torn   bool     // the watch's connection breaks
-	labels []label  // of lists and watches of one process
-	others object   // c's deletion as another process sends it
+	writes    []write
+	reads     []*read
+	frames    []string         // of a watch of everything after revision 9
+	torn      bool             // the watch's connection breaks
+	revisions []listedRevision // of lists and watches of one process
+	others    object           // c's deletion as another process sends it
 }
 
 // batches is the true history: a is created at 10, b at 11. a moves from group a to b at 12. A transaction changes b
@@ -89,7 +89,7 @@ func correctRecording() *recording {
 			frame("DELETED", "c", 14, payload{5, "a"}), frame("MODIFIED", "a", 15, payload{6, "a"}),
 		},
 		others: objectOf(frame("DELETED", "c", 14, payload{5, "a"})),
-		labels: []label{
+		revisions: []listedRevision{
 			{resource: "a", what: "list", began: 1, ended: 4, revision: 13},
 			{resource: "a", what: "at once", began: 2, ended: 3, requested: 10, revision: 12},
 			{resource: "b", what: "other", began: 6, ended: 7, revision: 11},
@@ -107,7 +107,7 @@ func (r *recording) check(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
 	p := tr.past(t, configMaps)
-	broken = slices.Concat(checkWrites(p, r.writes), checkTransactions(p, r.writes), checkLists(p, r.reads), checkFresh(p, r.reads), checkMonotonic(r.reads), checkLabels(r.labels))
+	broken = slices.Concat(checkWrites(p, r.writes), checkTransactions(p, r.writes), checkLists(p, r.reads), checkFresh(p, r.reads), checkMonotonic(r.reads), checkRevisions(r.revisions))
 	watch := &part{Checker: watchtest.NewChecker(watchtest.Request{After: 9, Selects: func(*watchtest.State) bool { return true }})}
 	l := &load{observed: make(map[version]observation)}
 	watch.alike = func(_ watchtest.Type, o object) { l.alike(configMaps, &replica{name: "one"}, o) }
@@ -173,10 +173,10 @@ func TestChecksFindMutants(t *testing.T) {
 
 		{"other bytes elsewhere", func(s *recording) { s.others = objectOf(frame("DELETED", "c", 14, payload{9, "a"})) }, "D"},
 
-		{"label goes back", func(s *recording) { s.labels[7].revision = 14 }, "B"},
-		{"label below the requested revision", func(s *recording) { s.labels[1].revision = 9 }, "B"},
-		{"page of another revision", func(s *recording) { s.labels[4].revision = 16 }, "B"},
-		{"bookmark below the list before", func(s *recording) { s.labels[6].began = 7 }, "B"},
+		{"list revision goes back", func(s *recording) { s.revisions[7].revision = 14 }, "B"},
+		{"list revision below the requested revision", func(s *recording) { s.revisions[1].revision = 9 }, "B"},
+		{"page of another revision", func(s *recording) { s.revisions[4].revision = 16 }, "B"},
+		{"bookmark below the list before", func(s *recording) { s.revisions[6].began = 7 }, "B"},
 
 		{"event dropped", drop(2, 1), "W6"},
 		{"event dropped after the last bookmark", drop(6, 1), "W3"},

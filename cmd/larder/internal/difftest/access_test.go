@@ -143,7 +143,7 @@ func (c *comparison) compareAccess() {
 		c.t.Fatalf("update the role: %d %s", a.code, a.body)
 	}
 	for _, p := range []*process{c.f.stock, c.f.larder} {
-		p.Eventually(c.t, "knows bob", func() error {
+		p.Eventually(c.t, "applies the rights of bob", func() error {
 			a := p.send(request{Method: http.MethodGet, Path: configmaps, As: "bob"})
 			if a.err != nil || a.code != http.StatusOK {
 				return fmt.Errorf("%d %v", a.code, a.err)

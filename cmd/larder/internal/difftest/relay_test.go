@@ -32,7 +32,7 @@ func TestRelayMatchesItsUpstream(t *testing.T) {
 	c.compareAll("reads", some(slices.Concat(fixedReads(), customReads(), f.everyResource(t), lists())), workers, c.compareRelayed)
 	c.compareAll("watches and waits", some(slices.Concat(watches(), customWatches(), waits())), watchers, c.compareRelayed)
 	c.compareLiveWatches()
-	t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
+	t.Logf("%d comparisons, %d listed differences", c.compared, c.listed)
 }
 
 // some returns all requests with -stock, otherwise every fourth one.

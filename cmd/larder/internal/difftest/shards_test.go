@@ -122,7 +122,7 @@ func TestShardsMatchKubeAPIServer(t *testing.T) {
 				{Method: http.MethodDelete, Path: "/api/v1/namespaces/diff/configmaps?dryRun=All&shardSelector=x"},
 			}, 1, c.compareWrite)
 			c.compareLiveShards()
-			t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
+			t.Logf("%d comparisons, %d listed differences", c.compared, c.listed)
 		})
 	}
 }

@@ -77,10 +77,10 @@ type comparison struct {
 	t *testing.T
 	f *fixture
 
-	mu     sync.Mutex
-	asked  int
-	listed int
-	unseen map[int]bool // listed differences that did not occur
+	mu       sync.Mutex
+	compared int
+	listed   int
+	unseen   map[int]bool // listed differences that did not occur
 }
 
 func newComparison(t *testing.T, f *fixture) *comparison {
@@ -122,7 +122,7 @@ func selected(all []request) []request {
 func (c *comparison) reportDifference(name, difference string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked++
+	c.compared++
 	if difference == "" {
 		return
 	}
@@ -137,7 +137,7 @@ func (c *comparison) reportDifference(name, difference string) {
 }
 
 func (c *comparison) report() {
-	c.t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
+	c.t.Logf("%d comparisons, %d listed differences", c.compared, c.listed)
 	if *only != "" {
 		return
 	}

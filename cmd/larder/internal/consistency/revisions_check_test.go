@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// label is a resourceVersion that one process sent in a list or a bookmark.
-type label struct {
+// listedRevision is a resourceVersion that one process sent in a list or a bookmark.
+type listedRevision struct {
 	resource, what string
 	began, ended   time.Duration // the time of the request and of the response
 	requested      int64         // revision must not be lower
@@ -16,17 +16,17 @@ type label struct {
 	revision       int64
 }
 
-func (l label) String() string {
+func (l listedRevision) String() string {
 	return fmt.Sprintf("%s of %s, requested %d, from %v to %v: %d", l.what, l.resource, l.requested, l.began, l.ended, l.revision)
 }
 
-// checkLabels checks that the resourceVersions that one process returned for a resource, in any encoding, do not
+// checkRevisions checks that the resourceVersions that one process returned for a resource, in any encoding, do not
 // decrease: B.
-func checkLabels(labels []label) (broken []error) {
-	byBegin, byEnd := slices.Clone(labels), slices.Clone(labels)
-	slices.SortFunc(byBegin, func(a, b label) int { return cmp.Compare(a.began, b.began) })
-	slices.SortFunc(byEnd, func(a, b label) int { return cmp.Compare(a.ended, b.ended) })
-	newest := make(map[string]label) // of completed responses, by resource
+func checkRevisions(revisions []listedRevision) (broken []error) {
+	byBegin, byEnd := slices.Clone(revisions), slices.Clone(revisions)
+	slices.SortFunc(byBegin, func(a, b listedRevision) int { return cmp.Compare(a.began, b.began) })
+	slices.SortFunc(byEnd, func(a, b listedRevision) int { return cmp.Compare(a.ended, b.ended) })
+	newest := make(map[string]listedRevision) // of completed responses, by resource
 	for _, l := range byBegin {
 		for len(byEnd) > 0 && byEnd[0].ended < l.began {
 			if e := byEnd[0]; e.revision > newest[e.resource].revision {

@@ -57,8 +57,8 @@ func newPaced() []*paced {
 	}
 }
 
-// labelling is a process whose lists and watches of several resources are checked.
-type labelling struct {
+// revisionTest is a process whose lists and watches of several resources are checked.
+type revisionTest struct {
 	*replica
 	resources []*paced
 	start     time.Time
@@ -66,35 +66,37 @@ type labelling struct {
 	// compacting is locked to compact etcd; a client that reads the pages of a list shares it.
 	compacting sync.RWMutex
 
-	mu     sync.Mutex
-	labels []label
-	kinds  map[string]int
-	broken []error
+	mu        sync.Mutex
+	revisions []listedRevision
+	kinds     map[string]int
+	broken    []error
 }
 
-func (l *labelling) fail(format string, args ...any) {
+func (l *revisionTest) fail(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.broken = append(l.broken, fmt.Errorf(format, args...))
 }
 
-func (l *labelling) keep(of *paced, given label) {
+func (l *revisionTest) keep(of *paced, given listedRevision) {
 	raise(&of.returned, given.revision)
 	given.resource, given.ended = of.name, time.Since(l.start)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.labels = append(l.labels, given)
+	l.revisions = append(l.revisions, given)
 	l.kinds[given.what]++
 }
 
-func (l *labelling) begin(what string) label { return label{what: what, began: time.Since(l.start)} }
+func (l *revisionTest) begin(what string) listedRevision {
+	return listedRevision{what: what, began: time.Since(l.start)}
+}
 
 // TestResourceVersionsNeverGoBack checks the resourceVersions that one process sends in lists, watches and objects of
 // resources with very different rates of change, in all formats, while etcd is compacted: B.
 func TestResourceVersionsNeverGoBack(t *testing.T) {
 	c := newCluster(t, 1, 0)
 	c.addReplica(t, "larder0", servertest.Config{})
-	l := &labelling{replica: c.replicas[0], resources: newPaced(), start: time.Now(), kinds: make(map[string]int)}
+	l := &revisionTest{replica: c.replicas[0], resources: newPaced(), start: time.Now(), kinds: make(map[string]int)}
 	for _, r := range l.resources {
 		for i := range 30 {
 			l.put(t, r, fmt.Sprintf("l%02d", i))
@@ -124,14 +126,14 @@ func TestResourceVersionsNeverGoBack(t *testing.T) {
 	l.awaitKinds(t)
 	cancel()
 	all.Wait()
-	t.Logf("%d resourceVersions: %v", len(l.labels), l.kinds)
-	if broken := slices.Concat(l.broken, checkLabels(l.labels)); len(broken) > 0 {
+	t.Logf("%d resourceVersions: %v", len(l.revisions), l.kinds)
+	if broken := slices.Concat(l.broken, checkRevisions(l.revisions)); len(broken) > 0 {
 		t.Error(first(broken))
 	}
 }
 
 // awaitKinds waits until the clients have enough responses of each kind.
-func (l *labelling) awaitKinds(t *testing.T) {
+func (l *revisionTest) awaitKinds(t *testing.T) {
 	want := []string{"get", "list RV=0", "list RV=N", "list consistent", "list exact", "pages", "more pages", "initial events", "bookmark"}
 	proctest.Eventually(t, "every kind has returned enough revisions", func() error {
 		l.mu.Lock()
@@ -141,15 +143,15 @@ func (l *labelling) awaitKinds(t *testing.T) {
 				return fmt.Errorf("%d of %s", l.kinds[kind], kind)
 			}
 		}
-		if len(l.labels) < 10*least {
-			return fmt.Errorf("%d resourceVersions", len(l.labels))
+		if len(l.revisions) < 10*least {
+			return fmt.Errorf("%d resourceVersions", len(l.revisions))
 		}
 		return nil
 	})
 }
 
 // put creates an object.
-func (l *labelling) put(t *testing.T, r *paced, name string) {
+func (l *revisionTest) put(t *testing.T, r *paced, name string) {
 	t.Helper()
 	path := r.path
 	if r.spaced != "" {
@@ -162,7 +164,7 @@ func (l *labelling) put(t *testing.T, r *paced, name string) {
 }
 
 // write changes a resource at its rate.
-func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
+func (l *revisionTest) write(ctx context.Context, c *cluster, r *paced) {
 	var last int64 // revision of the last write that bypassed the server
 	for n := int64(1); pause(ctx, r.every); n++ {
 		if r.prefix != "" {
@@ -184,7 +186,7 @@ func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
 }
 
 // compact compacts all revisions that no later response may have.
-func (l *labelling) compact(ctx context.Context, c *cluster) {
+func (l *revisionTest) compact(ctx context.Context, c *cluster) {
 	for pause(ctx, 200*time.Millisecond) {
 		l.compacting.Lock()
 		to := l.resources[0].returned.Load()
@@ -206,7 +208,7 @@ var forms = []string{
 }
 
 // read reads a list of a random kind, or an object.
-func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
+func (l *revisionTest) read(ctx context.Context, r *paced, random *rand.Rand) {
 	path := r.path
 	if r.spaced != "" && random.IntN(2) == 0 {
 		path = r.spaced
@@ -240,7 +242,7 @@ func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 }
 
 // list reads a list and returns its revision and continue token.
-func (l *labelling) list(ctx context.Context, r *paced, given label, form, path string) (revision int64, next string) {
+func (l *revisionTest) list(ctx context.Context, r *paced, given listedRevision, form, path string) (revision int64, next string) {
 	a := l.send(request{method: http.MethodGet, path: path, accept: form})
 	if a.code != http.StatusOK {
 		if ctx.Err() == nil && a.code != 0 && a.code != http.StatusGatewayTimeout && a.code != http.StatusTooManyRequests {
@@ -295,7 +297,7 @@ func field(message []byte, number protowire.Number) ([]byte, bool) {
 }
 
 // pages reads all pages of a list. No page may be of a compacted revision.
-func (l *labelling) pages(ctx context.Context, r *paced, random *rand.Rand, form, path, query string) {
+func (l *revisionTest) pages(ctx context.Context, r *paced, random *rand.Rand, form, path, query string) {
 	l.compacting.RLock()
 	defer l.compacting.RUnlock()
 	given, version := l.begin("pages"), ""
@@ -312,7 +314,7 @@ func (l *labelling) pages(ctx context.Context, r *paced, random *rand.Rand, form
 }
 
 // get reads an object, whose revision shows how far the process has come.
-func (l *labelling) get(r *paced, random *rand.Rand, requested int64) {
+func (l *revisionTest) get(r *paced, random *rand.Rand, requested int64) {
 	path := r.path
 	if r.spaced != "" {
 		path = r.spaced
@@ -328,7 +330,7 @@ func (l *labelling) get(r *paced, random *rand.Rand, requested int64) {
 }
 
 // watch reads a watch until its timeout, which is short.
-func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
+func (l *revisionTest) watch(ctx context.Context, r *paced, random *rand.Rand) {
 	began := l.begin("")
 	query, requested := "", int64(0)
 	switch random.IntN(4) {
@@ -357,7 +359,7 @@ func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
 }
 
 // follow records a watch's bookmarks.
-func (l *labelling) follow(r *paced, body io.Reader, given label, requested int64) {
+func (l *revisionTest) follow(r *paced, body io.Reader, given listedRevision, requested int64) {
 	for frames := json.NewDecoder(body); ; {
 		var frame struct {
 			Type   string
