@@ -27,7 +27,7 @@ type spoken struct {
 	http.RoundTripper
 
 	mu       sync.Mutex
-	versions map[string]int // guarded by mu: requests by version
+	versions map[string]int // guarded by mu: requests by method and version
 }
 
 func (s *spoken) RoundTrip(req *http.Request) (*http.Response, error) {

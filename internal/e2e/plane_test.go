@@ -31,7 +31,7 @@ type plane struct {
 	url  string // etcd's
 	args []string
 
-	stock, larder string // the programs; "" means those of the flags
+	stock, larder string // the programs; "" means those under test
 }
 
 // newPlane starts an etcd and creates the files that the servers share.

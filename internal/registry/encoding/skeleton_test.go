@@ -19,7 +19,7 @@ func skeletonFields() *layouts {
 	return &outer
 }
 
-// microsecond is a time with a fraction of a second, which no skeleton can omit.
+// microsecond is a time with a fraction, which only fields with microseconds may have as a token.
 const microsecond = "\x08\x01\x10\xe8\x07"
 
 // model describes in words what a skeleton contains.

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Mutate changes one thing in obj, except its managedFields: it empties, fills or changes a value, or repeats or
-// drops an item. It returns false if it has found nothing to change.
+// Mutate makes one change to obj, except to its managedFields: it empties, fills or changes a value, or repeats or
+// drops an item. It returns false if there is nothing to change.
 func Mutate(obj runtime.Object, random *rand.Rand) bool {
 	return mutate(random, reflect.ValueOf(obj).Elem())
 }

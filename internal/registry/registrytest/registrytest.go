@@ -1,5 +1,4 @@
-// Package registrytest runs a Registry behind upstream's own installer and
-// handlers, for tests.
+// Package registrytest runs a Registry behind upstream's own installer and handlers, for tests.
 //
 // The handlers are those of k8s.io/apiserver/pkg/endpoints over the storages of the Registry under test. Their
 // responses are the reference for discovery and reads. A client that uses them exercises the storages as kube-apiserver
@@ -37,7 +36,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// Server is a Registry that a client can talk to.
+// Server is a Registry with an API for clients.
 type Server struct {
 	Registry     *registry.Registry
 	Store        *kvtest.Memory
@@ -85,7 +84,7 @@ func New(t testing.TB, store *kvtest.Memory, change ...func(*registry.Config)) *
 	return s
 }
 
-// Start runs the registry and its informers until the test ends. The test requests its own informers before that.
+// Start runs the registry and its informers until the test ends. Tests request their own informers before that.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	t.Cleanup(s.Informers.Shutdown)
@@ -112,7 +111,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// withContext adds what upstream's handlers expect of the filters before them.
+// withContext sets what upstream's handlers expect from the filters before them.
 func withContext(next http.Handler) http.Handler {
 	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
@@ -125,8 +124,7 @@ func withContext(next http.Handler) http.Handler {
 	return filters.WithRequestReceivedTimestamp(handler)
 }
 
-// Install puts every group version of r into a container of its own and returns
-// it with the versions in the order of r.
+// Install puts every group version of r into one container, and returns it with the versions in the order of r.
 func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, error) {
 	container := restful.NewContainer()
 	container.Router(restful.CurlyRouter{})
@@ -143,8 +141,8 @@ func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, e
 	return container, versions, nil
 }
 
-// GroupVersion builds one version of group like apiserver pkg/server/genericapiserver.go, newAPIGroupVersion, without
-// the parts for the API of storage versions.
+// GroupVersion builds one version of group as newAPIGroupVersion does (apiserver pkg/server/genericapiserver.go),
+// without the parts for the storage version API.
 func GroupVersion(group *registry.Group, gv schema.GroupVersion, equivalents runtime.EquivalentResourceRegistry) *endpoints.APIGroupVersion {
 	info := group.Info
 	root := "/apis"

@@ -34,7 +34,7 @@ func Object(r *registry.Resource, rest string, value []byte, revision int64) *ca
 	return r.Codec().DecodeValue(context.Background(), r.Root()+rest, rest, value, revision)
 }
 
-// Sample is a random object as it is stored and as it is cached.
+// Sample is a random object, as it is stored and as it is cached.
 type Sample struct {
 	Object   *cache.Object
 	Value    []byte
@@ -59,7 +59,7 @@ func NewSample(t testing.TB, r *registry.Resource, seed int64) Sample {
 	return s
 }
 
-// Pod is about as large as a pod of a Deployment after it has started.
+// Pod returns a pod about as large as a pod of a Deployment after it has started.
 func Pod(i int) *corev1.Pod {
 	pod := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
@@ -86,7 +86,7 @@ func Pod(i int) *corev1.Pod {
 	return pod
 }
 
-// Pods returns the view of pods of a registry, and a thousand stored values of it.
+// Pods returns a registry's view of pods, and a thousand stored values for it.
 func Pods(t testing.TB) (*registry.View, [][]byte) {
 	server := New(t, nil)
 	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View

@@ -22,8 +22,7 @@ func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
 // YAMLInPieces is YAML with pieces of another size.
 var YAMLInPieces = yamlInPieces
 
-// RevisionProtobuf returns the resourceVersion in the top-level metadata of a
-// bare message, 0 when it has none.
+// RevisionProtobuf returns the resourceVersion in the metadata of a bare message, 0 if it has none.
 func RevisionProtobuf(msg []byte) (int64, error) {
 	meta, err := ObjectMetaProtobuf(msg)
 	if err != nil {

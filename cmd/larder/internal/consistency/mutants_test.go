@@ -128,7 +128,7 @@ type tornReader struct{}
 
 func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-var oracle = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
+var violation = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
 
 // TestChecksFindMutants checks that for each possible bug of a server, some check finds it, and that no check reports a
 // correct history.
@@ -203,7 +203,7 @@ func TestChecksFindMutants(t *testing.T) {
 			err := errors.Join(s.check(t)...)
 			kinds := make(map[string]bool)
 			if err != nil {
-				for _, found := range oracle.FindAllStringSubmatch(err.Error(), -1) {
+				for _, found := range violation.FindAllStringSubmatch(err.Error(), -1) {
 					kind, _, _ := strings.Cut(found[1], " ")
 					kinds[kind] = true
 				}

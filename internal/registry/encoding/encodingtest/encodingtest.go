@@ -1,5 +1,5 @@
 // Package encodingtest has a simulated KMS plugin for tests of encryption at rest. Its methods may be called from any
-// goroutine. They wait, so use them in bubbles of testing/synctest.
+// goroutine. They wait, so use them in testing/synctest bubbles.
 package encodingtest
 
 import (
@@ -20,18 +20,18 @@ const keyTime = 100 * time.Millisecond
 type KMSPlugin struct {
 	value.Transformer
 
-	Hangs         atomic.Bool // it does not respond until the caller's context ends
+	Hangs         atomic.Bool // while set, it does not respond until the caller's context ends
 	Requests      atomic.Int64
-	MaxConcurrent atomic.Int64 // requests
+	MaxConcurrent atomic.Int64 // highest number of concurrent requests
 
-	asking atomic.Int64
+	concurrent atomic.Int64
 }
 
 // TransformFromStorage implements value.Transformer.
 func (k *KMSPlugin) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
 	k.Requests.Add(1)
-	k.MaxConcurrent.Store(max(k.MaxConcurrent.Load(), k.asking.Add(1)))
-	defer k.asking.Add(-1)
+	k.MaxConcurrent.Store(max(k.MaxConcurrent.Load(), k.concurrent.Add(1)))
+	defer k.concurrent.Add(-1)
 	if k.Hangs.Load() {
 		<-ctx.Done()
 		return nil, false, ctx.Err()
