@@ -155,7 +155,7 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 		io.WriteString(keys, "exit 3\n")
 		var code exec.CodeExitError
 		if err := g.Wait(); codes && (!errors.As(err, &code) || code.Code != 3) {
-			t.Errorf("ended with %v, want no error", err)
+			t.Errorf("ended with %v, want code 3", err)
 		}
 		close(sizes)
 	})
