@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Media types that servers answer in.
+// Media types of responses.
 const (
 	Protobuf        = "application/vnd.kubernetes.protobuf"
 	JSON            = "application/json"

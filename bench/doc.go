@@ -11,7 +11,7 @@
 //   - [Write], [Patch], [Components], [Custom]: writes of several kinds
 //   - [Mixed]: reads, lists and writes in fixed proportions
 //   - [Slow]: large lists that are requested at once and read slowly, while watches receive changes
-//   - [Flood]: reads of one user, alone and while another user sends as many requests as the server answers
+//   - [Flood]: reads of one user, alone and while another user sends as many requests as the server serves
 //   - [Seed]: creates the pods that other workloads read and change
 //
 // A workload has no flags, no globals and no output. The caller, such as cmd/larder-bench or a test, decides what to

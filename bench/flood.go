@@ -48,7 +48,7 @@ func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 }
 
 // FloodConfig is a workload of one user's reads, first alone and then while another user sends as many requests
-// as the server answers.
+// as the server serves.
 type FloodConfig struct {
 	// Quiet is the measured workload. Flood's Target sends its requests.
 	Quiet ReadConfig

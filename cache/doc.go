@@ -1,4 +1,4 @@
-// Package cache holds the current state and the recent past of one resource, and answers all reads
+// Package cache holds the current state and the recent past of one resource, and serves all reads
 // of that resource.
 //
 // # Model

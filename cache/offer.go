@@ -13,7 +13,7 @@ const (
 
 // Offer is the Object that a write has already made from the value it stores. The event with the same
 // value adopts it, which saves a decode. A write makes its offer before it is sent, because its
-// event may arrive before its answer.
+// event may arrive before its response.
 type Offer struct {
 	offers *offers
 	key    string

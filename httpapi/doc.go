@@ -22,7 +22,7 @@
 //     the cache of its resource is loaded and has few events to send.
 //  7. The authorizer decides about the Request before it is routed. If the server is
 //     configured to publish storage versions, it rejects most writes until it has done so.
-//  8. A [routes.Table] routes the Request. Package reads answers GET and LIST of a stored resource
+//  8. A [routes.Table] routes the Request. Package reads serves GET and LIST of a stored resource
 //     from encoded bytes. Package writes serves writes. Package streams opens a WATCH, takes over
 //     the connection and frees the other memory of the request.
 //  9. A net/http handler serves everything else: mostly upstream's, or one of discovery, openapi

@@ -3,7 +3,7 @@
 // protocol.
 //
 // A [Tape] holds the responses. The server holds watches open unless the tape has a response. For each PATCH
-// it sends the recorded event, with the mark of the patch, to all open watches, in one TLS write each. It answers
+// it sends the recorded event, with the mark of the patch, to all open watches, in one TLS write each. It serves
 // any other request with a few bytes that let a workload continue.
 package baseline
 
@@ -145,7 +145,7 @@ func (s *Server) hold(conn net.Conn) {
 	}
 }
 
-// accept answers a request that opens a watch and registers the watch for all later changes. The lock covers both,
+// accept serves a request that opens a watch and registers the watch for all later changes. The lock covers both,
 // because the client may make a change as soon as it has the response.
 func (s *Server) accept(conn net.Conn) error {
 	s.mu.Lock()

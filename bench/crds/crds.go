@@ -227,7 +227,7 @@ func until(ctx context.Context, done func(context.Context) (bool, error)) error 
 	})
 }
 
-// served waits until discovery and the index of OpenAPI v3 contain all CRDs, and the server answers lists of them.
+// served waits until discovery and the index of OpenAPI v3 contain all CRDs, and the server serves lists of them.
 func (p *measurement) served(ctx context.Context) error {
 	if err := p.discovered(ctx); err != nil {
 		return err

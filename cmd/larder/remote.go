@@ -42,9 +42,9 @@ func (r *remote) request(ctx context.Context, method, path string, query map[str
 	if err := result.Error(); err != nil || out == nil { // this error includes the Status, unlike Raw's
 		return err
 	}
-	answer, err := result.Raw()
+	body, err := result.Raw()
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(answer, out)
+	return json.Unmarshal(body, out)
 }

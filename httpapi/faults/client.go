@@ -68,16 +68,16 @@ func (c Client) do(ctx context.Context, method, below string, body []byte, out a
 		return err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	data, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
 		return err
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("faults: %s %s%s: %s: %s", method, Path, below, resp.Status, bytes.TrimSpace(answer))
+		return fmt.Errorf("faults: %s %s%s: %s: %s", method, Path, below, resp.Status, bytes.TrimSpace(data))
 	case out == nil:
 		return nil
 	}
-	return json.Unmarshal(answer, out)
+	return json.Unmarshal(data, out)
 }
 
 // String lists the seeds and the injected faults.

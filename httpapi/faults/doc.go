@@ -13,7 +13,7 @@
 //     of different resources arrive.
 //   - Delay delays each event.
 //   - End ends a watch: complete, complete after a bookmark, cut off, or with 410.
-//   - Stale and StaleAt answer reads as a lagging replica would: GET, LIST and the initial
+//   - Stale and StaleAt serve reads as a lagging replica would: GET, LIST and the initial
 //     objects of a watch, if their resourceVersion allows that.
 //   - Refuse responds with 409, 429, 500, 503 or 504 instead of serving the request.
 //   - Lose serves a write and then loses its response: the connection is cut, or the response is 504.
@@ -25,13 +25,13 @@
 //
 //   - A watch delivers its events in order and loses none, unless it ends. Events of one revision are not
 //     separated. While events are held or delayed, no bookmark overtakes them.
-//   - A stale answer is a state that existed, and is at least as new as the resourceVersion in the
+//   - A stale response is a state that existed, and is at least as new as the resourceVersion in the
 //     request. A consistent read is never stale: its resourceVersion is empty. So the first list of an
 //     informer that streams its lists cannot be stale, as in a real cluster.
 //   - A refused request changes nothing. Statuses have kube-apiserver's form and texts. 409 is only for
 //     update and patch, 504 not for watches.
 //
-// Stale answers reach as far back as the cache's log: 90 seconds, and at least the last 128 changes.
+// Stale responses reach as far back as the cache's log: 90 seconds, and at least the last 128 changes.
 // Requests within the server's process get no faults. For watches over websockets, in CBOR, and of
 // versions that a conversion webhook makes, Refuse is the only fault.
 //
@@ -39,7 +39,7 @@
 //
 // A rule with a Seed decides by a hash of the seed, client, verb, resource, namespace, name and the
 // number of earlier such requests. Time does not matter, so the same requests get
-// the same faults. A stale answer is not older than the first such read of the resource. Events, leases
+// the same faults. A stale response is not older than the first such read of the resource. Events, leases
 // and access reviews get no faults. [State.Injected] lists the injected faults; a failing test prints it
 // with the seed.
 package faults

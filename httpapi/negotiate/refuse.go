@@ -69,7 +69,7 @@ func mediaName(clause string) string {
 	return strings.Trim(name, " ")
 }
 
-// NotFound answers for a path below a document of upstream's router.
+// NotFound responds for a path below a document of upstream's router.
 func NotFound(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
 }

@@ -28,7 +28,7 @@ const (
 	notFreshFor = time.Minute
 )
 
-// Caches reports whether a cache may answer x. Other requests go through to the upstream, which authorizes them.
+// Caches reports whether a cache may serve x. Other requests go through to the upstream, which authorizes them.
 // builtIn says that the resource is one of the Registry's. After the relay's start, Caches waits for the upstream's
 // version: watches that go through would last beside the cache.
 func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
@@ -66,14 +66,14 @@ func acceptsProtobuf(accept []byte) bool {
 	return known && f.MediaType == runtime.ContentTypeProtobuf
 }
 
-// mayServe reports whether f may answer a client that sends accept. The upstream may have become newer since the last
+// mayServe reports whether f may serve a client that sends accept. The upstream may have become newer since the last
 // check.
 func (r *Relay) mayServe(f *followed, accept []byte, builtIn bool) bool {
 	minor := r.contact.minor.Load()
 	return !builtIn || minor <= r.config.Minor || f.minor.Load() == minor && r.cachesNewer() && acceptsProtobuf(accept)
 }
 
-// listsCached reports whether a cache may answer a list with o. A continue token may be the upstream's.
+// listsCached reports whether a cache may serve a list with o. A continue token may be the upstream's.
 func (r *Relay) listsCached(o *internalversion.ListOptions) bool {
 	from := r.config.ConsistentFrom
 	proven := from > 0 && o.ResourceVersion == "" && o.ResourceVersionMatch == "" && (o.Limit <= 0 || o.Limit >= int64(from))
@@ -105,10 +105,10 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	return true
 }
 
-// Acquire returns the cached resource that answers x, and the age of the cache: 0 if the upstream keeps it current.
+// Acquire returns the cached resource that serves x, and the age of the cache: 0 if the upstream keeps it current.
 // Caches must be true for x and accept. Acquire waits until the cache is fresh enough. It returns nil if x must go
 // through. from serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done
-// after the answer.
+// after the response.
 func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	if from == nil && !r.mayFollow(gvr.GroupResource()) {
@@ -119,7 +119,7 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 		return nil, 0, nil
 	}
 	began := time.Now()
-	if !r.answers(ctx, f, x, accept, from != nil) {
+	if !r.serves(ctx, f, x, accept, from != nil) {
 		f.release()
 		return nil, 0, nil
 	}
@@ -132,8 +132,8 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, accept []byte, 
 	return f.served(from), age, f.release
 }
 
-// answers waits until f is loaded and fresh enough for x, and reports whether it may answer.
-func (r *Relay) answers(ctx context.Context, f *followed, x *request.Request, accept []byte, builtIn bool) bool {
+// serves waits until f is loaded and fresh enough for x, and reports whether it may serve it.
+func (r *Relay) serves(ctx context.Context, f *followed, x *request.Request, accept []byte, builtIn bool) bool {
 	limit := loadTimeout
 	if deadline, ok := ctx.Deadline(); ok { // a request that waits in vain must still go through
 		limit = min(limit, time.Until(deadline)/2)
@@ -165,14 +165,14 @@ func (f *followed) wait(ctx context.Context) error {
 	return f.alive.Err()
 }
 
-// scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with
+// scoped reports whether the path of x fits a resource with the scope of f. The upstream responds to others with
 // an error.
 func (f *followed) scoped(x *request.Request) bool {
 	namespaced := f.endpoint.Namespaced
 	return namespaced && (x.Namespace != "" || x.Verb != "get") || !namespaced && !x.InNamespace
 }
 
-// fresh reports whether the cache can answer x. A relay must not refuse a revision that the upstream has. A list or
+// fresh reports whether the cache can serve x. A relay must not refuse a revision that the upstream has. A list or
 // watch that begins with the present objects must have seen everything that the upstream had when the request arrived.
 // from is Config.ConsistentFrom.
 func (f *followed) fresh(ctx context.Context, x *request.Request, from int, away bool) bool {

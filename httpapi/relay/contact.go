@@ -23,10 +23,10 @@ import (
 // contact records when the upstream last responded, and its version.
 type contact struct {
 	asked chan struct{} // closed after the first attempt to reach the upstream
-	last  atomic.Int64  // time of the last answer, at first of the relay's creation, in Unix nanoseconds
+	last  atomic.Int64  // time of the last response, at first of the relay's creation, in Unix nanoseconds
 	minor atomic.Int64  // the upstream's highest minor version
 	known *lru.Cache    // the minor versions that were reported on the last connections
-	mixed atomic.Bool   // servers of different versions have answered on one connection
+	mixed atomic.Bool   // servers of different versions have responded on one connection
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 	missed = 3 * contactInterval
 )
 
-// Age returns the time since the last answer of the upstream, 0 up to missed.
+// Age returns the time since the last response of the upstream, 0 up to missed.
 func (r *Relay) Age() time.Duration {
 	if age := time.Since(time.Unix(0, r.contact.last.Load())); age > missed {
 		return age
@@ -70,12 +70,12 @@ func (r *Relay) askVersion(ctx context.Context) error {
 	before, known := r.contact.known.Get(conn)
 	mixed := known && before != minor && !r.contact.mixed.Swap(true)
 	if mixed {
-		r.config.Logger.Warn("servers of different versions answer on one connection to the upstream", "minor", minor, "before", before)
+		r.config.Logger.Warn("servers of different versions respond on one connection to the upstream", "minor", minor, "before", before)
 	}
 	if mixed || minor > max(seen, r.config.Minor) {
 		r.unfollowNewerLocked()
 	}
-	if conn != nil && !known { // last: from now on, answers on the connection fill caches
+	if conn != nil && !known { // last: from now on, responses on the connection fill caches
 		r.contact.known.Add(conn, minor)
 	}
 	return nil
@@ -108,8 +108,8 @@ type versionTransport struct {
 	next http.RoundTripper
 }
 
-// versionTries is how often a request is sent until the version of the answering server is known. Over HTTP/1.1, the
-// version cannot be asked for on the connection of an answer. But the next request may use the connection of the
+// versionTries is how often a request is sent until the version of the responding server is known. Over HTTP/1.1, the
+// version cannot be asked for on the connection of a response. But the next request may use the connection of the
 // version, unless one of many concurrent requests has taken it.
 const versionTries = 10
 
@@ -136,7 +136,7 @@ func (v versionTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("relay: the version of the answering server is unknown")
+	return nil, errors.New("relay: the version of the responding server is unknown")
 }
 
 // admit returns an error unless a server of a minor version may fill the cache.
@@ -151,17 +151,17 @@ func (v versionTransport) admit(minor int64) error {
 	default:
 		return nil
 	}
-	err := fmt.Errorf("relay: a server of another version, 1.%d, answers; the cache is of 1.%d, and the upstream's highest is 1.%d", minor, filled, highest)
+	err := fmt.Errorf("relay: a server of another version, 1.%d, responds; the cache is of 1.%d, and the upstream's highest is 1.%d", minor, filled, highest)
 	v.config.Logger.Info("not filling a cache", "resource", v.f.gvr, "error", err)
 	return err
 }
 
-// traced returns a context for a request that sets conn to the connection of the answer.
+// traced returns a context for a request that sets conn to the connection of the response.
 func traced(ctx context.Context, conn *net.Conn) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { *conn = got.Conn }})
 }
 
-// minor asks the upstream for its minor version. It also returns the connection of the answer.
+// minor asks the upstream for its minor version. It also returns the connection of the response.
 func (r *Relay) minor(ctx context.Context) (int64, net.Conn, error) {
 	var conn net.Conn
 	ctx, cancel := context.WithTimeout(ctx, contactInterval)
@@ -170,15 +170,15 @@ func (r *Relay) minor(ctx context.Context) (int64, net.Conn, error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("relay: %w", err)
 	}
-	answer, err := r.config.Client.Do(req)
+	resp, err := r.config.Client.Do(req)
 	if err != nil {
 		return 0, nil, fmt.Errorf("relay: %w", err)
 	}
-	defer answer.Body.Close()
+	defer resp.Body.Close()
 	var v version.Info
-	body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20)) // to its end, so that the connection can be used again
-	if answer.StatusCode != http.StatusOK || json.Unmarshal(body, &v) != nil {
-		return 0, nil, fmt.Errorf("relay: upstream responds with %s to a request for its version", answer.Status)
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // to its end, so that the connection can be used again
+	if resp.StatusCode != http.StatusOK || json.Unmarshal(body, &v) != nil {
+		return 0, nil, fmt.Errorf("relay: upstream responds with %s to a request for its version", resp.Status)
 	}
 	// Managed clusters say "33+".
 	minor, err := strconv.ParseInt(strings.TrimRight(v.Minor, "+"), 10, 32)

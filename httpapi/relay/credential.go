@@ -57,18 +57,18 @@ type callKey struct{}
 
 // RoundTrip implements http.RoundTripper. An abandoned request is not sent later, because its context has ended.
 func (p *pluginTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx, giveUp := context.WithCancelCause(req.Context()) // ends with the request, after its answer was read
+	ctx, giveUp := context.WithCancelCause(req.Context()) // ends with the request, after its response was read
 	limit := time.AfterFunc(credentialTimeout, func() { giveUp(errNoCredential) })
 	defer limit.Stop()
 	var resp *http.Response
-	err, answered := error(nil), make(chan struct{})
+	err, decided := error(nil), make(chan struct{})
 	if p.waiting.Acquire(ctx, 1) == nil {
 		c := &call{limit, giveUp, p.waiting, 1}
 		go func() { // ends with the plugin
 			defer func() { c.waiting.Release(c.held) }()
 			resp, err = p.next.RoundTrip(req.Clone(context.WithValue(ctx, callKey{}, c)))
 			select {
-			case answered <- struct{}{}:
+			case decided <- struct{}{}:
 			case <-ctx.Done():
 				if err == nil {
 					resp.Body.Close() // after a switch of protocols, nothing else closes the connection
@@ -77,7 +77,7 @@ func (p *pluginTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}()
 	}
 	select {
-	case <-answered:
+	case <-decided:
 		return resp, err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

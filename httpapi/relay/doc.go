@@ -1,9 +1,9 @@
-// Package relay answers reads from caches of the resources of another API server, the upstream, and passes all
+// Package relay serves reads from caches of the resources of another API server, the upstream, and passes all
 // other requests through to it.
 //
 // # Model
 //
-// [Relay.Caches] decides from a request and the upstream's version whether a cache may answer the request. Other
+// [Relay.Caches] decides from a request and the upstream's version whether a cache may serve the request. Other
 // requests go through, and the upstream authorizes them. The server authorizes a cacheable request by the upstream's
 // SubjectAccessReview and then calls [Relay.Acquire], which returns the cached resource. If the cache
 // is not fresh enough for the request, Acquire returns nil, and the request also goes through.
@@ -20,13 +20,13 @@
 // storage version. The messages keep fields that this program does not know, but it cannot write those as
 // JSON. Requests for built-in resources of a newer upstream go through, except in protobuf with Config.CacheNewer. All
 // objects of such a cache are from servers of one minor version, because an older server hides newer fields: the relay
-// asks for the version on the connection of each answer. Custom resources are cached as JSON, one cache per version.
+// asks for the version on the connection of each response. Custom resources are cached as JSON, one cache per version.
 //
 // # Guarantees
 //
-//   - A cache never answers with a state older than the resourceVersion in the request. Without one, a list and the
+//   - A cache never serves a state older than the resourceVersion in the request. Without one, a list and the
 //     initial events of a watch contain everything that the upstream had when the request arrived.
-//   - After the upstream has answered a relay's list or watch with 403, 404 or 405, requests for that resource go through.
+//   - After the upstream has responded to a relay's list or watch with 403, 404 or 405, requests for that resource go through.
 //   - Revisions are the upstream's. A watch misses no event, as package watch guarantees.
 //   - A client's own credential, or none, goes through unchanged. A request with a client certificate goes through
 //     with the relay's credential, which impersonates the certificate's user. Two transports keep them apart: one has no

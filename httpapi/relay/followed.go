@@ -53,7 +53,7 @@ type followed struct {
 	loaded     atomic.Int64 // bytes of the objects in the last load, as far as it has come
 	rejected   atomic.Bool  // MemoryLimit had no room for it, or it may not be watched
 	notFreshAt atomic.Int64 // when the cache last could not be proven current; 0 if never
-	minor      atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first answer
+	minor      atomic.Int64 // the version of the servers that fill the cache of a built-in resource; 0 before the first response
 	users      atomic.Int64 // that have acquired it
 }
 

@@ -18,7 +18,7 @@ func (r *Relay) cached() (all []*followed) {
 	return all
 }
 
-// CountHit counts a request that a cache has answered.
+// CountHit counts a request that a cache has served.
 func (r *Relay) CountHit() { r.hits.Add(1) }
 
 // Followed returns the resources that are followed.
@@ -35,9 +35,9 @@ func (r *Relay) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), kind, value, values...)
 	}
 	for by, n := range map[string]uint64{"cache": r.hits.Load(), "upstream": r.passed.Load()} {
-		emit("larder_relay_requests_total", "Counter of requests, by what answered them: a cache or the upstream.", prometheus.CounterValue, []string{"by"}, float64(n), by)
+		emit("larder_relay_requests_total", "Counter of requests, by what served them: a cache or the upstream.", prometheus.CounterValue, []string{"by"}, float64(n), by)
 	}
-	emit("larder_relay_upstream_age_seconds", "Time since the last answer of the upstream, 0 up to 15 seconds.", prometheus.GaugeValue, nil, r.Age().Seconds())
+	emit("larder_relay_upstream_age_seconds", "Time since the last response of the upstream, 0 up to 15 seconds.", prometheus.GaugeValue, nil, r.Age().Seconds())
 	labels := []string{"group", "version", "resource"}
 	for _, f := range r.cached() {
 		if f.stored().Ready() {

@@ -110,9 +110,9 @@ func (p *Proxy) CloseIdle() {
 	}
 }
 
-// Forward sends x, which is authenticated, to the upstream, and its answer to the client.
+// Forward sends x, which is authenticated, to the upstream, and the response to the client.
 func (p *Proxy) Forward(x *nethttp.Call) {
-	// A server that answers TRACE would return the relay's credential. CONNECT asks for a tunnel.
+	// A server that serves TRACE would return the relay's credential. CONNECT asks for a tunnel.
 	if x.Method == http.MethodConnect || x.Method == http.MethodTrace {
 		x.Fail(apierrors.NewMethodNotSupported(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Method))
 		return
@@ -192,11 +192,11 @@ type forwarding struct {
 	header   http.Header
 	via      http.RoundTripper
 	refused  func(context.Context) bool // of the Proxy, if the relay's credential is sent
-	long     bool                       // the answer is a watch, a log or the like
+	long     bool                       // the response is a watch, a log or the like
 	wrote    atomic.Bool                // the upstream may have the request
 }
 
-// flushDelay is how long the beginning of an answer waits for the rest, so that most go out at once.
+// flushDelay is how long the beginning of a response waits for the rest, so that most go out at once.
 const flushDelay = 20 * time.Millisecond
 
 // bufferPool implements httputil.BufferPool.
@@ -204,7 +204,7 @@ type bufferPool struct{ pool sync.Pool }
 
 const bufferSize = 32 << 10 // as without a pool
 
-// buffers has the buffers through which the bodies of answers are copied. Without it each request allocates one.
+// buffers has the buffers through which the bodies of responses are copied. Without it each request allocates one.
 var buffers = bufferPool{sync.Pool{New: func() any { return new([bufferSize]byte) }}}
 
 func (b *bufferPool) Get() []byte { return b.pool.Get().(*[bufferSize]byte)[:] }
@@ -232,7 +232,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
-	quiet := log.New(io.Discard, "", 0) // the client sees that an answer is cut
+	quiet := log.New(io.Discard, "", 0) // the client sees that a response is cut
 	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if f.refused != nil && resp.StatusCode == http.StatusUnauthorized && f.refused(req.Context()) {
@@ -251,7 +251,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	proxy.ServeHTTP(w, req)
 }
 
-// rewriteLocation puts the path in the Location of an answer below the prefix. Cookies of one upstream would be sent to
+// rewriteLocation puts the path in the Location of a response below the prefix. Cookies of one upstream would be sent to
 // others.
 func (f *forwarding) rewriteLocation(header http.Header) {
 	if at, err := url.Parse(header.Get("Location")); err == nil && strings.HasPrefix(at.Path, "/") && (at.Host == "" || at.Host == f.upstream.Host) {
@@ -283,8 +283,8 @@ func (f *forwarding) rewrite(r *httputil.ProxyRequest) {
 // errNotAccepted says that the upstream refuses the relay's credential. The client's is valid.
 var errNotAccepted = errors.New("the upstream API server does not accept the relay's own credential")
 
-// fail answers a request that the upstream did not answer. Clients retry a request if the answer has
-// Retry-After. So the answer to a write that the upstream may have executed does not have it.
+// fail responds to a request that the upstream did not respond to. Clients retry a request if the response has
+// Retry-After. So the response to a write that the upstream may have executed does not have it.
 func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 	status := apierrors.NewServiceUnavailable("the upstream API server does not answer")
 	if err == errNotAccepted { // it has done nothing

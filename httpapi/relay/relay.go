@@ -35,12 +35,12 @@ type Config struct {
 	Minor int64
 
 	// CacheNewer lets caches serve built-in resources of a newer upstream in protobuf. Each connection must then lead
-	// to one server of the upstream: nothing else proves the version of an answer.
+	// to one server of the upstream: nothing else proves the version of a response.
 	CacheNewer bool
 
 	// Follows reports whether a resource may be followed.
 	Follows func(schema.GroupResource) bool
-	// ConsistentFrom is the number of objects from which a list without a resourceVersion is answered from a cache. The
+	// ConsistentFrom is the number of objects from which a list without a resourceVersion is served from a cache. The
 	// cache must provably have reached the upstream's current revision; 0 means never.
 	ConsistentFrom int
 	// Idle is how long the relay follows a resource after its last read.
@@ -58,13 +58,13 @@ type Config struct {
 // for resources then go through.
 var ErrNoReviews = errors.New("relay: the upstream does not let the relay create SubjectAccessReviews")
 
-// Relay answers reads from caches of the resources of another API server, the upstream. It must be run.
+// Relay serves reads from caches of the resources of another API server, the upstream. It must be run.
 type Relay struct {
 	config   Config
 	monitors apimetrics.Resources // of custom resources
 	contact  contact
 
-	hits, passed atomic.Uint64 // requests that were answered from caches, and that went through
+	hits, passed atomic.Uint64 // requests that were served from caches, and that went through
 
 	mu       sync.Mutex
 	followed map[schema.GroupVersionResource]*followed

@@ -139,7 +139,7 @@ func (w *Write) compareResponse(obj runtime.Object, version schema.GroupVersion,
 		want, err = runtime.Encode(codecs.EncoderForVersion(plain.Serializer(codecs.SupportedMediaTypes()), version), obj)
 	}
 	if err != nil || !bytes.Equal(body, want) {
-		panic(fmt.Sprintf("httpapi: a write is answered by %q, upstream answers %q, %v", body, want, err))
+		panic(fmt.Sprintf("httpapi: a write gets the response %q, upstream's is %q, %v", body, want, err))
 	}
 }
 

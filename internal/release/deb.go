@@ -83,7 +83,7 @@ Homepage: https://github.com/larder-io/larder
 Description: Kubernetes API server built around its watch cache
  Larder keeps every object encoded and ready to serve, so that a GET, LIST or
  WATCH costs a copy instead of a decode and an encode. It gives the same
- answers as kube-apiserver.
+ behaves as kube-apiserver.
 `, p.debVersion(), p.arch, maintainer, size)},
 		{name: "./conffiles", mode: 0o644, data: []byte("/etc/default/larder\n")},
 		{name: "./md5sums", mode: 0o644, data: sums.Bytes()},

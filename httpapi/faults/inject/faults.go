@@ -265,7 +265,7 @@ func (p *RequestFaults) Lost(status int) string {
 func (p *RequestFaults) Seeded() bool { return p.seed != nil }
 
 // Past returns the revision at which a read of c that accepts any revision from resourceVersion on is
-// answered; 0 if it is answered as usual.
+// served; 0 if it is served as usual.
 func (p *RequestFaults) Past(c *cache.Cache, resourceVersion string) int64 {
 	if p.stale == nil && p.seed == nil {
 		return 0

@@ -99,7 +99,7 @@ func (w *Written) For(result runtime.Object) *cache.Object {
 			err = done.codec.Encodes(o, obj)
 		}
 		if err != nil {
-			panic(fmt.Sprintf("registry: the answer to a write of %s: %v", o.Key(), err))
+			panic(fmt.Sprintf("registry: the response to a write of %s: %v", o.Key(), err))
 		}
 	}
 	return o
