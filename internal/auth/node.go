@@ -103,23 +103,23 @@ func (a *Auth) Follow(ctx context.Context, client kubernetes.Interface, pods *re
 
 func (g *graph) follow(ctx context.Context, client kubernetes.Interface, pods *registry.Resource) error {
 	group, ctx := errgroup.WithContext(ctx)
-	var synced []clientcache.InformerSynced
-	for _, other := range g.informers(client) {
-		group.Go(func() error { other.informer.RunWithContext(ctx); return nil })
-		synced = append(synced, other.synced)
-	}
 	first := make(chan struct{})
 	group.Go(func() error { return g.followPods(ctx, pods, sync.OnceFunc(func() { close(first) })) })
+	loads := []<-chan struct{}{first}
+	for _, other := range g.informers(client) {
+		group.Go(func() error { other.informer.RunWithContext(ctx); return nil })
+		loads = append(loads, other.synced)
+	}
 	group.Go(func() error {
-		select {
-		case <-first:
-		case <-ctx.Done():
-			return nil
+		for _, load := range loads {
+			select {
+			case <-load:
+			case <-ctx.Done():
+				return nil
+			}
 		}
-		if clientcache.WaitForCacheSync(ctx.Done(), synced...) {
-			close(g.synced)
-			g.stopWaiting()
-		}
+		close(g.synced)
+		g.stopWaiting()
 		return nil
 	})
 	return group.Wait()
@@ -275,10 +275,10 @@ func identity(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
 }
 
-// informed is an informer and whether its handler has seen all objects.
+// informed is an informer. synced is closed once its handler has seen all objects.
 type informed struct {
 	informer clientcache.SharedIndexInformer
-	synced   clientcache.InformerSynced
+	synced   <-chan struct{}
 }
 
 // inform adds the objects of informer to the graph and removes them. With updates, it adds changed objects again. trim
@@ -311,7 +311,7 @@ func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func
 		return o, nil
 	})
 	registered, _ := informer.AddEventHandler(handler)
-	return informed{informer, registered.HasSynced}
+	return informed{informer, registered.HasSyncedChecker().Done()}
 }
 
 // losses counts changes after which nodes may lose access. When a pod is deleted, only its node may lose access. Large

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes/fake"
-	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	corefuzzer "k8s.io/kubernetes/pkg/apis/core/fuzzer"
@@ -232,9 +231,7 @@ func TestInformedLossesConcernNodes(t *testing.T) {
 	all := g.informers(client)
 	for _, i := range all {
 		running.Go(func() { i.informer.RunWithContext(ctx) })
-		if !clientcache.WaitForCacheSync(ctx.Done(), i.synced) {
-			t.Fatal("an informer does not sync")
-		}
+		<-i.synced
 	}
 	awaitWatches(t, client, len(all))
 	if n := g.losses.all.Load(); n != 0 {

@@ -29,7 +29,7 @@ type Revocation struct {
 	// that it cannot decide at the moment. It may change the request's header.
 	Authenticator authenticator.Request
 	// LocalAuthenticator and LocalAuthorizer decide within this process. They fail with [ErrRemote] if a provider or
-	// webhook must be called, and are nil if there is none.
+	// webhook must be called.
 	LocalAuthenticator authenticator.Request
 	LocalAuthorizer    authorizer.Authorizer
 	// Dependencies returns the dependencies of an accepted request: when they change, Authenticator must be called
@@ -72,7 +72,8 @@ var ErrRemote = errors.New("auth: a provider or webhook must be called")
 // Revocation returns the Revocation of a.
 func (a *Auth) Revocation() *Revocation {
 	return &Revocation{
-		Authenticator: a.reauthenticator, LocalAuthenticator: localReauthenticator{a.reauthenticator}, LocalAuthorizer: authorizer.AuthorizerFunc(a.chain.local), Dependencies: a.reauthenticator.dependencies, Generation: a.Generation,
+		Authenticator: a.reauthenticator, LocalAuthenticator: authenticator.RequestFunc(a.reauthenticator.authenticateLocally),
+		LocalAuthorizer: authorizer.AuthorizerFunc(a.chain.local), Dependencies: a.reauthenticator.dependencies, Generation: a.Generation,
 		AuthorizerChanges: a.chain.authorizerChanges, NodeChanges: a.chain.lossesOf, Remote: a.chain.remote,
 	}
 }
@@ -87,12 +88,9 @@ type reauthenticator struct {
 	issuers   []string                // of service accounts
 }
 
-// localReauthenticator is a reauthenticator that calls no providers and webhooks.
-type localReauthenticator struct{ *reauthenticator }
-
-// AuthenticateRequest implements authenticator.Request.
-func (l localReauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	return l.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+// authenticateLocally is like AuthenticateRequest, but fails with ErrRemote instead of calling a provider or webhook.
+func (r *reauthenticator) authenticateLocally(req *http.Request) (*authenticator.Response, bool, error) {
+	return r.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return nil, false, ErrRemote
 	}))
 }
@@ -146,7 +144,7 @@ func (r *reauthenticator) refuses(ctx context.Context, err error, token string) 
 	if errors.Is(err, ErrRemote) || ctx.Err() != nil {
 		return false
 	}
-	return r.claims(token).local(r.issuers) || !isUndecided(err)
+	return claimsOf(token).local(r.issuers) || !isUndecided(err)
 }
 
 // isUndecided reports whether err, or one of several errors, says that a provider or webhook could not be reached, or
@@ -246,12 +244,10 @@ func (r *reauthenticator) dependencies(req *http.Request) Dependencies {
 	if token == "" {
 		return t
 	}
-	claims := r.claims(token)
+	claims := claimsOf(token)
+	t.Objects, t.Remote = claims.objects(), !claims.local(r.issuers)
 	if exp := time.Unix(int64(claims.Expires), 0); claims.Expires > 0 && (t.Expires.IsZero() || exp.Before(t.Expires)) {
-		t.Expires, t.Ends = exp, !claims.local(r.issuers)
-	}
-	if t.Objects = claims.objects(); !claims.local(r.issuers) {
-		t.Remote = true
+		t.Expires, t.Ends = exp, t.Remote
 	}
 	return t
 }
@@ -277,8 +273,8 @@ type boundName struct {
 	Name string `json:"name"`
 }
 
-// claims reads the claims of a token, if it is a JSON web token.
-func (r *reauthenticator) claims(token string) *claims {
+// claimsOf reads the claims of a token. There are none if the token is not a JSON web token.
+func claimsOf(token string) *claims {
 	c := new(claims)
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -128,7 +128,7 @@ func TestRejectionsDifferFromUnavailability(t *testing.T) {
 		if ok != c.ok || (err != nil) != c.unknown {
 			t.Errorf("%s: accepted %v, error %v", name, ok, err)
 		}
-		_, ok, err = localReauthenticator{&c.again}.AuthenticateRequest(&http.Request{Header: c.header})
+		_, ok, err = c.again.authenticateLocally(&http.Request{Header: c.header})
 		switch {
 		case c.others && !errors.Is(err, ErrRemote):
 			t.Errorf("%s: local authenticator: accepted %v, error %v, want ErrRemote", name, ok, err)
