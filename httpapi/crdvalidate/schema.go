@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/utils/ptr"
 )
 
 // Schema is a schema that recognizes valid values.
@@ -52,14 +53,7 @@ type limits struct{ min, max int64 }
 func (l limits) allow(n int) bool { return int64(n) >= l.min && int64(n) <= l.max }
 
 func limitsOf(low, high *int64) limits {
-	l := limits{math.MinInt64, math.MaxInt64}
-	if low != nil {
-		l.min = *low
-	}
-	if high != nil {
-		l.max = *high
-	}
-	return l
+	return limits{ptr.Deref(low, math.MinInt64), ptr.Deref(high, math.MaxInt64)}
 }
 
 // New returns the Schema of s, nil if it can recognize no value.
@@ -101,39 +95,39 @@ func constrains(s *apiextensionsv1.JSONSchemaProps) bool {
 
 // addParts adds the schemas below s. It reports whether all of them may be used.
 func (n *Schema) addParts(c *constraints, s *apiextensionsv1.JSONSchemaProps) bool {
-	add := func(to **Schema, part *apiextensionsv1.JSONSchemaProps) bool {
-		*to = New(part)
-		return *to != nil
+	ok := s.AdditionalItems == nil
+	made := func(part *apiextensionsv1.JSONSchemaProps) (p *Schema) {
+		if ok {
+			p = New(part)
+			ok = p != nil
+		}
+		return p
 	}
-	var ok = true
 	for i := range s.AllOf {
-		c.all = append(c.all, nil)
-		ok = ok && add(&c.all[i], &s.AllOf[i])
+		c.all = append(c.all, made(&s.AllOf[i]))
 	}
 	for i := range s.AnyOf {
-		c.any = append(c.any, nil)
-		ok = ok && add(&c.any[i], &s.AnyOf[i])
+		c.any = append(c.any, made(&s.AnyOf[i]))
 	}
 	if len(s.Properties) > 0 {
 		n.properties = make(map[string]*Schema, len(s.Properties))
 	}
 	for name, property := range s.Properties {
-		n.properties[name] = New(&property)
-		ok = ok && n.properties[name] != nil
+		n.properties[name] = made(&property)
 	}
 	if more := s.AdditionalProperties; more != nil {
 		ok = ok && more.Allows
 		if more.Schema != nil {
-			ok = ok && add(&n.others, more.Schema)
+			n.others = made(more.Schema)
 		}
 	}
 	if s.Items != nil {
 		ok = ok && len(s.Items.JSONSchemas) == 0
 		if s.Items.Schema != nil {
-			ok = ok && add(&n.items, s.Items.Schema)
+			n.items = made(s.Items.Schema)
 		}
 	}
-	return ok && s.AdditionalItems == nil
+	return ok
 }
 
 // addTypes adds the types. It reports whether it knows them and the format.
@@ -171,16 +165,12 @@ func (c *constraints) addBounds(s *apiextensionsv1.JSONSchemaProps) bool {
 		}
 		c.enum = append(c.enum, *text)
 	}
-	c.low, c.high = math.Inf(-1), math.Inf(1)
-	if s.Minimum != nil {
-		if c.low = *s.Minimum; s.ExclusiveMinimum {
-			c.low = math.Nextafter(c.low, math.Inf(1))
-		}
+	c.low, c.high = ptr.Deref(s.Minimum, math.Inf(-1)), ptr.Deref(s.Maximum, math.Inf(1))
+	if s.ExclusiveMinimum {
+		c.low = math.Nextafter(c.low, math.Inf(1))
 	}
-	if s.Maximum != nil {
-		if c.high = *s.Maximum; s.ExclusiveMaximum {
-			c.high = math.Nextafter(c.high, math.Inf(-1))
-		}
+	if s.ExclusiveMaximum {
+		c.high = math.Nextafter(c.high, math.Inf(-1))
 	}
 	c.lengths, c.sizes, c.counts = limitsOf(s.MinLength, s.MaxLength), limitsOf(s.MinProperties, s.MaxProperties), limitsOf(s.MinItems, s.MaxItems)
 	return s.MultipleOf == nil && s.Pattern == "" && !s.UniqueItems && exact(s.Minimum) && exact(s.Maximum)
