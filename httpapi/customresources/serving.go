@@ -172,12 +172,12 @@ type index map[string]map[string]*serving
 // of returns the serving of a resource, nil if there is none.
 func (i index) of(gr schema.GroupResource) *serving { return i[gr.Group][gr.Resource] }
 
-// all yields all servings.
-func (i index) all() iter.Seq[*serving] {
-	return func(yield func(*serving) bool) {
+// established yields the servings of established CRDs, and their CRDs.
+func (i index) established() iter.Seq2[*serving, *apiextensionsv1.CustomResourceDefinition] {
+	return func(yield func(*serving, *apiextensionsv1.CustomResourceDefinition) bool) {
 		for _, group := range i {
 			for _, s := range group {
-				if !yield(s) {
+				if crd := s.crd.Load(); apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) && !yield(s, crd) {
 					return
 				}
 			}

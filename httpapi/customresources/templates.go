@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -43,9 +42,9 @@ type templateKind struct {
 // for each description.
 type templates[T any] struct {
 	v2    bool
-	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)
-	// schemaOf returns the schema that a description has under a name.
-	schemaOf func(*T, string) (spec.Schema, bool)
+	build func(crd *apiextensionsv1.CustomResourceDefinition, version string) (*T, error) // upstream's builder
+	// properties returns the properties of the schema that a description has under a name, nil if it has none.
+	properties func(description *T, name string) map[string]spec.Schema
 
 	mu    sync.Mutex
 	known map[templateKind]*openapi.Template[T]
@@ -56,31 +55,33 @@ type templates[T any] struct {
 
 // newTemplatesV2 returns the templates of OpenAPI v2.
 func newTemplatesV2() *templates[spec.Swagger] {
-	build := func(d *apiextensionsv1.CustomResourceDefinition, version string, options builder.Options) (*spec.Swagger, error) {
-		document, err := builder.BuildOpenAPIV2(d, version, options)
+	build := func(crd *apiextensionsv1.CustomResourceDefinition, version string) (*spec.Swagger, error) {
+		document, err := builder.BuildOpenAPIV2(crd, version, describeOptions(true))
 		if err == nil {
 			document.Definitions = handler.PruneDefaults(document.Definitions)
 		}
 		return document, err
 	}
-	return newTemplates(true, build, func(document *spec.Swagger, name string) (spec.Schema, bool) {
-		s, ok := document.Definitions[name]
-		return s, ok
+	return newTemplates(true, build, func(document *spec.Swagger, name string) map[string]spec.Schema {
+		return document.Definitions[name].Properties
 	})
 }
 
 // newTemplatesV3 returns the templates of OpenAPI v3.
 func newTemplatesV3() *templates[spec3.OpenAPI] {
-	return newTemplates(false, builder.BuildOpenAPIV3, func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
+	build := func(crd *apiextensionsv1.CustomResourceDefinition, version string) (*spec3.OpenAPI, error) {
+		return builder.BuildOpenAPIV3(crd, version, describeOptions(false))
+	}
+	return newTemplates(false, build, func(document *spec3.OpenAPI, name string) map[string]spec.Schema {
 		if s := document.Components.Schemas[name]; s != nil {
-			return *s, true
+			return s.Properties
 		}
-		return spec.Schema{}, false
+		return nil
 	})
 }
 
-func newTemplates[T any](v2 bool, build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error), schemaOf func(*T, string) (spec.Schema, bool)) *templates[T] {
-	p := &templates[T]{v2: v2, build: build, schemaOf: schemaOf, known: make(map[templateKind]*openapi.Template[T])}
+func newTemplates[T any](v2 bool, build func(*apiextensionsv1.CustomResourceDefinition, string) (*T, error), properties func(*T, string) map[string]spec.Schema) *templates[T] {
+	p := &templates[T]{v2: v2, build: build, properties: properties, known: make(map[templateKind]*openapi.Template[T])}
 	p.metadata = sync.OnceValues(p.readMetadata)
 	p.namer = sync.OnceValue(func() *openapinamer.DefinitionNamer { return openapinamer.NewDefinitionNamer(scheme.Scheme) })
 	return p
@@ -130,7 +131,7 @@ func (t *templates[T]) template(f templateKind) *openapi.Template[T] {
 		placeholders := holders(f)
 		t.known[f] = &openapi.Template[T]{
 			Placeholders: placeholders, KindSchema: kindSchemaName(placeholders),
-			Build: func() (*T, error) { return t.build(sample(f), versionHolder, describeOptions(t.v2)) },
+			Build: func() (*T, error) { return t.build(sample(f), versionHolder) },
 		}
 	}
 	return t.known[f]
@@ -231,22 +232,22 @@ type metadata struct {
 // readMetadata takes the metadata from a sample.
 func (t *templates[T]) readMetadata() (*metadata, error) {
 	f := templateKind{article: endpoints.GetArticleForNoun("Zqkind", " ")}
-	document, err := t.build(sample(f), versionHolder, describeOptions(t.v2))
+	document, err := t.build(sample(f), versionHolder)
 	if err != nil {
 		return nil, err
 	}
-	s, ok := t.schemaOf(document, kindSchemaName(holders(f)))
-	if !ok {
+	object := t.properties(document, kindSchemaName(holders(f)))
+	if object == nil {
 		return nil, errors.New("customresources: a CRD is not described")
 	}
-	of := func(s spec.Schema) map[string]spec.Schema {
+	of := func(properties map[string]spec.Schema) map[string]spec.Schema {
 		all := make(map[string]spec.Schema)
 		for _, name := range []string{"apiVersion", "kind", "metadata"} {
-			all[name] = s.Properties[name]
+			all[name] = properties[name]
 		}
 		return all
 	}
-	return &metadata{object: of(s), embedded: of(s.Properties[embedded])}, nil
+	return &metadata{object: of(object), embedded: of(object[embedded].Properties)}, nil
 }
 
 // model returns the schema of a version's kind and its name. The name is "" if upstream must build
@@ -378,11 +379,7 @@ func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 
 func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 	var list []openapi.Description[spec.Swagger]
-	for s := range e.servings.Load().all() {
-		crd := s.crd.Load()
-		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
-			continue
-		}
+	for s, crd := range e.servings.Load().established() {
 		list = append(list, openapi.Description[spec.Swagger]{
 			Name: crd.Name, State: s.state, Build: func() (*spec.Swagger, error) { return e.describeV2(crd) },
 			Variants: func() []openapi.Variant[spec.Swagger] {
@@ -408,7 +405,7 @@ func (e *Extensions) describeV2(crd *apiextensionsv1.CustomResourceDefinition) (
 		if !v.Served {
 			continue
 		}
-		one, err := e.templatesV2.build(crd, v.Name, describeOptions(true))
+		one, err := e.templatesV2.build(crd, v.Name)
 		if err != nil {
 			return nil, fmt.Errorf("customresources: %w", err)
 		}
@@ -426,11 +423,7 @@ func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 
 func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[schema.GroupVersion][]*serving)
-	for s := range e.servings.Load().all() {
-		crd := s.crd.Load()
-		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
-			continue
-		}
+	for s, crd := range e.servings.Load().established() {
 		for _, v := range crd.Spec.Versions {
 			if v.Served {
 				key := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
@@ -442,7 +435,7 @@ func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	for key, all := range members {
 		list = append(list, openapi.Description[spec3.OpenAPI]{
 			Name: "apis/" + key.String(), State: stateOfAll(all),
-			Build:    func() (*spec3.OpenAPI, error) { return describeV3(key.Version, all) },
+			Build:    func() (*spec3.OpenAPI, error) { return e.describeV3(key.Version, all) },
 			Variants: func() []openapi.Variant[spec3.OpenAPI] { return e.variantsV3(key.Version, all) },
 		})
 	}
@@ -474,13 +467,13 @@ func (e *Extensions) variantsV3(version string, all []*serving) []openapi.Varian
 
 // describeV3 describes one version of a group. It leaves out a CRD that cannot be described, and
 // fails if none is left.
-func describeV3(version string, all []*serving) (*spec3.OpenAPI, error) {
+func (e *Extensions) describeV3(version string, all []*serving) (*spec3.OpenAPI, error) {
 	var (
 		documents []*spec3.OpenAPI
 		failed    []error
 	)
 	for _, s := range all {
-		one, err := builder.BuildOpenAPIV3(s.crd.Load(), version, describeOptions(false))
+		one, err := e.templatesV3.build(s.crd.Load(), version)
 		if err != nil {
 			failed = append(failed, err)
 			continue

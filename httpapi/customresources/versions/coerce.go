@@ -131,27 +131,19 @@ type converter struct {
 }
 
 func (c converter) Convert(in, out, context any) error {
-	if err := c.ObjectConvertor.Convert(in, out, context); err != nil {
-		return err
+	err := c.ObjectConvertor.Convert(in, out, context)
+	if u, ok := out.(*unstructured.Unstructured); ok && err == nil {
+		_, err = c.coercer.coerce(u, false)
 	}
-	if u, ok := out.(*unstructured.Unstructured); ok {
-		_, err := c.coercer.coerce(u, false)
-		return err
-	}
-	return nil
+	return err
 }
 
 func (c converter) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner) (runtime.Object, error) {
 	out, err := c.ObjectConvertor.ConvertToVersion(in, gv)
-	if err != nil {
-		return nil, err
+	if u, ok := out.(*unstructured.Unstructured); ok && err == nil {
+		_, err = c.coercer.coerce(u, false)
 	}
-	if u, ok := out.(*unstructured.Unstructured); ok {
-		if _, err := c.coercer.coerce(u, false); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return out, err
 }
 
 // types takes the place of a scheme for one version of a CRD. It has the types of custom resources and

@@ -39,11 +39,8 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		status = new(apiextensions.CustomResourceSubresourceStatus)
 		if props != nil {
-			if _, ok := props.Properties["status"]; ok {
-				statusValidator = validator(sync.OnceValue(func() validation.SchemaValidator {
-					own := props.Properties["status"]
-					return newValidator(&own)
-				}))
+			if own, ok := props.Properties["status"]; ok {
+				statusValidator = newValidator(&own)
 			}
 		}
 	}
@@ -53,14 +50,13 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 			return none, err
 		}
 	}
-	all := validator(sync.OnceValue(func() validation.SchemaValidator { return newValidator(props) }))
 	// An invalid column leaves those before it, as in upstream.
 	table, _ := tableconvertor.New(columns(v))
 	gv := schema.GroupVersion{Group: kind.Group, Version: v.Name}
 	storage, err := customresource.NewStorage(
 		schema.GroupResource{Group: kind.Group, Resource: names.Plural}, schema.GroupResource{Group: kind.Group, Resource: names.Singular},
 		kind, gv.WithKind(names.ListKind),
-		customresource.NewStrategy(t.typer, b.namespaced(), kind, all, statusValidator, s, status, scale, v.SelectableFields),
+		customresource.NewStrategy(t.typer, b.namespaced(), kind, newValidator(props), statusValidator, s, status, scale, v.SelectableFields),
 		restOptions{b.RESTOptions, b, gv}, names.Categories, table, b.replicas)
 	if err != nil || crd.Spec.PreserveUnknownFields || s == nil {
 		return storage, err
@@ -81,16 +77,18 @@ func schemaOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *apiextensions
 // that needs it has it made: most objects are valid, which package crdvalidate recognizes.
 type validator func() validation.SchemaValidator
 
-func newValidator(s *apiextensionsv1.JSONSchemaProps) validation.SchemaValidator {
-	props, err := PropsOf(&apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: s})
-	if err != nil {
-		panic(fmt.Sprintf("versions: SchemasOf has converted a schema that cannot be converted: %v", err))
-	}
-	made, _, err := validation.NewSchemaValidator(props)
-	if err != nil {
-		panic(fmt.Sprintf("versions: a schema has no validator: %v", err))
-	}
-	return made
+func newValidator(s *apiextensionsv1.JSONSchemaProps) validator {
+	return sync.OnceValue(func() validation.SchemaValidator {
+		props, err := PropsOf(&apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: s})
+		if err != nil {
+			panic(fmt.Sprintf("versions: SchemasOf has converted a schema that cannot be converted: %v", err))
+		}
+		made, _, err := validation.NewSchemaValidator(props)
+		if err != nil {
+			panic(fmt.Sprintf("versions: a schema has no validator: %v", err))
+		}
+		return made
+	})
 }
 
 func (v validator) Validate(value any, options ...validation.ValidationOption) *validate.Result {
@@ -147,11 +145,7 @@ type checks struct {
 
 // prove makes storage and its scale validate with checks. The status keeps upstream's validation.
 func prove(storage *customresource.REST, checks func() *checks) {
-	upstream, ok := storage.UpdateStrategy.(upstreamStrategy)
-	if !ok {
-		return
-	}
-	own := &strategy{upstream, sync.OnceValue(checks)}
+	own := &strategy{storage.UpdateStrategy.(upstreamStrategy), sync.OnceValue(checks)}
 	storage.CreateStrategy, storage.UpdateStrategy = own, own
 }
 
