@@ -173,7 +173,7 @@ type Failures struct {
 func (r *Failures) Add(f Failure) {
 	for _, text := range []*string{&f.Method, &f.Path, &f.Message, &f.User, &f.UserAgent, &f.AuditID} {
 		if len(*text) > maxText {
-			*text = string([]byte((*text)[:maxText])) // the rest is not kept for it
+			*text = strings.Clone((*text)[:maxText]) // so that the rest is not kept in memory
 		}
 	}
 	r.mu.Lock()
