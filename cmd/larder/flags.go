@@ -91,7 +91,7 @@ func (o *options) complete(changed func(flag string) bool) server.Config {
 func (o *options) larder(fs *pflag.FlagSet) {
 	fs.StringVar(&o.config.DataDir, "data-dir", o.config.DataDir,
 		"Directory of the embedded etcd and of generated certificates, keys and the administrator's kubeconfig. With --etcd-servers and without this flag, a temporary directory is used and removed when the server ends.")
-	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
+	fs.Var((*indexLabels)(&o.config.IndexLabels), "index-labels",
 		"Labels to index, as resource[.group]=key,... May be repeated. Selectors that require one value of such a label use the index. Other labels that selectors often use are indexed automatically.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
 		"Limit of cached encodings and past events, in bytes. The objects themselves do not count. If the limit is too low, objects are encoded again for each request, and watches can resume only from recent revisions. Events are kept for 90 seconds, or for --request-timeout plus 15 seconds if that is longer. 2Gi,pods=512Mi,events=64Mi also limits single resources; the first number is optional. Other resources may use what a limited resource leaves free. 0 allows encodings half the size of all objects, at least 144 MiB, and encodings and events together twice the size of all objects, at least 256 MiB; each at most 3/8 of a memory limit, less the limits of single resources. -1 sets no limit except those of single resources.")

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,12 +58,10 @@ func (c *cacheBytes) Set(value string) error {
 		}
 		shares[gr] = bytes
 	}
-	for gr, bytes := range *c.shares { // keep the shares of earlier flags
-		if _, again := shares[gr]; !again {
-			shares[gr] = bytes
-		}
-	}
-	*c.all, *c.shares = all, shares
+	merged := make(map[schema.GroupResource]int64)
+	maps.Copy(merged, *c.shares) // keep the shares of earlier flags
+	maps.Copy(merged, shares)
+	*c.all, *c.shares = all, merged
 	return nil
 }
 
@@ -79,13 +78,11 @@ func parseBytes(s string) (int64, error) {
 func (c *cacheBytes) Type() string { return "bytes" }
 
 // indexLabels is the flag value of labels to index, by resource.
-type indexLabels struct {
-	labels *map[schema.GroupResource][]string
-}
+type indexLabels map[schema.GroupResource][]string
 
 func (i *indexLabels) String() string {
 	var all []string
-	for resource, keys := range *i.labels {
+	for resource, keys := range *i {
 		all = append(all, resource.String()+"="+strings.Join(keys, ","))
 	}
 	slices.Sort(all)
@@ -104,11 +101,11 @@ func (i *indexLabels) Set(value string) error {
 			return fmt.Errorf("%q is not a label key: %s", key, strings.Join(problems, "; "))
 		}
 	}
-	if *i.labels == nil {
-		*i.labels = make(map[schema.GroupResource][]string)
+	if *i == nil {
+		*i = make(indexLabels)
 	}
 	resource := schema.ParseGroupResource(name)
-	(*i.labels)[resource] = append((*i.labels)[resource], keys...)
+	(*i)[resource] = append((*i)[resource], keys...)
 	return nil
 }
 
@@ -123,10 +120,10 @@ type faultsFlag struct {
 
 // String implements pflag.Value.
 func (f *faultsFlag) String() string {
-	if f.seed != nil && *f.seed != 0 {
+	if *f.seed != 0 {
 		return strconv.FormatUint(*f.seed, 10)
 	}
-	return strconv.FormatBool(f.enabled != nil && *f.enabled)
+	return strconv.FormatBool(*f.enabled)
 }
 
 // Set implements pflag.Value.

@@ -47,22 +47,25 @@ func silence() error {
 			return fmt.Errorf("log: %w", err)
 		}
 	}
-	klog.SetOutputBySeverity("INFO", infoWriter{os.Stderr})
+	klog.SetOutputBySeverity("INFO", filter{os.Stderr, func([]byte) bool { return !klog.V(1).Enabled() }})
 	for _, severity := range []string{"WARNING", "ERROR", "FATAL"} {
-		klog.SetOutputBySeverity(severity, warningWriter{os.Stderr})
+		klog.SetOutputBySeverity(severity, filter{os.Stderr, expectedWarnings.Match})
 	}
 	return nil
 }
 
-// infoWriter writes entries only while the log's verbosity is above 0.
-type infoWriter struct{ io.Writer }
+// filter writes the entries of a log, except those for which drops returns true.
+type filter struct {
+	io.Writer
+	drops func(entry []byte) bool
+}
 
 // Write writes one entry.
-func (w infoWriter) Write(entry []byte) (int, error) {
-	if !klog.V(1).Enabled() {
+func (f filter) Write(entry []byte) (int, error) {
+	if f.drops(entry) {
 		return len(entry), nil
 	}
-	return w.Writer.Write(entry)
+	return f.Writer.Write(entry)
 }
 
 // progressLog writes the lines of progress to the log, so that with --logging-format=json every line of output is JSON.
@@ -78,9 +81,6 @@ func (progressLog) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// warningWriter writes all entries except expected warnings.
-type warningWriter struct{ io.Writer }
-
 // expectedWarnings matches the warnings that upstream's controllers log at every start or end:
 //
 //   - this server adds itself to the endpoints of the kubernetes service, or removes itself;
@@ -93,11 +93,3 @@ var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller"` +
 	`|shared_informer\.go:\d+\] "Unable to sync caches" logger="UnhandledError"\n)`)
-
-// Write writes one entry.
-func (w warningWriter) Write(entry []byte) (int, error) {
-	if expectedWarnings.Match(entry) {
-		return len(entry), nil
-	}
-	return w.Writer.Write(entry)
-}

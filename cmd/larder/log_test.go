@@ -27,7 +27,7 @@ func captured(t *testing.T, log func()) string {
 	var out bytes.Buffer
 	klog.SetOutputBySeverity("INFO", io.Discard)
 	for _, severity := range []string{"WARNING", "ERROR"} {
-		klog.SetOutputBySeverity(severity, warningWriter{&out})
+		klog.SetOutputBySeverity(severity, filter{&out, expectedWarnings.Match})
 	}
 	log()
 	klog.Flush()
@@ -67,7 +67,7 @@ func TestLogDropsWhatEveryStartHas(t *testing.T) {
 		`W1122 03:04:05.678901       1 chain.go:265] Resetting endpoints for master service "kubernetes" to [10.0.0.1]` + "\n":                                                                            false,
 	} {
 		var out bytes.Buffer
-		if n, err := (warningWriter{&out}).Write([]byte(line)); err != nil || n != len(line) {
+		if n, err := (filter{&out, expectedWarnings.Match}).Write([]byte(line)); err != nil || n != len(line) {
 			t.Errorf("%q: %d, %v", line, n, err)
 		}
 		if got := out.Len() == 0; got != dropped {
