@@ -176,7 +176,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		emit(m.reads, prometheus.CounterValue, float64(s.Store.RevisionReads()))
 		emit(m.losses, prometheus.CounterValue, float64(stats.Losses))
 		asking.Go(func() {
-			if size, ok := s.sizeNow(ctx, m.every, s.Store.Size); ok {
+			if size, ok := s.size(ctx, m.every); ok {
 				emit(m.size, prometheus.GaugeValue, float64(size))
 			}
 		})
@@ -187,8 +187,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	asking.Wait()
 }
 
-// sizeNow returns the size of the database. It calls ask if the last size is older than every.
-func (s *source) sizeNow(ctx context.Context, every time.Duration, ask func(context.Context) (int64, error)) (int64, bool) {
+// size returns the size of the database. It asks the store if the last size is older than every.
+func (s *source) size(ctx context.Context, every time.Duration) (int64, bool) {
 	if every <= 0 {
 		return 0, false
 	}
@@ -197,7 +197,7 @@ func (s *source) sizeNow(ctx context.Context, every time.Duration, ask func(cont
 	if !s.asked.IsZero() && time.Since(s.asked) < every {
 		return s.last, true
 	}
-	size, err := ask(ctx)
+	size, err := s.Store.Size(ctx)
 	if err != nil {
 		return 0, false
 	}
