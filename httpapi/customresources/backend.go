@@ -256,7 +256,7 @@ func (b *backend) retire() {
 }
 
 // StoredSchemas returns the schemas of stored objects by version. There are none if objects are not
-// pruned, or if schemas, which returns those of crd, fails.
+// pruned, or if the function schemas fails, which returns the schemas of crd.
 func StoredSchemas(crd *apiextensionsv1.CustomResourceDefinition, schemas func() (versions.Schemas, error)) map[string]*servedjson.Schema {
 	stored := make(map[string]*servedjson.Schema)
 	if crd.Spec.PreserveUnknownFields {

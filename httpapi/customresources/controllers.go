@@ -23,7 +23,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// workers is the number of workers of a controller, as upstream has.
+// workers is the number of workers of a controller, as in upstream.
 const workers = 5
 
 // Follow runs the informer of CRDs, and the controllers that set their conditions and delete their

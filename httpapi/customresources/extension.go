@@ -46,7 +46,7 @@ type Config struct {
 	// Schemas returns the schemas that schemas of custom resources refer to.
 	Schemas func() (map[string]*spec.Schema, error)
 
-	// Complete reports whether the resources of aggregated servers are known, too. Until then, an
+	// Complete reports whether the resources of aggregated servers are also known. Until then, an
 	// unknown path gets 503, not 404.
 	Complete func() bool
 
@@ -95,7 +95,7 @@ type Extensions struct {
 // to.
 const metadataModels = "io.k8s.apimachinery.pkg.apis.meta.v1."
 
-// resync is the interval in which the controllers handle every CRD again, as upstream has.
+// resync is the interval at which the controllers handle every CRD again, as in upstream.
 const resync = 5 * time.Minute
 
 // New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.

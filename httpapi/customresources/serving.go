@@ -165,7 +165,7 @@ func (e *Extensions) publish(gr schema.GroupResource, old, next *serving) {
 	}
 }
 
-// index is the servings by group and resource. It is immutable. Copies share the groups that are the
+// index holds the servings by group and resource. It is immutable. Copies share the groups that are the
 // same, because there may be thousands of CRDs.
 type index map[string]map[string]*serving
 

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// built is the storages and scopes of the versions of a backend, and the endpoints that serve its
+// built holds the storages and scopes of the versions of a backend, and the endpoints that serve its
 // writes.
 type built struct {
 	*versions.Set

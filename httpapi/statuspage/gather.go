@@ -20,9 +20,9 @@ type Snapshot struct {
 	Time      time.Time `json:"time"`
 	Started   time.Time `json:"started"`
 	Version   string    `json:"version"`
-	Refreshed float64   `json:"refreshedSeconds"` // how often there is a new one
+	Refreshed float64   `json:"refreshedSeconds"` // interval between snapshots
 
-	// Revision is the store's, 0 if it is not known.
+	// Revision is the revision of the store, 0 if it is not known.
 	Revision   int64 `json:"revision"`
 	Goroutines int64 `json:"goroutines"`
 	Streams    int   `json:"streams"` // watches and other requests that have taken over a connection
@@ -37,7 +37,7 @@ type Snapshot struct {
 	Flow      []flow.Level  `json:"flow"`
 	Clients   *costs.Report `json:"clients"`
 	Failures  []Failure     `json:"failures"` // the newest first
-	Failed    int64         `json:"failed"`   // how many there were since the start
+	Failed    int64         `json:"failed"`   // number since the start
 	Checks    []Check       `json:"checks"`
 	Memory    Memory        `json:"memory"`
 }
@@ -56,7 +56,7 @@ type Resource struct {
 
 // Bytes is the bytes in a cache by kind.
 type Bytes struct {
-	Canonical int64 `json:"canonical"` // the encodings that all others are made from
+	Canonical int64 `json:"canonical"` // encodings from which all others are made
 	Encodings int64 `json:"encodings"` // other encodings, which clients have requested
 	Frames    int64 `json:"frames"`    // of watches
 	History   int64 `json:"history"`   // objects that only past events need
@@ -75,7 +75,7 @@ type Watchers struct {
 	UserAgent string `json:"userAgent"`
 	Resource  string `json:"resource"`
 	Watches   int    `json:"watches"`
-	Busy      int    `json:"busy"` // that have something to send at the moment
+	Busy      int    `json:"busy"` // watches that have something to send
 	// Lag is the largest number of revisions by which a busy watcher is behind the cache.
 	Lag int64 `json:"lag"`
 }
@@ -83,15 +83,15 @@ type Watchers struct {
 // Check is the outcome of a health check.
 type Check struct {
 	Name  string `json:"name"`
-	Error string `json:"error"` // "" if all is well
+	Error string `json:"error"` // "" if the check passes
 }
 
 // Memory is the memory that the process has from the operating system, by use.
 type Memory struct {
-	Mapped  int64          `json:"mapped"`  // all that the runtime has and has not given back
-	Heap    int64          `json:"heap"`    // objects, live or not yet collected
-	Live    int64          `json:"live"`    // of the heap at the last collection
-	Goal    int64          `json:"goal"`    // of the heap, when the next collection is due
+	Mapped  int64          `json:"mapped"`  // by the runtime, and not returned yet
+	Heap    int64          `json:"heap"`    // live objects, and objects not yet collected
+	Live    int64          `json:"live"`    // live heap at the last collection
+	Goal    int64          `json:"goal"`    // size of the heap at which the next collection begins
 	Limit   int64          `json:"limit"`   // GOMEMLIMIT, or a part of the cgroup's; 0 if there is none
 	Caches  Bytes          `json:"caches"`  // of all resources
 	Lists   int64          `json:"lists"`   // compressed pieces of lists
@@ -106,7 +106,7 @@ type BudgetStatus struct {
 }
 
 const (
-	// patience limits the time of the store, and of a health check.
+	// patience limits the wait for the stores and for the health checks.
 	patience = 2 * time.Second
 	// maxGroups limits the listed groups of watches.
 	maxGroups = 100

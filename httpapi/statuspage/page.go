@@ -49,7 +49,7 @@ type Config struct {
 	Ledger   *costs.Ledger
 	Failures *Failures
 	Checks   []healthz.HealthChecker
-	Lists    func() int64 // bytes that are kept of compressed lists
+	Lists    func() int64 // bytes of cached compressed lists
 }
 
 // Page is the page of one server.
@@ -107,7 +107,7 @@ func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 	out, lines := json.NewEncoder(w), http.NewResponseController(w)
 	if !parameters.Has("watch") || !request.IsTrue(parameters.Get("watch")) || req.Method == http.MethodHead {
 		w.Header().Set("Content-Type", "application/json")
-		_ = out.Encode(p.snapshot(req.Context(), q)) // an error: the client has left
+		_ = out.Encode(p.snapshot(req.Context(), q)) // an error means that the client has disconnected
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -125,8 +125,7 @@ func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// snapshot returns the state of the server, which may be a moment old, and the current costs of
-// clients.
+// snapshot returns a state of the server that is not older than freshness, and the current costs of clients.
 func (p *Page) snapshot(ctx context.Context, q costs.Query) *Snapshot {
 	p.mu.Lock()
 	if p.last == nil || time.Since(p.last.Time) > freshness {
@@ -144,7 +143,7 @@ func notSupported(method string) error {
 	return apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "status"}, strings.ToLower(method))
 }
 
-// maxFailures is the number of failures that are kept, and maxText the maximum length of their texts.
+// maxFailures limits the number of failures that are kept, and maxText the length of their texts.
 const (
 	maxFailures = 50
 	maxText     = 300
@@ -204,7 +203,7 @@ var (
 func asset(name string) string {
 	text, err := assets.ReadFile("assets/" + name)
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // the file is embedded in the program
 	}
 	return string(text)
 }
@@ -215,7 +214,7 @@ func hash(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Public reports whether method and path need no authorization, because they are of the page without data.
+// Public reports whether a request needs no authorization, because it is for the page without its data.
 func Public(method, path string) bool {
 	return (path == Path || path+"/" == Path) && (method == http.MethodGet || method == http.MethodHead)
 }
@@ -241,6 +240,6 @@ func (p *Page) servePage(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusMovedPermanently)
 	default:
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write([]byte(p.html)) // an error: the client has left
+		_, _ = w.Write([]byte(p.html)) // an error means that the client has disconnected
 	}
 }

@@ -226,7 +226,7 @@ func cachedTokens(next authenticator.Request, success, failure time.Duration) au
 		if err != nil && err.Error() == refusedToken {
 			return nil, false, nil // the caller makes the same error, and the metric of the cache counts none, as in upstream
 		}
-		if err != nil { // upstream's authenticator of its own client comes first, and refuses, too
+		if err != nil { // upstream first asks the authenticator of its own client, which also refuses
 			err = utilerrors.NewAggregate([]error{errors.New(refusedToken), err})
 		}
 		return resp, ok, err

@@ -56,7 +56,7 @@ type Dependencies struct {
 	Ends bool
 	// Objects are the objects that the token is bound to.
 	Objects []ObjectName
-	// Remote says that a provider or a webhook decides, too. Its changes are unknown.
+	// Remote says that a provider or a webhook also decides. Its changes are unknown.
 	Remote bool
 }
 

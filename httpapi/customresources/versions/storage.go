@@ -73,8 +73,8 @@ func schemaOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *apiextensions
 	return v.Schema.OpenAPIV3Schema
 }
 
-// validator returns upstream's validator of a schema, which takes as much memory as the schema (X9). The first object
-// that needs it has it made: most objects are valid, which package crdvalidate recognizes.
+// validator returns upstream's validator of a schema, which takes as much memory as the schema (X9). It is made for the
+// first object that needs it, because package crdvalidate recognizes most objects as valid.
 type validator func() validation.SchemaValidator
 
 func newValidator(s *apiextensionsv1.JSONSchemaProps) validator {

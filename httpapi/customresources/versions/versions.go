@@ -114,7 +114,7 @@ func Build(config Config) (*Set, error) {
 	return set, b.manageStatus(set)
 }
 
-// prepare makes what all versions share.
+// prepare builds the parts that all versions share.
 func (b *builder) prepare() (err error) {
 	crd := b.CRD
 	if b.stored, err = apihelpers.GetCRDStorageVersion(crd); err != nil {
@@ -201,7 +201,7 @@ func (b *builder) manageStatus(set *Set) error {
 }
 
 // Schemas are the structural schemas of a CRD's versions by name. A version without one has nil. Schemas are
-// shared: nobody changes them.
+// shared and must not be changed.
 type Schemas map[string]*structuralschema.Structural
 
 // SchemasOf returns the schemas of all versions. It fails if upstream does not serve CRDs with such schemas.

@@ -102,7 +102,7 @@ type Config struct {
 	Notify func(state string)
 
 	// Upgrade receives when another process should take over. Successor starts that process, with files
-	// as its file descriptors from 3 on: those of Inherited, in the order Listener, Ready, Lock.
+	// as its file descriptors from 3 on: the files of Inherited, in the order Listener, Ready, Lock.
 	Upgrade   <-chan os.Signal
 	Successor func(files []uintptr) (*os.Process, error)
 	Inherited Inherited

@@ -24,7 +24,7 @@ import (
 const startHook = "poststarthook/"
 
 // checkOrder returns the names of kube-apiserver's checks in its order, except ping, log and shutdown,
-// which package httpapi adds. A check has the place of the longest name that its own name begins with.
+// which package httpapi adds. A check takes the position of the longest name that is a prefix of its own.
 func checkOrder() []string {
 	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
 	for _, hook := range []string{
