@@ -61,10 +61,9 @@ type podOnNode struct {
 
 func newGraph() *graph {
 	node.RegisterMetrics()
-	g := &graph{graph: node.NewGraph(), synced: make(chan struct{}), seed: maphash.MakeSeed()}
+	g := &graph{graph: node.NewGraph(), synced: make(chan struct{}), waited: make(chan struct{}), seed: maphash.MakeSeed()}
 	g.pod, g.whole = newPodMask()
 	g.losses.seed = g.seed
-	g.waited = make(chan struct{})
 	g.stopWaiting = sync.OnceFunc(func() { close(g.waited) })
 	return g
 }

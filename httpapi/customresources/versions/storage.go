@@ -57,7 +57,7 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 		schema.GroupResource{Group: kind.Group, Resource: names.Plural}, schema.GroupResource{Group: kind.Group, Resource: names.Singular},
 		kind, gv.WithKind(names.ListKind),
 		customresource.NewStrategy(t.typer, b.namespaced(), kind, newValidator(props), statusValidator, s, status, scale, v.SelectableFields),
-		restOptions{b.RESTOptions, b, gv}, names.Categories, table, b.replicas)
+		restOptions{b, gv}, names.Categories, table, b.replicas)
 	if err != nil || crd.Spec.PreserveUnknownFields || s == nil {
 		return storage, err
 	}
@@ -102,21 +102,19 @@ func (v validator) ValidateUpdate(value, old any, options ...validation.Validati
 // restOptions are the REST options of the storages of one version: objects are stored in the version that the CRD
 // names, and read in the storage's version.
 type restOptions struct {
-	generic.RESTOptionsGetter
 	b  *builder
 	gv schema.GroupVersion
 }
 
 func (o restOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, nil)
+	options, err := o.b.RESTOptions.GetRESTOptions(resource, nil)
 	if err != nil {
 		return options, err
 	}
-	converted := o.b.coercer()
-	stored := *converted
+	stored, converted := o.b.coercer(), o.b.coercer()
 	stored.stored = true
 	options.StorageConfig.Codec = versioning.NewCodec(
-		options.StorageConfig.Codec, decoder{Decoder: options.StorageConfig.Codec, coercer: &stored}, converter{o.b.safe, converted},
+		options.StorageConfig.Codec, decoder{Decoder: options.StorageConfig.Codec, coercer: stored}, converter{o.b.safe, converted},
 		unstructuredscheme.NewUnstructuredCreator(), crdserverscheme.NewUnstructuredObjectTyper(), defaulter{apiextensionsserver.Scheme, o.b.Schemas, converted.kind},
 		schema.GroupVersion{Group: o.gv.Group, Version: o.b.stored}, o.gv, "customResources")
 	return options, nil
