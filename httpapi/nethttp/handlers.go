@@ -137,9 +137,6 @@ func (x *Call) copyRequest() *http.Request {
 		x.body = &body{asked: make(chan struct{}), given: make(chan struct{})}
 		req.Body = x.body
 	}
-	if req.ContentLength < 0 && req.ProtoMajor == 1 {
-		req.TransferEncoding = []string{"chunked"}
-	}
 	return req.WithContext(x.Base())
 }
 
@@ -198,7 +195,6 @@ func (b *body) Read(p []byte) (int, error) {
 		<-b.given
 		b.waited.Add(int64(time.Since(began)))
 	})
-	<-b.given
 	if len(b.data) == 0 {
 		return 0, b.err
 	}
