@@ -135,7 +135,7 @@ func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.
 	if err != nil {
 		return p.patch.Apply(ctx, live)
 	}
-	return obj, err
+	return obj, nil
 }
 
 // applyConfiguration merges the applied configuration into live, which may be empty, by the field manager.
