@@ -150,6 +150,7 @@ var badPatches = []bad{
 	{name: "JSON patch of a number", call: patch("json-patch+json", maps_+"/there", `[1]`), code: 400, reason: "BadRequest",
 		message: "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"},
 	{name: "JSON patch whose test fails", call: patch("json-patch+json", maps_+"/there", `[{"op":"test","path":"/data/k","value":"no"}]`), code: 422, reason: "Invalid"},
+	{name: "patch of 3 MiB and one", call: patch("merge-patch+json", maps_+"/there", strings.Repeat(" ", 3<<20+1)), code: 413, reason: "RequestEntityTooLarge"},
 	{name: "JSON patch of 10,001 operations", call: patch("json-patch+json", maps_+"/there", "["+strings.TrimSuffix(strings.Repeat(`{"op":"test","path":"/x","value":1},`, 10001), ",")+"]"), code: 413, reason: "RequestEntityTooLarge"},
 	{name: "JSON patch whose copies double", call: patch("json-patch+json", maps_+"/there", `[{"op":"add","path":"/x","value":{"a":"`+strings.Repeat("y", 1000)+`"}}`+doublings(15)+`]`), code: 422, reason: "Invalid",
 		message: "the server rejected our request due to an error in our request"},
