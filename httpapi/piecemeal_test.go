@@ -48,16 +48,17 @@ func TestPiecemealLists(t *testing.T) {
 				for _, query := range []string{"", "?pretty=1", "?labelSelector=!x"} {
 					for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
 						for _, encoding := range []string{"identity", "gzip"} {
-							if accept == "application/yaml" && (encoding != "gzip" || query != "?labelSelector=!x") {
-								continue // YAML takes long, and this is the one that might be streamed
+							if accept == "application/yaml" && query != "?labelSelector=!x" {
+								continue // YAML takes long
 							}
 							a := p.same(t, call{method: "GET", path: configmaps + query, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
 							json := accept == "application/json" && encoding == "identity" && query == ""
 							if json && room == none && a.header.Get("Content-Length") != "" {
 								t.Errorf("%s %s: got a Content-Length, want a list that is encoded while it is sent", query, accept)
 							}
-							if streams := accept != "application/yaml" && !strings.Contains(accept, "as="); streams && encoding == "gzip" && query == "?labelSelector=!x" && a.header.Get("Content-Length") != "" {
-								t.Errorf("%s %s: the list is compressed before it is sent", query, accept)
+							converted := encoding == "gzip" || accept == "application/yaml"
+							if converted && query == "?labelSelector=!x" && !strings.Contains(accept, "as=") && a.header.Get("Content-Length") != "" {
+								t.Errorf("%s %s: the list is converted before it is sent", query, accept)
 							}
 						}
 					}
@@ -82,6 +83,24 @@ func TestPiecemealLists(t *testing.T) {
 	}
 }
 
+// TestPiecemealListsThatAreNotYAML reads lists with a string that cannot be YAML. Clients get the error and no part of the list.
+func TestPiecemealListsThatAreNotYAML(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	for n := range 30 {
+		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 3000))))
+	}
+	p.ours.must(t, post(configmaps, `{"metadata":{"name":"d","annotations":{"a":"\u007f"}}}`))
+	for _, accept := range []string{"application/yaml", "application/yaml;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/yaml;as=Table;v=v1;g=meta.k8s.io"} {
+		for _, encoding := range []string{"identity", "gzip"} {
+			a := p.ours.call(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
+			if a.code != 500 || !strings.Contains(string(a.body), "yaml: control characters are not allowed") {
+				t.Errorf("%s: got code %d, want 500: %s", accept, a.code, a.body)
+			}
+		}
+	}
+}
+
 // TestPiecemealListsOfOldClients checks that a client without chunked encoding gets the length.
 func TestPiecemealListsOfOldClients(t *testing.T) {
 	p := newPair(t, func(c *registry.Config) { c.CacheBytes = 1 })
@@ -89,10 +108,10 @@ func TestPiecemealListsOfOldClients(t *testing.T) {
 	for n := range 30 {
 		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 3000))))
 	}
-	for _, query := range []string{"", "?pretty=1"} {
-		want := p.ours.must(t, call{method: "GET", path: configmaps + query}).body
+	for query, accept := range map[string]string{"": "application/json", "?pretty=1": "application/json", "?labelSelector=!x": "application/yaml"} {
+		want := p.ours.must(t, call{method: "GET", path: configmaps + query, header: map[string]string{"Accept": accept}}).body
 		c := p.dial(t)
-		if _, err := io.WriteString(c, "GET "+configmaps+query+" HTTP/1.0\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c, "GET "+configmaps+query+" HTTP/1.0\r\nAccept: "+accept+"\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		all, err := io.ReadAll(c)

@@ -25,6 +25,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"sigs.k8s.io/yaml"
 
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -229,7 +230,7 @@ func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte
 	var err error
 	switch {
 	case mediaType == runtime.ContentTypeYAML:
-		body, err = wire.YAML(body)
+		body, err = yaml.JSONToYAML(body)
 	case pretty:
 		body, err = wire.Pretty(body)
 	}
@@ -264,15 +265,19 @@ var gzips = sync.Pool{New: func() any {
 	return z
 }}
 
-// GetGzip returns a pooled writer to out. PutGzip returns it to the pool.
-func GetGzip(out io.Writer) *gzip.Writer {
+// NewGzip returns a writer that compresses to out. Its Close returns it to the pool.
+func NewGzip(out io.Writer) io.WriteCloser {
 	z := gzips.Get().(*gzip.Writer)
 	z.Reset(out)
-	return z
+	return pooledGzip{z}
 }
 
-// PutGzip returns a writer to the pool.
-func PutGzip(z *gzip.Writer) { gzips.Put(z) }
+type pooledGzip struct{ *gzip.Writer }
+
+func (z pooledGzip) Close() error {
+	defer gzips.Put(z.Writer)
+	return z.Writer.Close()
+}
 
 // ErrTimeout is the error of a request whose deadline has passed.
 var ErrTimeout = errors.New("exchange: the request's deadline has passed")
@@ -442,8 +447,7 @@ func (x *Exchange) SendCompressed(code int, contentType string, body []byte) {
 // SendGzip completes the response with the size bytes that body writes, compressed.
 func (x *Exchange) SendGzip(code int, contentType string, size int, body io.WriterTo) {
 	out := bytes.NewBuffer(make([]byte, 0, size/8))
-	z := GetGzip(out)
-	defer PutGzip(z)
+	z := NewGzip(out)
 	_, err := body.WriteTo(z)
 	if err == nil {
 		err = z.Close()

@@ -85,7 +85,7 @@ func (f Format) Projection() encoding.Projection {
 	}
 }
 
-// Rewritten reports whether a response in f is written from a complete JSON body.
+// Rewritten reports whether a response in f is made from JSON.
 func (f Format) Rewritten() bool {
 	return f.MediaType == runtime.ContentTypeYAML || f.Pretty && f.MediaType == runtime.ContentTypeJSON
 }

@@ -13,11 +13,11 @@
 //
 // A list that is being sent holds one chunk of output and references to its objects. Encoded items belong to the cache:
 // the list requests them as it sends them, or encodes them into its chunk. So slow clients cost no more memory. A large
-// list that is indented, compressed or not completely cached is never in memory as a whole, and has no Content-Length.
-// These are in memory as a whole:
+// list that is YAML, indented, compressed or not completely cached is never in memory as a whole, and has no
+// Content-Length. Strings that cannot be YAML are found before such a list is sent. These are in memory as a whole:
 //
-//   - YAML, and tables that [table.Printer.Rows] does not make;
-//   - lists that are indented or compressed, if they are smaller or the client uses HTTP/1.0;
+//   - tables that [table.Printer.Rows] does not make, in JSON;
+//   - lists that are YAML, indented or compressed, if they are smaller or the client uses HTTP/1.0;
 //   - items that a webhook converts.
 //
 // A compressed list of a whole resource or namespace is one gzip member. A [Stitcher] compresses its pieces once and

@@ -2,6 +2,7 @@ package reads
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -128,7 +129,7 @@ func (x *Read) sendList(ctx context.Context, r *Resource, f negotiate.Format, li
 		if err != nil {
 			return false, err
 		}
-		if f.MediaType == runtime.ContentTypeJSON && !body.converts {
+		if f.Encoding() == encoding.JSON && !body.converts {
 			rows, err := r.View.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 			if err != nil {
 				return false, err
@@ -141,13 +142,16 @@ func (x *Read) sendList(ctx context.Context, r *Resource, f negotiate.Format, li
 		if err != nil {
 			return false, err
 		}
-		x.sendTable(f, table)
-		return false, nil
+		whole, err := encodeTable(f, table)
+		if err == nil && x.sendWhole(r, f, len(whole), bytesBody(whole)) {
+			x.HeldBytes = len(whole)
+		}
+		return false, err
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
 		return false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(r)))
 	}
-	if err := body.fill(ctx, r.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
+	if err := body.fill(ctx, r.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks()); err != nil {
 		return false, err
 	}
 	if taken = x.sendWhole(r, f, body.size, body); taken && body.converts {
@@ -171,19 +175,17 @@ func (x *Read) sendRows(r *Resource, f negotiate.Format, rows *table.Rows, body 
 // that is not sent as it is, or one of unknown size, is streamed, so that a slow client does not keep a copy in memory.
 // sendWhole reports whether the response has taken ownership of body.
 func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchange.Body) bool {
-	yaml := f.MediaType == runtime.ContentTypeYAML // its conversion may fail
 	changed := f.Rewritten() || x.Compresses(size)
 	switch {
-	case size == exchange.UnknownSize || size >= streamFrom && changed && !yaml && x.Carrier.Chunks():
-		x.sendStreamed(r, f, body)
-		return true
+	case size == exchange.UnknownSize || size >= streamFrom && changed && x.Carrier.Chunks():
+		return x.sendStreamed(r, f, body)
 	case f.Rewritten():
-		whole := bytes.NewBuffer(make([]byte, 0, size))
-		if _, err := body.WriteTo(whole); err != nil {
-			x.Fail(err) // writing to a buffer does not fail
+		whole := bytes.NewBuffer(make([]byte, 0, size+size/2))
+		if err := writeThrough(rewriter(f)(whole), body); err != nil {
+			x.Fail(err)
 			return false
 		}
-		x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, whole.Bytes())
+		x.SendCompressed(http.StatusOK, f.MediaType, whole.Bytes())
 		return false
 	case x.Compresses(size):
 		x.SendGzip(http.StatusOK, f.MediaType, size, body)
@@ -193,16 +195,24 @@ func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchang
 	return true
 }
 
-// sendStreamed sends a large list, which body writes while it is sent.
-func (x *Read) sendStreamed(r *Resource, f negotiate.Format, body exchange.Body) {
+// sendStreamed sends a large list, which body writes while it is sent. It sends an error and returns false if the list
+// has a string that cannot be YAML.
+func (x *Read) sendStreamed(r *Resource, f negotiate.Format, body exchange.Body) bool {
+	if f.MediaType == runtime.ContentTypeYAML {
+		if err := writeThrough(wire.NewYAMLWriter(io.Discard), body); err != nil {
+			x.Fail(err)
+			return false
+		}
+	}
 	if f.Rewritten() {
-		body = prettyBody{body}
+		body = filteredBody{body, rewriter(f)}
 	}
 	if exchange.AcceptsGzip(x.Peek("Accept-Encoding")) {
 		x.Compressed()
-		body = gzipBody{body}
+		body = filteredBody{body, exchange.NewGzip}
 	}
 	x.sendObserved(r, f, body)
+	return true
 }
 
 // sendObserved sends body, whose size is known only at its end.
@@ -245,6 +255,15 @@ func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 }
 
 func (b *tableBody) Close() error { return b.list.Close() }
+
+// bytesBody writes JSON in pieces, so that a filter need not keep it.
+type bytesBody []byte
+
+func (b bytesBody) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{bytes.NewReader(b)})
+}
+
+func (b bytesBody) Close() error { return nil }
 
 // stitches reports whether the compressed pieces of a listing are worth caching. The listing must cover a whole
 // resource or namespace, in an encoding that is cached.
@@ -418,37 +437,32 @@ func (b *listBody) Close() error {
 	return nil
 }
 
-// prettyBody indents the JSON that body writes.
-type prettyBody struct{ exchange.Body }
+// filteredBody writes what body writes through a filter.
+type filteredBody struct {
+	exchange.Body
+	filter func(w io.Writer) io.WriteCloser
+}
 
-func (b prettyBody) WriteTo(w io.Writer) (int64, error) {
+func (b filteredBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
-	in := wire.NewIndenter(out)
-	if _, err := b.Body.WriteTo(in); err != nil {
-		return out.Written, err
-	}
-	if err := in.Flush(); err != nil {
+	if err := writeThrough(b.filter(out), b.Body); err != nil {
 		return out.Written, err
 	}
 	out.Flush()
 	return out.Written, out.Err
 }
 
-// gzipBody compresses what body writes.
-type gzipBody struct{ exchange.Body }
+// writeThrough writes body to filter and closes filter.
+func writeThrough(filter io.WriteCloser, body exchange.Body) error {
+	_, err := body.WriteTo(filter)
+	return cmp.Or(err, filter.Close())
+}
 
-func (b gzipBody) WriteTo(w io.Writer) (int64, error) {
-	out := exchange.NewChunkWriter(w)
-	defer out.Release()
-	z := exchange.GetGzip(out)
-	defer exchange.PutGzip(z)
-	if _, err := b.Body.WriteTo(z); err != nil {
-		return out.Written, err
+// rewriter returns the filter that makes f of JSON. f is rewritten.
+func rewriter(f negotiate.Format) func(w io.Writer) io.WriteCloser {
+	if f.MediaType == runtime.ContentTypeYAML {
+		return wire.NewYAMLWriter
 	}
-	if err := z.Close(); err != nil {
-		return out.Written, err
-	}
-	out.Flush()
-	return out.Written, out.Err
+	return wire.NewIndenter
 }

@@ -130,23 +130,17 @@ func (x *Read) ScopeOf(r *Resource, o *internalversion.ListOptions) storage.Scop
 	return scope
 }
 
-// sendTable sends a Table.
-func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
+// encodeTable encodes a Table in the encoding from which a response in f is made.
+func encodeTable(f negotiate.Format, table *metav1.Table) ([]byte, error) {
 	plain := negotiate.Format{MediaType: f.MediaType}
 	if f.Rewritten() {
 		plain.MediaType = runtime.ContentTypeJSON
 	}
 	serializer := plain.Serializer(internalscheme.Codecs.SupportedMediaTypes())
 	if serializer == nil {
-		x.Fail(negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
-		return
+		return nil, negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
 	}
-	body, err := runtime.Encode(internalscheme.Codecs.EncoderForVersion(serializer, f.Convert.GroupVersion()), table)
-	if err != nil {
-		x.Fail(err)
-		return
-	}
-	x.SendJSON(http.StatusOK, f.MediaType, f.Pretty && f.Rewritten(), body)
+	return runtime.Encode(internalscheme.Codecs.EncoderForVersion(serializer, f.Convert.GroupVersion()), table)
 }
 
 // TableEncoder encodes tables in JSON for watches.
@@ -348,8 +342,11 @@ func (x *Read) sendObject(r *Resource, f negotiate.Format, o *cache.Object) erro
 		if err != nil {
 			return err
 		}
-		x.sendTable(f, table)
-		return nil
+		body, err := encodeTable(f, table)
+		if err == nil {
+			x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, body)
+		}
+		return err
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		if r.bare {

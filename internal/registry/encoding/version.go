@@ -94,7 +94,7 @@ func (v *Version) ConvertsAny(objects []*cache.Object) bool {
 	return v.Converts() && slices.ContainsFunc(objects, func(o *cache.Object) bool { return o.Err() == nil && !v.Codec.custom.stores(o.Head()) })
 }
 
-// MediaType is the media type of an encoding. [wire.YAML] and [wire.Pretty] convert JSON bodies.
+// MediaType is the media type of an encoding. YAML and indented JSON are made from JSON.
 type MediaType uint8
 
 // The media types of cached encodings.

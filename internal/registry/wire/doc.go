@@ -7,7 +7,7 @@
 // around items: the type of a single object, the header, separators and footer of a list, the frame of a watch event.
 // Sizes of objects and lists are known in advance, for Content-Length.
 //
-// [Pretty], [Indenter] and [YAML] convert JSON bodies to the other forms in which upstream serves JSON.
+// [Pretty], [NewIndenter] and [NewYAMLWriter] convert JSON bodies to the other forms in which upstream serves JSON.
 //
 // # Guarantees
 //
@@ -22,5 +22,5 @@
 //
 // # Locks and goroutines
 //
-// There are none. A Writer is immutable and may be shared; an [Indenter] belongs to one caller.
+// There are none. A Writer is immutable and may be shared; the other writers belong to one caller.
 package wire

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 )
 
@@ -19,8 +20,8 @@ func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
 	return w.AppendListFooter(dst, meta, len(items))
 }
 
-// YAMLInPieces is YAML with pieces of another size.
-var YAMLInPieces = yamlInPieces
+// YAMLWriterOf is NewYAMLWriter with pieces of another size.
+func YAMLWriterOf(w io.Writer, size int) io.WriteCloser { return &yamlWriter{to: w, size: size} }
 
 // RevisionProtobuf returns the resourceVersion in the metadata of a bare message, 0 if it has none.
 func RevisionProtobuf(msg []byte) (int64, error) {

@@ -5,9 +5,8 @@ import (
 	"io"
 )
 
-// Indenter indents compact JSON that is written to it piece by piece, as [Pretty] indents a whole body.
-// The output is complete after Flush.
-type Indenter struct {
+// indenter is the result of NewIndenter.
+type indenter struct {
 	w       *bufio.Writer // keeps its first error
 	depth   int
 	fresh   bool // an object or array has begun and nothing is in it yet
@@ -15,11 +14,12 @@ type Indenter struct {
 	escaped bool // behind a backslash in it
 }
 
-// NewIndenter returns an Indenter that writes to w, in pieces of a few KiB.
-func NewIndenter(w io.Writer) *Indenter { return &Indenter{w: bufio.NewWriter(w)} }
+// NewIndenter returns a writer that indents compact JSON as [Pretty] does, and writes it to w in pieces of a few KiB. The
+// output is complete after Close.
+func NewIndenter(w io.Writer) io.WriteCloser { return &indenter{w: bufio.NewWriter(w)} }
 
 // Write implements io.Writer.
-func (in *Indenter) Write(p []byte) (int, error) {
+func (in *indenter) Write(p []byte) (int, error) {
 	for i := 0; i < len(p); {
 		if in.quoted {
 			i += in.text(p[i:])
@@ -33,7 +33,7 @@ func (in *Indenter) Write(p []byte) (int, error) {
 }
 
 // text writes a part of a string and returns its length.
-func (in *Indenter) text(p []byte) int {
+func (in *indenter) text(p []byte) int {
 	n := 0
 	if in.escaped {
 		in.escaped, n = false, 1
@@ -56,7 +56,7 @@ func (in *Indenter) text(p []byte) int {
 }
 
 // structure writes a byte outside strings, with indentation.
-func (in *Indenter) structure(c byte) {
+func (in *indenter) structure(c byte) {
 	switch c {
 	case ' ', '\n', '\t', '\r':
 		return
@@ -87,12 +87,12 @@ func (in *Indenter) structure(c byte) {
 	}
 }
 
-func (in *Indenter) line() {
+func (in *indenter) line() {
 	in.w.WriteByte('\n')
 	for range in.depth {
 		in.w.WriteString("  ")
 	}
 }
 
-// Flush writes buffered bytes, and returns the first error.
-func (in *Indenter) Flush() error { return in.w.Flush() }
+// Close writes buffered bytes, and returns the first error.
+func (in *indenter) Close() error { return in.w.Flush() }

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// indented writes body to an Indenter in pieces whose lengths cut chooses.
+// indented writes body to an indenter in pieces whose lengths cut chooses.
 func indented(t failer, body []byte, cut func(rest int) int) []byte {
 	var out bytes.Buffer
 	in := wire.NewIndenter(&out)
@@ -23,7 +23,7 @@ func indented(t failer, body []byte, cut func(rest int) int) []byte {
 		}
 		rest = rest[n:]
 	}
-	if err := in.Flush(); err != nil {
+	if err := in.Close(); err != nil {
 		t.Errorf("flush: %v", err)
 	}
 	return out.Bytes()
@@ -62,13 +62,13 @@ var errBroken = errors.New("broken")
 
 func (broken) Write([]byte) (int, error) { return 0, errBroken }
 
-// TestIndenterReturnsErrors checks that Write and Flush return the error of the underlying writer.
+// TestIndenterReturnsErrors checks that Write and Close return the error of the underlying writer.
 func TestIndenterReturnsErrors(t *testing.T) {
 	in := wire.NewIndenter(broken{})
 	if _, err := in.Write(bytes.Repeat([]byte("[]"), 1<<16)); !errors.Is(err, errBroken) {
 		t.Errorf("write: error %v, want %v", err, errBroken)
 	}
-	if err := in.Flush(); !errors.Is(err, errBroken) {
+	if err := in.Close(); !errors.Is(err, errBroken) {
 		t.Errorf("flush: error %v, want %v", err, errBroken)
 	}
 }

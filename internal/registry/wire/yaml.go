@@ -2,8 +2,11 @@ package wire
 
 import (
 	"bytes"
+	"errors"
+	"io"
+	"math"
 	"slices"
-	"strings"
+	"unicode"
 
 	"sigs.k8s.io/yaml"
 )
@@ -12,52 +15,93 @@ import (
 // takes about a hundred times as much memory.
 const yamlPiece = 32 << 10
 
-// YAML returns a JSON body as upstream's YAML serializer writes it, or that serializer's error. The items of a large
-// list and the rows of a large table are converted in pieces. So only a few of them are in memory as values.
-func YAML(body []byte) ([]byte, error) { return yamlInPieces(body, yamlPiece) }
+// yamlWriter is the result of NewYAMLWriter.
+type yamlWriter struct {
+	to   io.Writer
+	size int // yamlPiece, except in tests
 
-func yamlInPieces(body []byte, size int) ([]byte, error) {
-	if len(body) > size {
-		for _, name := range []string{"items", "rows"} {
-			from, to, err := member(body, 0, name)
-			if err == nil && body[from] == '[' && to-from > size {
-				return yamlList(body, name, from, to, size)
-			}
-		}
-	}
-	return yaml.JSONToYAML(body)
+	// json is not converted. Once a list has begun, it has a 0 for the converted items, and from is behind this 0.
+	json []byte
+	from int
+	// before and after are the YAML around the items. before includes that of the 0.
+	before, after []byte
 }
 
-// yamlList is YAML of a body whose member called name is the array body[from:to]. Each piece is converted as the same
-// member of an object without other members, so that it has the same indentation as in the list.
-func yamlList(body []byte, name string, from, to, size int) ([]byte, error) {
-	frame, err := yaml.JSONToYAML(slices.Concat(body[:from], []byte("[0]"), body[to:]))
-	if err != nil {
-		return nil, err
+// NewYAMLWriter returns a writer that converts the compact JSON of a list or table to YAML, as upstream's YAML serializer
+// does. It converts a few items or rows at a time and writes them to w, so that only these are in memory. The output is
+// complete after Close. If w is io.Discard, only what may cause an error is converted.
+func NewYAMLWriter(w io.Writer) io.WriteCloser { return &yamlWriter{to: w, size: yamlPiece} }
+
+// Write implements io.Writer.
+func (y *yamlWriter) Write(p []byte) (n int, err error) {
+	y.json = append(y.json, p...)
+	if len(y.json) >= y.size && y.from == 0 {
+		err = y.begin()
 	}
-	key := "\n" + name + ":\n"
-	head, foot, ok := bytes.Cut(frame, []byte(key+"- 0\n")) // only a member of the body begins at the start of a line
-	if !ok {
-		return yaml.JSONToYAML(body)
+	if len(y.json) < y.size || err != nil {
+		return len(p), err
 	}
-	out := append(append(make([]byte, 0, len(body)+len(body)/2), head...), key...)
-	for at, stop := from+1, 0; at < to; at = stop {
-		stop = at
-		for more := true; more && stop-at < size; stop++ { // past the comma or bracket after an item
-			if stop = skipValue(body, skipSpace(body, stop)); stop < 0 {
-				return yaml.JSONToYAML(body) // there are no items, or it is not JSON
+	stop := y.from // of the last complete item
+	for y.json[stop] == ',' {
+		end := skipValue(y.json, stop+1)
+		if end < 0 || end == len(y.json) {
+			break
+		}
+		stop = end
+	}
+	items := slices.Concat(y.json[:stop], []byte("]}"))
+	if y.to != io.Discard || !convertible(items) {
+		var out []byte
+		if out, err = yaml.JSONToYAML(items); err == nil {
+			_, err = y.to.Write(out[len(y.before) : len(out)-len(y.after)])
+		}
+	}
+	y.json = slices.Delete(y.json, y.from, stop)
+	return len(p), err
+}
+
+// begin finds the list in json, or leaves all of it to Close.
+func (y *yamlWriter) begin() error {
+	for _, name := range []string{"items", "rows"} {
+		open, key := `"`+name+`":[`, "\n"+name+":\n"
+		head, _, found := bytes.Cut(y.json, []byte(open+"{"))
+		frame, err := yaml.JSONToYAML(slices.Concat(head, []byte(open+"0]}")))
+		before, after, same := bytes.Cut(frame, []byte(key+"- 0\n")) // only members of the list begin at the start of a line
+		if found && err == nil && same {
+			y.from, y.before, y.after = len(head)+len(open)+1, frame[:len(frame)-len(after)], after
+			y.json = slices.Insert(y.json, y.from-1, '0', ',')
+			_, err = y.to.Write(frame[:len(before)+len(key)])
+			return err
+		}
+	}
+	y.size = math.MaxInt
+	return nil
+}
+
+// convertible reports whether the conversion of data, the JSON of an encoder, certainly has no error. It may have one for
+// names of more than 1024 characters, line breaks and other characters that are not printable, and values in 10,000 others.
+func convertible(data []byte) bool {
+	for at := 0; at < len(data); at++ {
+		if start := at; data[at] == '"' {
+			if at = skipString(data, at); at < 0 || at-start > 1000 && data[at] == ':' {
+				return false
 			}
-			stop = skipSpace(body, stop)
-			more = body[stop] == ','
 		}
-		open, items := `{"`+name+`":[`, string(body[at:stop-1])+"]}"
-		piece, err := yaml.JSONToYAML([]byte(open + items))
-		if err != nil { // may name a line: the character U+0085 begins one
-			lines := strings.Repeat("\u0085", bytes.Count(body[:at], []byte("\u0085")))
-			_, err = yaml.JSONToYAML([]byte(open + `"` + lines + `",` + items))
-			return nil, err
-		}
-		out = append(out, piece[len(key)-1:]...)
 	}
-	return append(out, foot...), nil
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	return !bytes.ContainsFunc(data, odd) && bytes.Count(data, []byte("{"))+bytes.Count(data, []byte("[")) < 9000
+}
+
+// Close writes the rest.
+func (y *yamlWriter) Close() error {
+	out, err := yaml.JSONToYAML(y.json)
+	if err != nil {
+		return err
+	}
+	rest, ok := bytes.CutPrefix(out, y.before)
+	if !ok {
+		return errors.New("wire: a list has members in another order in YAML than in JSON")
+	}
+	_, err = y.to.Write(rest)
+	return err
 }

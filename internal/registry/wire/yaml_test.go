@@ -2,8 +2,11 @@ package wire_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// oddStrings returns strings that YAML quotes, folds, indents, writes as blocks, or cannot represent.
+// oddStrings returns strings that YAML quotes, folds, indents, writes as blocks, or cannot have.
 func oddStrings() []string {
 	return []string{
 		"", " ", "a", "  lead", "\tlead", "\n", "\n\n", " \n", "\n a", "trail\n", "trail\n\n\n", "trail \nb", "\ttab\nline", "  two\nlines\n",
@@ -52,59 +55,110 @@ func drawString(t *rapid.T) string {
 		rapid.StringOf(rapid.RuneFrom([]rune("ab -:#\n\t'\"")))).Draw(t, "string")
 }
 
-// sameYAML compares the YAML of body, made in pieces of at least size bytes, with the YAML of the whole body.
+// sameYAML converts body in pieces of some size, and compares the result with that of the whole body.
 func sameYAML(t failer, body []byte, size int) {
 	t.Helper()
 	want, wantErr := yaml.JSONToYAML(body)
-	got, err := wire.YAMLInPieces(body, size)
-	if (err == nil) != (wantErr == nil) { // if body has several errors, the two may return different ones
-		t.Errorf("%q: error %v, error of the whole %v", body, err, wantErr)
+	var got bytes.Buffer
+	for _, out := range []io.Writer{&got, io.Discard} {
+		y := wire.YAMLWriterOf(out, size)
+		var err error
+		for p := range slices.Chunk(body, size) {
+			if _, err = y.Write(p); err != nil {
+				break
+			}
+		}
+		if err = cmp.Or(err, y.Close()); (err == nil) != (wantErr == nil) { // of several errors, each may return another one
+			t.Errorf("%q to %T: %v, whole %v", body, out, err, wantErr)
+		}
 	}
-	same(t, fmt.Sprintf("%q in pieces of %d", body, size), got, want)
+	if wantErr == nil {
+		same(t, fmt.Sprintf("%q in pieces of %d", body, size), got.Bytes(), want)
+	}
 }
 
-// TestYAMLInPiecesEqualsTheWhole converts lists of random values with members in random order.
-func TestYAMLInPiecesEqualsTheWhole(t *testing.T) {
+// TestYAMLInPiecesIsThatOfTheWhole converts lists of random values, and of objects with a Go type.
+func TestYAMLInPiecesIsThatOfTheWhole(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		items := drawJSON(rt, 4) // in a custom resource, items may be no list
-		if rapid.IntRange(0, 7).Draw(rt, "list") > 0 {
-			list := []any{}
-			for range rapid.IntRange(0, 6).Draw(rt, "items") {
-				list = append(list, drawJSON(rt, 4))
-			}
-			items = list
+		items := [][]byte{}
+		for range rapid.IntRange(0, 6).Draw(rt, "items") {
+			items = append(items, must(json.Marshal(map[string]any{drawString(rt): drawJSON(rt, 4), "metadata": drawJSON(rt, 3)})))
 		}
-		name := rapid.SampledFrom([]string{"items", "rows"}).Draw(rt, "name")
-		members := rapid.Permutation([]string{
-			`"apiVersion":"v1"`, `"kind":"PodList"`, `"metadata":{"resourceVersion":"1"}`, `"columnDefinitions":[{"name":"a\nb"}]`,
-			fmt.Sprintf("%q:%s", name, must(json.Marshal(items))),
-		}).Draw(rt, "members")
-		body := "{" + strings.Join(members, ",") + "}\n"
-		sameYAML(rt, []byte(body), rapid.IntRange(2, 200).Draw(rt, "size"))
+		if rapid.IntRange(0, 3).Draw(rt, "typed") == 0 {
+			items = append(items, must(json.Marshal(drawSet(rt))))
+		}
+		remaining := int64(3)
+		meta := wire.ListMeta{Revision: 5, Continue: drawString(rt), Remaining: &remaining}
+		w := rapid.SampledFrom([]func(wire.Kind) wire.Writer{wire.JSON, wire.Unstructured}).Draw(rt, "writer")
+		body := wire.AppendList(nil, w(statefulSets), meta, items)
+		if rapid.Bool().Draw(rt, "table") {
+			body = fmt.Appendf(nil, `{"kind":"Table","apiVersion":"v1","metadata":{},"columnDefinitions":[{"name":"a\nb"}],"rows":[%s]}`, bytes.Join(items, []byte(",")))
+		}
+		sameYAML(rt, body, rapid.IntRange(2, 300).Draw(rt, "size"))
 	})
 }
 
-// TestYAMLOfOddStrings converts each string as the last value of a piece, as a name, and in nested lists.
-func TestYAMLOfOddStrings(t *testing.T) {
-	for _, s := range oddStrings() {
-		items := []any{s, map[string]any{s: s}, []any{[]any{s, map[string]any{"a": s}}}, map[string]any{"a": map[string]any{"b": []any{s}}}}
-		body := must(json.Marshal(map[string]any{"apiVersion": s, "items": items}))
-		for _, size := range []int{1, len(body) / 3} {
+// TestYAMLOfEachOddString has each string as the last of a piece, as a name, and in lists of lists.
+func TestYAMLOfEachOddString(t *testing.T) {
+	for _, s := range append(oddStrings(), strings.Repeat("name", 256), strings.Repeat("name", 257)) {
+		items := []any{map[string]any{s: s}, s, []any{[]any{s, map[string]any{"a": s}}}, map[string]any{"a": map[string]any{"b": []any{s}}}}
+		body := must(json.Marshal(map[string]any{"apiVersion": "v1", "items": items, "metadata": s}))
+		for _, size := range []int{19, 30, 60, len(body) / 3} { // the first of 19 ends before the list
 			sameYAML(t, body, size)
 		}
 	}
 }
 
-// FuzzYAML converts lists of arbitrary JSON.
+// TestYAMLOfDeepValues has values in so many others that YAML has an error, and in one fewer.
+func TestYAMLOfDeepValues(t *testing.T) {
+	for depth := range 2 {
+		deep := strings.Repeat("[", 9997+depth) + strings.Repeat("]", 9997+depth)
+		sameYAML(t, fmt.Appendf(nil, `{"apiVersion":"v1","items":[{"a":1},{"a":%s},{"a":1}]}`, deep), 64)
+	}
+}
+
+// TestYAMLIsWrittenInPieces checks that no piece of a large list or table is long.
+func TestYAMLIsWrittenInPieces(t *testing.T) {
+	for _, name := range []string{"items", "rows"} {
+		body := fmt.Appendf(nil, `{"kind":"List","apiVersion":"v1","metadata":{},%q:[{"a":"b"}%s]}`, name, strings.Repeat(`,{"a":"b"}`, 10000))
+		var out pieces
+		y := wire.YAMLWriterOf(&out, 500)
+		for p := range slices.Chunk(body, 300) {
+			must(y.Write(p))
+		}
+		if err := y.Close(); err != nil || out.longest > 1000 || out.sum != len(must(yaml.JSONToYAML(body))) {
+			t.Errorf("%s: the longest piece has %d of %d bytes, want 1000 at most: %v", name, out.longest, out.sum, err)
+		}
+	}
+}
+
+// TestYAMLOfLists converts lists that have their members in another order than those of the server.
+func TestYAMLOfLists(t *testing.T) {
+	sameYAML(t, []byte(`{"items":[{"a":1},{"b":2}],"kind":"List"}`), 12)
+	sameYAML(t, []byte(`{"spec":{"items":[{"a":1},{"b":2}]},"rows":[{"c":3}]}`), 24)
+	y := wire.YAMLWriterOf(io.Discard, 12)
+	must(y.Write([]byte(`{"apiVersion":"v1","items":[{"a":1},{"b":2}],"a":1}`)))
+	if err := y.Close(); err == nil {
+		t.Error("got no error of a member that belongs before the items, which are written")
+	}
+}
+
+type pieces struct{ longest, sum int }
+
+func (p *pieces) Write(b []byte) (int, error) {
+	p.longest, p.sum = max(p.longest, len(b)), p.sum+len(b)
+	return len(b), nil
+}
+
+// FuzzYAML converts any JSON of a list.
 func FuzzYAML(f *testing.F) {
 	for _, s := range oddStrings() {
-		f.Add(must(json.Marshal([]any{s, map[string]any{s: s}})), byte(9))
+		f.Add(must(json.Marshal([]any{map[string]any{s: s}, s})), byte(9))
 	}
 	f.Fuzz(func(t *testing.T, items []byte, size byte) {
-		var out bytes.Buffer
-		if json.Compact(&out, items) != nil || bytes.ContainsAny(items, "\u2028\u2029") { // json.Marshal escapes these
-			return
+		var value any
+		if json.Unmarshal(items, &value) == nil { // as an encoder writes it
+			sameYAML(t, fmt.Appendf(nil, `{"apiVersion":"v1","items":%s,"kind":"List"}`, must(json.Marshal(value))), int(size)+1)
 		}
-		sameYAML(t, fmt.Appendf(nil, `{"apiVersion":"v1","items":%s,"kind":"List"}`, out.Bytes()), int(size)+1)
 	})
 }
