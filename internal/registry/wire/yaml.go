@@ -6,7 +6,9 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -25,6 +27,7 @@ type yamlWriter struct {
 	from int
 	// before and after are the YAML around the items. before includes that of the 0.
 	before, after []byte
+	lines         int // in the converted items
 }
 
 // NewYAMLWriter returns a writer that converts the compact JSON of a list or table to YAML, as upstream's YAML serializer
@@ -52,7 +55,7 @@ func (y *yamlWriter) Write(p []byte) (n int, err error) {
 	items := slices.Concat(y.json[:stop], []byte("]}"))
 	if y.to != io.Discard || !convertible(items) {
 		var out []byte
-		if out, err = yaml.JSONToYAML(items); err == nil {
+		if out, err = y.convert(items); err == nil {
 			_, err = y.to.Write(out[len(y.before) : len(out)-len(y.after)])
 		}
 	}
@@ -78,8 +81,22 @@ func (y *yamlWriter) begin() error {
 	return nil
 }
 
+// convert returns the YAML of data, which has a 0 for the converted items. An error may name a line, as of the whole list:
+// the character U+0085 begins one.
+func (y *yamlWriter) convert(data []byte) ([]byte, error) {
+	const line = "\u0085"
+	out, err := yaml.JSONToYAML(data)
+	if err != nil && y.lines > 0 {
+		lines := `"` + strings.Repeat(line, y.lines) + `"`
+		_, err = yaml.JSONToYAML(slices.Concat(data[:y.from-1], []byte(lines), data[y.from:]))
+	}
+	y.lines += bytes.Count(data[y.from:], []byte(line))
+	return out, err
+}
+
 // convertible reports whether the conversion of data, the JSON of an encoder, certainly has no error. It may have one for
 // names of more than 1024 characters, line breaks and other characters that are not printable, and values in 10,000 others.
+// Raw JSON in an object may also have invalid UTF-8 and escapes that YAML does not have.
 func convertible(data []byte) bool {
 	for at := 0; at < len(data); at++ {
 		if start := at; data[at] == '"' {
@@ -88,13 +105,18 @@ func convertible(data []byte) bool {
 			}
 		}
 	}
-	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	for _, escape := range []string{`\/`, `\ud`, `\uD`} { // the last two may be surrogates
+		if bytes.Contains(data, []byte(escape)) {
+			return false
+		}
+	}
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
 	return !bytes.ContainsFunc(data, odd) && bytes.Count(data, []byte("{"))+bytes.Count(data, []byte("[")) < 9000
 }
 
 // Close writes the rest.
 func (y *yamlWriter) Close() error {
-	out, err := yaml.JSONToYAML(y.json)
+	out, err := y.convert(y.json)
 	if err != nil {
 		return err
 	}

@@ -117,6 +117,29 @@ func TestYAMLOfDeepValues(t *testing.T) {
 	}
 }
 
+// TestYAMLErrors has one item that cannot be YAML among others that can. Some of these have the character that begins a line.
+// The error is that of the whole, also if nothing but errors is wanted.
+func TestYAMLErrors(t *testing.T) {
+	for _, value := range []string{`"\/"`, `"\ud83d\ude00"`, `"\uD83D\uDE00"`, "\"\xff\"", "\"\x7f\"", "\"\ufffe\"", "\"\u0085\\/\"", `{"` + strings.Repeat("a", 1025) + `":1}`} {
+		for _, before := range []string{`,{"a":"b"}`, ",{\"a\":\"\u0085\u0085\"}"} {
+			body := `{"apiVersion":"v1","items":[{"a":1}` + strings.Repeat(before, 20) + `,{"a":` + value + `}` + strings.Repeat(`,{"a":"b"}`, 20) + `]}`
+			_, want := yaml.JSONToYAML([]byte(body))
+			for _, out := range []io.Writer{new(bytes.Buffer), io.Discard} {
+				y := wire.YAMLWriterOf(out, 40)
+				var err error
+				for p := range slices.Chunk([]byte(body), 30) {
+					if _, err = y.Write(p); err != nil {
+						break
+					}
+				}
+				if err == nil || fmt.Sprint(err) != fmt.Sprint(want) {
+					t.Errorf("%.20q behind %s, to %T: error %v, want %v", value, before, out, err, want)
+				}
+			}
+		}
+	}
+}
+
 // TestYAMLIsWrittenInPieces checks that no piece of a large list or table is long.
 func TestYAMLIsWrittenInPieces(t *testing.T) {
 	for _, name := range []string{"items", "rows"} {
