@@ -66,10 +66,20 @@ func TestCallsWaitUntilTheStoreIsOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, _, _, err := store.Get(ctx, "/registry/a"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Get before Run: got error %v, want DeadlineExceeded", err)
+	calls := map[string]func(context.Context) error{
+		"Get": func(ctx context.Context) error { _, _, _, err := store.Get(ctx, "/registry/a"); return err },
+		"Put": func(ctx context.Context) error {
+			_, err := store.Put(ctx, "/registry/a", nil, kv.PutOptions{})
+			return err
+		},
+		"Delete": func(ctx context.Context) error { _, err := store.Delete(ctx, "/registry/a", 1); return err },
+	}
+	for name, call := range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s before Run: got error %v, want DeadlineExceeded", name, err)
+		}
 	}
 	watch := store.Watch(t.Context(), "/registry/", 1)
 	ended, cancel := context.WithCancel(t.Context())
@@ -80,8 +90,10 @@ func TestCallsWaitUntilTheStoreIsOpen(t *testing.T) {
 	if response := <-watch; !errors.Is(response.Err, kv.ErrClosed) {
 		t.Errorf("watch after Run: got %+v, want ErrClosed", response)
 	}
-	if _, _, _, err := store.Get(t.Context(), "/registry/a"); !errors.Is(err, kv.ErrClosed) {
-		t.Errorf("Get after Run: got error %v, want ErrClosed", err)
+	for name, call := range calls {
+		if err := call(t.Context()); !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("%s after Run: got error %v, want ErrClosed", name, err)
+		}
 	}
 }
 

@@ -76,17 +76,18 @@ func TestReplayBeginsAtAnExistingRevision(t *testing.T) {
 					}
 					return nil
 				})
-				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay})
+				clock := kv.Clock{Prefix: "/registry/pods/", Ticks: 8, Limit: 50} // extends none of the replays
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay, Clock: clock})
 				sub := tail.Subscribe("/registry/pods/")
 				kvtest.RunUntilEnd(t, tail.Run)
 				past, until := begin(t, sub, 0)
 				if past != c.past || past > 0 && until != current {
 					t.Errorf("the replay is from %d to %d, want from %d to %d", past, until, c.past, current)
 				}
+				synctest.Wait() // until the past events were delivered
 				if requests > c.requests {
 					t.Errorf("%d requests, want at most %d", requests, c.requests)
 				}
-				synctest.Wait() // until the past events were delivered
 				late := tail.Subscribe("/registry/pods/")
 				if past, until := begin(t, late, 0); past != c.past || past > 0 && until != current {
 					t.Errorf("a late subscription replays from %d to %d, want from %d to %d", past, until, c.past, current)

@@ -278,6 +278,9 @@ func TestOwnersReloadAfterALoss(t *testing.T) {
 				if got := sub.Fresh(); got != c.before {
 					t.Errorf("Fresh = %d after the loss, want %d", got, c.before)
 				}
+				if got := tail.State().Losses; got != 1 {
+					t.Errorf("%d losses, want 1", got)
+				}
 				waited := make(chan error, 1)
 				go func() { waited <- sub.Wait(t.Context(), c.want) }()
 				if got := load(t, store, sub, "/registry/pods/"); got != c.want {
@@ -459,8 +462,8 @@ func TestTailStartsOnceTheStoreResponds(t *testing.T) {
 		tail := startTail(t, store)
 		sub := tail.Subscribe("/registry/pods/")
 		time.Sleep(time.Minute)
-		if got := tail.Seen(); got != 0 {
-			t.Errorf("Seen = %d while the store is down", got)
+		if got := tail.State(); got != (kv.TailState{}) {
+			t.Errorf("State = %+v while the store is down", got)
 		}
 		store.SetHook(nil)
 		store.PutAll(map[string][]byte{"/registry/pods/a/x": []byte("1")})
