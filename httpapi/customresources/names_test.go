@@ -69,9 +69,9 @@ func TestDocumentsFollowCRDs(t *testing.T) {
 		for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
 			described(path, "com.example.v1.Shelf", true)
 		}
-		s.change(t, "shelves.example.com", describe("changed"))
+		s.change(t, "shelves.example.com", describe("a changed description"))
 		for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
-			described(path, "changed", true)
+			described(path, "a changed description", true)
 		}
 		must(t, s.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", metav1.DeleteOptions{}))
 	}
