@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,6 +246,27 @@ func TestFailedResetCanBeRepeated(t *testing.T) {
 	reset(t, c, "clean")
 	if got := held(t, store, "/registry/"); !maps.Equal(got, want) {
 		t.Errorf("the store holds %v, want %v", got, want)
+	}
+}
+
+// TestFailedResetStopsWriting checks that a reset starts no more writes after one has failed.
+func TestFailedResetStopsWriting(t *testing.T) {
+	const objects = 1000
+	c, store := open(t, nil)
+	take(t, c, "clean")
+	for i := range objects {
+		kvtest.Put(t, store, fmt.Sprint("/registry/pods/a/", i), "1")
+	}
+	var writes atomic.Int64
+	store.SetHook(func(op, _ string) error {
+		if op != "delete" {
+			return nil
+		}
+		writes.Add(1)
+		return errors.New("broken")
+	})
+	if _, err := c.Reset(t.Context(), "clean"); err == nil || writes.Load() > objects/2 {
+		t.Errorf("reset over a store that fails: error %v after %d writes, want an error after few", err, writes.Load())
 	}
 }
 

@@ -201,7 +201,12 @@ func writePhase(ctx context.Context, store kv.Store, changes []change) (Outcome,
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
 	for i := range changes {
-		group.Go(func() error { return changes[i].write(ctx, store, &outcomes[i]) })
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err // after another write has failed
+			}
+			return changes[i].write(ctx, store, &outcomes[i])
+		})
 	}
 	err := group.Wait()
 	var all Outcome
