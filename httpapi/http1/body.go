@@ -82,10 +82,7 @@ func (i *incoming) Read(p []byte) (n int, err error) {
 	default:
 		n, err = i.readChunks(p)
 	}
-	if err != nil && err != io.EOF {
-		i.err = err
-	}
-	i.done = err == io.EOF
+	i.err, i.done = err, err == io.EOF
 	return n, err
 }
 

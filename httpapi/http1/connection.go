@@ -42,7 +42,6 @@ func (c *connection) serve() {
 	if ok {
 		if err := secure.handshake(); err != nil {
 			secure.refuseHandshake(err)
-			c.from.served(c)
 			c.conn.Close()
 			return
 		}
@@ -51,7 +50,6 @@ func (c *connection) serve() {
 		c.session(nil).Serve()
 		return
 	}
-	defer c.from.served(c)
 	h := c.from.s.http2.NewConn(secure)
 	c.http2.Store(h)
 	if !c.begin() {

@@ -99,6 +99,9 @@ var badClients = map[string]func(t *testing.T, c net.Conn) string{
 	"other protocols":     shakes(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"spdy/3"}}),
 	"other ciphers": shakes(&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
 		CipherSuites: []uint16{tls.TLS_RSA_WITH_RC4_128_SHA}}),
+	"HTTP after a client hello": func(t *testing.T, c net.Conn) string {
+		return shakes(&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})(t, &helloConn{Conn: c})
+	},
 }
 
 // sends writes text, closes its side of the connection, and returns the response.
@@ -128,6 +131,21 @@ func shakes(config *tls.Config) func(*testing.T, net.Conn) string {
 		}
 		return err.Error()
 	}
+}
+
+// helloConn sends the first write, and the beginning of an HTTP request in place of each other.
+type helloConn struct {
+	net.Conn
+	sent bool
+}
+
+func (c *helloConn) Write(p []byte) (int, error) {
+	if !c.sent {
+		c.sent = true
+		return c.Conn.Write(p)
+	}
+	_, err := io.WriteString(c.Conn, "GET /")
+	return len(p), err
 }
 
 // TestFailedHandshakesMatchNetHTTP checks that a failed handshake is counted once, and that the log message and the

@@ -98,9 +98,9 @@ func inspect(block []byte) (facts exchange.Facts, agent []byte) {
 			if !foldEqual(bytes.Trim(value, " \t"), "chunked") {
 				facts.Reject("unsupported transfer encoding")
 			}
-		case len(name) > len(impersonatePrefix) && foldEqual(name[:len(impersonatePrefix)], impersonatePrefix):
+		case foldEqual(name[:min(len(name), len(impersonatePrefix))], impersonatePrefix):
 			facts.Impersonates = true
-		case len(name) > len(remotePrefix) && foldEqual(name[:len(remotePrefix)], remotePrefix), foldEqual(name, "sec-websocket-protocol"):
+		case foldEqual(name[:min(len(name), len(remotePrefix))], remotePrefix), foldEqual(name, "sec-websocket-protocol"):
 			facts.OtherCredentials = true
 		}
 	}

@@ -130,7 +130,7 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	if _, again := ss.requests(); !again {
 		t.Fatal("the connection ended")
 	}
-	if ss.in != nil || ss.ahead != nil || ss.size != headerStart {
-		t.Errorf("an idle session has a reader: %v, %d bytes, next buffer of %d; want none, 0, %d", ss.in != nil, len(ss.ahead), ss.size, headerStart)
+	if ss.in != nil || ss.message != nil || ss.ahead != nil || ss.size != headerStart {
+		t.Errorf("an idle session has a reader: %v, a message: %v, %d bytes, next buffer of %d; want none, none, 0, %d", ss.in != nil, ss.message != nil, len(ss.ahead), ss.size, headerStart)
 	}
 }

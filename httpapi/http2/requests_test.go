@@ -156,6 +156,12 @@ func TestBodiesAreReadWithinTheirLimits(t *testing.T) {
 		expect(id, "", http2.ErrCodeProtocol)
 		post("/", false, "content-length", "1048577")
 		expect(id, "0 Request entity too large: limit is 1048576 false", 0)
+		for over, want := range []string{"1048576 i/o timeout true", "1048576 Request entity too large: limit is 1048576 false"} {
+			send(post("/", false), defaultWindow/2, false)
+			synctest.Wait() // until the rest is granted
+			send(id, 1<<20+over-defaultWindow/2, false)
+			expect(id, want, 0)
+		}
 		send(post("/", false), 200_000, false) // without an end
 		expect(id, "200000 i/o timeout true", 0)
 		send(post("/", false, "content-length", "5"), 6, true)
