@@ -118,9 +118,9 @@ func (i *incoming) readTrailer() error {
 	case string(next) == "\r\n":
 		_, err = i.in.Discard(2)
 		return err
-	case len(next) < 2 && errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF):
 		return errTrailerEnd
-	case len(next) < 2:
+	case err != nil:
 		return err
 	}
 	for size := 4; ; size++ {

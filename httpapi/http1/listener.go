@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -108,15 +109,9 @@ func (l *Listener) accept(in net.Listener, config *tls.Config) error {
 // isTemporary reports whether a later Accept may succeed: a client gave up, or too many files
 // are open.
 func isTemporary(err error) bool {
-	for _, no := range []syscall.Errno{
+	return slices.ContainsFunc([]syscall.Errno{
 		syscall.ECONNABORTED, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
-	} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
+	}, func(no syscall.Errno) bool { return errors.Is(err, no) })
 }
 
 // serveTLS serves a connection from the network. It closes a connection beyond the limits without a response, because

@@ -138,6 +138,20 @@ func TestBlankLineBeforeARequestMayBeSplit(t *testing.T) {
 	}
 }
 
+// TestRequestsReadEarlyAreServed checks that a request is served that was read early and does not fit into the buffer.
+func TestRequestsReadEarlyAreServed(t *testing.T) {
+	const begin, end = "GET /a HTTP/1.1\r\nHost: h\r\nA: ", "\r\n\r\n"
+	early := begin + strings.Repeat("a", headerStart-len(begin+end)) + end + "GET /b HTTP/1.1\r\nHost: h\r\n\r\n"
+	c := &scriptConn{in: bytes.NewReader(nil)}
+	s := New(Config{Handler: echo(nil), Limits: Limits{MaxHeaderBytes: 1 << 20}})
+	(&connection{conn: c, from: s.Memory, began: time.Now()}).session([]byte(early)).Serve()
+	for _, want := range []string{"/a", "/b"} {
+		if got := nextBody(&c.out, http.MethodGet); got != want {
+			t.Errorf("got response %q, want %q", got, want)
+		}
+	}
+}
+
 // nextBody reads a response from in and returns its body.
 func nextBody(in *bytes.Buffer, method string) string {
 	b := bufio.NewReaderSize(oneByte{in}, 16)

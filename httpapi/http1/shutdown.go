@@ -115,11 +115,11 @@ func (l *Listener) CloseStalled(ctx context.Context) {
 		now := time.Now()
 		for _, c := range l.list(true) {
 			bytes := socket.Queued(c.conn)
-			before, ok := known[c]
+			before := known[c]
 			switch {
 			case bytes == 0:
 				delete(known, c)
-			case !ok || before.bytes != bytes:
+			case before.bytes != bytes:
 				known[c] = unread{bytes, now}
 			case now.Sub(before.since) >= stallLimit:
 				socket.CloseSocket(c.conn)

@@ -66,6 +66,7 @@ func TestHeadersReachTheHandlerOrAreRejected(t *testing.T) {
 		"two types":            {get("content-type", "a", "content-type", "b"), "400", "400 Bad Request: repeated Content-Type header\n", 0},
 		"two hosts":            {get("host", "a", "host", "b"), "400", "400 Bad Request: repeated Host header\n", 0},
 		"two lengths":          {get("content-length", "1", "content-length", "2"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
+		"a length after 0":     {get("content-length", "0", "content-length", "2"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
 		"a broken length":      {get("content-length", "1x"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
 		"expectations":         {get("expect", "x"), "417", "", 0},
 		"a large header":       {get("x", strings.Repeat("y", 1<<20)), "431", "431 Request Header Fields Too Large\n", 0},
@@ -96,7 +97,8 @@ func TestHeadersReachTheHandlerOrAreRejected(t *testing.T) {
 				if name == "HEAD" && fields["content-length"] != fmt.Sprint(len("HEAD / h 0")) {
 					t.Errorf("got header %v, want the content-length of the response to GET", fields)
 				}
-				p.must(p.get(3, "/after"))
+				block := p.encode(":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/after")
+				p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block, EndStream: true, EndHeaders: true, Priority: http2.PriorityParam{Weight: 1}}))
 				if _, body, _ := p.ended(3); !strings.HasPrefix(body, "GET /after") {
 					t.Errorf("a later request got %q", body)
 				}
@@ -156,11 +158,12 @@ func TestBodiesAreReadWithinTheirLimits(t *testing.T) {
 		expect(id, "", http2.ErrCodeProtocol)
 		post("/", false, "content-length", "1048577")
 		expect(id, "0 Request entity too large: limit is 1048576 false", 0)
-		for over, want := range []string{"1048576 i/o timeout true", "1048576 Request entity too large: limit is 1048576 false"} {
+		for i := range 2 * largeBodies {
+			over := i % 2
 			send(post("/", false), defaultWindow/2, false)
 			synctest.Wait() // until the rest is granted
 			send(id, 1<<20+over-defaultWindow/2, false)
-			expect(id, want, 0)
+			expect(id, []string{"1048576 i/o timeout true", "1048576 Request entity too large: limit is 1048576 false"}[over], 0)
 		}
 		send(post("/", false), 200_000, false) // without an end
 		expect(id, "200000 i/o timeout true", 0)
@@ -184,20 +187,28 @@ func TestInvalidFramesOfBodiesResetTheStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		send func(p *peer)
 		code http2.ErrCode
+		id   uint32
 	}{
 		"more than the window": {func(p *peer) {
 			for range defaultWindow/16384 + 1 {
 				p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
 			}
-		}, http2.ErrCodeFlowControl},
+		}, http2.ErrCodeFlowControl, 1},
 		"data after the end": {func(p *peer) {
 			p.must(p.framer.WriteData(1, true, []byte("a")))
 			p.must(p.framer.WriteData(1, false, []byte("b")))
-		}, http2.ErrCodeStreamClosed},
+		}, http2.ErrCodeStreamClosed, 1},
 		"a trailer after the end": {func(p *peer) {
 			p.must(p.framer.WriteData(1, true, []byte("a")))
 			p.must(p.request(1, true, "trailer", "x"))
-		}, http2.ErrCodeStreamClosed},
+		}, http2.ErrCodeStreamClosed, 1},
+		"a trailer that is not the end": {func(p *peer) {
+			p.must(p.request(1, false, "trailer", "x"))
+		}, http2.ErrCodeProtocol, 1},
+		"data without a body": {func(p *peer) {
+			p.must(p.get(3, "/"))
+			p.must(p.framer.WriteData(3, false, []byte("a")))
+		}, http2.ErrCodeStreamClosed, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,7 +220,7 @@ func TestInvalidFramesOfBodiesResetTheStream(t *testing.T) {
 				})
 				p.must(p.request(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
 				c.send(p)
-				if _, _, reset := p.ended(1); reset != c.code {
+				if _, _, reset := p.ended(c.id); reset != c.code {
 					t.Errorf("got reset %v, want %v", reset, c.code)
 				}
 			})

@@ -267,6 +267,18 @@ func TestConcurrentStreamsAreLimited(t *testing.T) {
 			t.Errorf("got body %q, want /after", body)
 		}
 	})
+	synctest.Test(t, func(t *testing.T) { // streams without a goroutine of the server
+		const most = 3
+		taken := make(chan exchange.BodyStream, most+1)
+		p := newPeer(t, Config{MaxStreams: most}, streaming(taken))
+		for i := range uint32(most + 1) {
+			p.must(p.get(2*i+1, "/"))
+			synctest.Wait()
+		}
+		if _, _, reset := p.ended(2*most + 1); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("a watch above the limit: got reset %v, want REFUSED_STREAM", reset)
+		}
+	})
 }
 
 // lingering is a body whose Close waits.

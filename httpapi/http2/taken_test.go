@@ -1,6 +1,7 @@
 package http2
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -188,7 +189,8 @@ func TestHijackedResponsesFailAfterAReset(t *testing.T) {
 	})
 }
 
-// TestHijackedRequestsSendContinueOnce checks that a client that waits for 100 Continue receives it once.
+// TestHijackedRequestsSendContinueOnce checks that a client that waits for 100 Continue receives it once. It may then
+// send as much as the handler reads, also in many frames.
 func TestHijackedRequestsSendContinueOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := make(chan string)
@@ -216,12 +218,17 @@ func TestHijackedRequestsSendContinueOnce(t *testing.T) {
 		if got := p.describe(1); got != ":status=100" {
 			t.Errorf("before the body: got %q, want status 100", got)
 		}
-		p.must(p.framer.WriteData(1, true, []byte("the body")))
-		if body := <-read; body != "the body" {
-			t.Errorf("read body %q, want the body", body)
+		body := bytes.Repeat([]byte("the body"), defaultWindow/4) // twice the window
+		for piece := range slices.Chunk(body, 128) {
+			p.must(p.framer.WriteData(1, false, piece))
+			synctest.Wait() // until it was read
+		}
+		p.must(p.framer.WriteData(1, true, nil))
+		if got := <-read; got != string(body) {
+			t.Errorf("read %d bytes, want the %d of the body", len(got), len(body))
 		}
 		synctest.Wait()
-		if got, want := p.describe(1), ":status=100 :status=200 x-read=8."; got != want {
+		if got, want := p.describe(1), ":status=100 :status=200 x-read=524288."; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
