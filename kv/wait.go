@@ -10,6 +10,9 @@ import (
 // Wait blocks until everything up to revision was queued to the subscriptions. While no event comes, Run requests
 // progress. Wait returns ErrReplaced if the store is replaced meanwhile.
 func (t *Tail) Wait(ctx context.Context, revision int64) error {
+	if t.seen.Load() >= revision {
+		return nil
+	}
 	return t.waitIn(ctx, t.config.Store.Replacements(), revision)
 }
 
