@@ -145,7 +145,7 @@ func retryAfter(resp *http.Response) time.Duration {
 	return -1
 }
 
-// do sends a request and reads the response. With Target.RetryAfter, it retries a request that was answered 429.
+// do sends a request and reads the response. With Target.RetryAfter, it retries a request that got 429.
 func (c *conn) do(r Request) (outcome, error) {
 	const most = 10 // times
 	var o outcome
@@ -187,7 +187,7 @@ func (c *conn) try(r Request, o *outcome, w io.Writer) (after time.Duration, err
 	return retryAfter(resp), err
 }
 
-// Ready waits until the server's /readyz answers 200.
+// Ready waits until the server's /readyz returns 200.
 func (t *Target) Ready(ctx context.Context) error {
 	const pause = 5 * time.Millisecond
 	own := t.conn(ctx)

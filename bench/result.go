@@ -322,7 +322,7 @@ func digits(v float64) string {
 // Counts counts operations by how they ended.
 type Counts struct {
 	// Ops counts all operations. Each failure is counted once: in Timeouts if it took longer than
-	// Target.Timeout, in Refused if it was answered 429 (Too Many Requests), otherwise in Errors.
+	// Target.Timeout, in Refused if it got 429 (Too Many Requests), otherwise in Errors.
 	Ops      int `json:"ops"`
 	Errors   int `json:"errors"`
 	Timeouts int `json:"timeouts"`

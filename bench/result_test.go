@@ -166,7 +166,7 @@ func TestRoundsShowTheirSpread(t *testing.T) {
 	}
 	for _, want := range []string{
 		"250 requests", "3 rounds: p50 50.0 ms, 25.0 ms, 48.0 ms (spread 52 %); p99 99.0 ms, 50.0 ms, 95.", "ops/s 1000, 1000, 960",
-		"1 errors, 2 timeouts, 1 refused (429)", "3 sent again", "5 began late", "answers: 96 of 200, 4 of 429", "interrupted",
+		"1 errors, 2 timeouts, 1 refused (429)", "3 sent again", "5 began late", "responses: 96 of 200, 4 of 429", "interrupted",
 		"no coordinated omission", "Closed loop",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -29,7 +29,7 @@ type Target struct {
 	// and a watch with initial events until the bookmark that ends these. It also limits the opening of a
 	// connection. 0 sets no limit. Requests that take longer are canceled and counted as Timeouts.
 	Timeout time.Duration
-	// RetryAfter makes workloads retry a request that is answered 429 (Too Many Requests), after the time in
+	// RetryAfter makes workloads retry a request that gets 429 (Too Many Requests), after the time in
 	// its Retry-After header. The latency includes the wait.
 	RetryAfter bool
 	Series     bool

@@ -95,13 +95,13 @@ func (r *Result) Endings() string {
 		parts = append(parts, fmt.Sprintf("%d sent again after Retry-After", r.Retries))
 	}
 	others := false
-	var answers []string
+	var responses []string
 	for _, status := range slices.Sorted(maps.Keys(r.Statuses)) {
-		answers = append(answers, fmt.Sprintf("%d of %d", r.Statuses[status], status))
+		responses = append(responses, fmt.Sprintf("%d of %d", r.Statuses[status], status))
 		others = others || status/100 != 2
 	}
 	if others {
-		parts = append(parts, "answers: "+strings.Join(answers, ", "))
+		parts = append(parts, "responses: "+strings.Join(responses, ", "))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -244,6 +244,6 @@ func (t *trial) restart(ctx context.Context) error {
 		result.Ops += k.Ops
 	}
 	result.Add("requests failed", float64(failures), "")
-	result.Add("of them answered 429", float64(refused), "")
+	result.Add("of them with 429", float64(refused), "")
 	return bench.Sleep(ctx, t.settling())
 }

@@ -113,7 +113,7 @@ func (c *Config) watchers(n int) int {
 
 // steps are all workloads on running servers, in the order in which they are run.
 func (c *Comparison) steps() []step {
-	storm := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
+	storm := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are open", 100))
 	return append(append(c.lists(), c.watchLists()...), c.fanOut(), c.selective(), c.hold(row("B25", "opening a watch, TLS handshake included"), bench.Hold),
 		c.writes(), c.components(), c.hold(storm, bench.Storm), c.stalledWatchers(), c.mixed(),
 		// A server may share the cost of a consistent read among clients.

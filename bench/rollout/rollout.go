@@ -23,7 +23,7 @@ import (
 )
 
 // Phases names the phases at each server, in order.
-var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "all"}
+var Phases = []string{"nodes register", "rollout", "update", "rest", "deletion", "all"}
 
 // Config configures the clusters.
 type Config struct {

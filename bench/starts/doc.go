@@ -4,7 +4,7 @@
 //
 // [Run] starts an etcd for each kind of data and writes the objects as kube-apiserver would have stored them. No
 // measured server has read them before. Run compacts etcd, so that servers replay nothing, and starts the servers in
-// turn. For each start it records the usage of the server and etcd twice: until /readyz answers 200, and until the
+// turn. For each start it records the usage of the server and etcd twice: until /readyz returns 200, and until the
 // client has received the first list of all objects. A server may load a resource only at its first request.
 //
 // All goroutines end before Run returns.

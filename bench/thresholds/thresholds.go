@@ -50,7 +50,7 @@ func Figures() []*Figure {
 		{Name: "min-rate", Help: "operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
 		{Name: "max-errors", Help: "failed operations, except timeouts and responses of 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
 		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
-		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
+		{Name: "max-refused", Help: "operations that get 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
 			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", Cost: true,
 			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, compared: "server CPU per operation",

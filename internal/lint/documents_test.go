@@ -43,7 +43,7 @@ const (
 )
 
 var (
-	rowID    = regexp.MustCompile(`\b[BCDEGLNOPQRSTWXY]\d{1,2}\b`)
+	rowID    = regexp.MustCompile(`\b[BCDELNOPQRSTXY]\d{1,2}\b`)
 	rowRange = regexp.MustCompile(`\b([B-Y])(\d{1,2})(?: to |–)([B-Y])(\d{1,2})\b`)
 	quantity = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?(?: ?(?:µs|us|ms|ns|s|KB|MB|GB|%|times)\b)?`)
 	// conjunction stands between figures that share the unit of the last one.
@@ -238,7 +238,7 @@ func TestPlainWords(t *testing.T) {
 func TestCommentsCiteRows(t *testing.T) {
 	all := documents(t)
 	rows := all[benchmarkPath] + all[notesPath]
-	citation := regexp.MustCompile(`\([BCDEGLNOPQRTX]\d{1,2}(?:, [BCDEGLNOPQRTX]\d{1,2})*\)`)
+	citation := regexp.MustCompile(`\([BCDELNOPQRTX]\d{1,2}(?:, [BCDELNOPQRTX]\d{1,2})*\)`)
 	_, files := tree(t)
 	found := 0
 	for _, f := range files {

@@ -19,7 +19,7 @@
 // Running a hook again, in this server or in another one on the same store, changes nothing. When
 // [Bootstrap.WaitReady] returns nil, every object exists, with these exceptions:
 //
-//   - The endpoints of this server are published when /readyz answers 200, and withdrawn by
+//   - The endpoints of this server are published when /readyz returns 200, and withdrawn by
 //     [Bootstrap.Stop]. Without Config.AnyPort they are not published while other servers have published
 //     another port.
 //   - If a namespace or the kubernetes service cannot be created, the hook retries as long as the server
