@@ -20,6 +20,7 @@ import (
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
 	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
+	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
 	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
 	"github.com/larder-io/larder/kv"
 )
@@ -103,8 +104,8 @@ func (r resets) otherControllers(ctx context.Context) (warnings []string, err er
 	return warnings, nil
 }
 
-// awaitInformed waits until the server's own informers have seen writes. They deliver roles, webhooks,
-// policies, CRDs and APIServices. An informer whose watch has ended takes a second or two to list again.
+// awaitInformed waits until the server's own informers have seen writes, and admission the webhooks. Informers deliver
+// roles, webhooks, CRDs and APIServices; upstream reads policies anew each second only. An informer whose watch has ended takes a second or two to list again.
 func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
@@ -118,7 +119,7 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 		}
 		informer := r.informers.InformerFor(object, nil) // exists, so no constructor is needed
 		for name, w := range r.lastWrites(kinds[0].GroupKind(), writes) {
-			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) }); err != nil {
+			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) && loopback.Handled(informer, name) }); err != nil {
 				return err
 			}
 		}

@@ -75,7 +75,9 @@ func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	resync := informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{
 		&corev1.Service{}: bootstrap.RepairInterval, &networkingv1.IPAddress{}: bootstrap.RepairInterval,
 	})
-	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), resync)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), resync)
+	recordWebhooks(factory)
+	return factory
 }
 
 func trim(object any) (any, error) {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,6 +90,49 @@ func TestServicesResync(t *testing.T) {
 		for i := range updates {
 			if n := updates[i].Load(); n < 3 {
 				t.Errorf("informer %d: called %d times", i, n)
+			}
+		}
+		close(stop)
+		factory.Shutdown()
+	})
+}
+
+// TestHandledFollowsHandlers checks that Handled waits for handlers that are slower than the informer's store.
+func TestHandledFollowsHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, client := t.Context(), fake.NewClientset()
+		factory, configurations := NewInformers(client), client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+		informer, proceed := factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer(), make(chan struct{})
+		for _, handle := range []func(){func() {}, func() { <-proceed }} {
+			if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+				AddFunc: func(any) { handle() }, UpdateFunc: func(any, any) { handle() }, DeleteFunc: func(any) { handle() },
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := make(chan struct{})
+		factory.Start(stop)
+		factory.WaitForCacheSync(stop)
+		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+		for _, step := range []struct {
+			name  string
+			write func() error
+		}{
+			{"create", func() error { _, err := configurations.Create(ctx, configuration, metav1.CreateOptions{}); return err }},
+			{"update", func() error { _, err := configurations.Update(ctx, configuration, metav1.UpdateOptions{}); return err }},
+			{"delete", func() error { return configurations.Delete(ctx, "a", metav1.DeleteOptions{}) }},
+		} {
+			if err := step.write(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if Handled(informer, "a") {
+				t.Errorf("%s: handled before the handler returned", step.name)
+			}
+			proceed <- struct{}{}
+			synctest.Wait()
+			if !Handled(informer, "a") || !Handled(informer, "b") {
+				t.Errorf("%s: not handled after the handler returned", step.name)
 			}
 		}
 		close(stop)
