@@ -83,7 +83,8 @@ func TestPiecemealLists(t *testing.T) {
 	}
 }
 
-// TestPiecemealListsThatAreNotYAML reads lists with a string that cannot be YAML. Clients get the error and no part of the list.
+// TestPiecemealListsThatAreNotYAML reads lists with a string that cannot be YAML, and the object with it. Clients get
+// upstream's error, in YAML, and no part of the list.
 func TestPiecemealListsThatAreNotYAML(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
@@ -91,11 +92,15 @@ func TestPiecemealListsThatAreNotYAML(t *testing.T) {
 		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 3000))))
 	}
 	p.ours.must(t, post(configmaps, `{"metadata":{"name":"d","annotations":{"a":"\u007f"}}}`))
-	for _, accept := range []string{"application/yaml", "application/yaml;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/yaml;as=Table;v=v1;g=meta.k8s.io"} {
-		for _, encoding := range []string{"identity", "gzip"} {
-			a := p.ours.call(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
-			if a.code != 500 || !strings.Contains(string(a.body), "yaml: control characters are not allowed") {
-				t.Errorf("%s: got code %d, want 500: %s", accept, a.code, a.body)
+	const list = "PartialObjectMetadataList"
+	for path, kind := range map[string]string{"": list, "?fieldSelector=metadata.name=d": list, "/d": "PartialObjectMetadata"} {
+		for _, as := range []string{"", ";as=" + kind + ";v=v1;g=meta.k8s.io", ";as=Table;v=v1;g=meta.k8s.io"} {
+			for _, encoding := range []string{"identity", "gzip"} {
+				header := map[string]string{"Accept": "application/yaml" + as, "Accept-Encoding": encoding}
+				a := p.same(t, call{method: "GET", path: configmaps + path, header: header})
+				if a.code != 500 || !strings.Contains(string(a.body), "yaml: control characters are not allowed") {
+					t.Errorf("%s%s: got code %d, want 500: %s", path, as, a.code, a.body)
+				}
 			}
 		}
 	}

@@ -235,7 +235,7 @@ func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte
 		body, err = wire.Pretty(body)
 	}
 	if err != nil {
-		x.Fail(err)
+		x.FailEncoding(err, mediaType)
 		return
 	}
 	x.SendCompressed(code, mediaType, body)
@@ -311,6 +311,14 @@ func (x *Exchange) FailIn(err error, codecs runtime.NegotiatedSerializer, versio
 	contentType, body := encodeStatus(status, accept, x.Pretty(), codecs, version)
 	x.Serializing(contentType, schema.GroupVersion{Version: "v1"})
 	x.SendCompressed(code, contentType, body)
+}
+
+// FailEncoding sends the Status of err, which is why a response could not be encoded, in the media type of that response.
+// Like upstream, it adds nothing to the audit record (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
+func (x *Exchange) FailEncoding(err error, mediaType string) {
+	status := responsewriters.ErrorToAPIStatus(err)
+	contentType, body := encodeStatus(status, mediaType, x.Pretty(), legacyscheme.Codecs, schema.GroupVersion{Version: "v1"})
+	x.Send(int(status.Code), contentType, body)
 }
 
 // encodeStatus encodes status in a media type of accept, or as indented JSON if the server has none of

@@ -182,7 +182,7 @@ func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchang
 	case f.Rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size+size/2))
 		if err := writeThrough(rewriter(f)(whole), body); err != nil {
-			x.Fail(err)
+			x.FailEncoding(err, f.MediaType)
 			return false
 		}
 		x.SendCompressed(http.StatusOK, f.MediaType, whole.Bytes())
@@ -200,7 +200,7 @@ func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchang
 func (x *Read) sendStreamed(r *Resource, f negotiate.Format, body exchange.Body) bool {
 	if f.MediaType == runtime.ContentTypeYAML {
 		if err := writeThrough(wire.NewYAMLWriter(io.Discard), body); err != nil {
-			x.Fail(err)
+			x.FailEncoding(err, f.MediaType)
 			return false
 		}
 	}
