@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/larder-io/larder/internal/registry/encoding"
-	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // UnknownSize is the size of a body that is encoded while it is written.
@@ -225,14 +224,16 @@ func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *
 	}
 }
 
-// SendJSON sends a whole JSON body, as YAML if that is the media type.
+// SendJSON sends a whole JSON body, as YAML if that is the media type, or indented as upstream's pretty serializer does.
 func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte) {
 	var err error
 	switch {
 	case mediaType == runtime.ContentTypeYAML:
 		body, err = yaml.JSONToYAML(body)
 	case pretty:
-		body, err = wire.Pretty(body)
+		var out bytes.Buffer
+		err = json.Indent(&out, bytes.TrimSuffix(body, []byte("\n")), "", "  ")
+		body = out.Bytes()
 	}
 	if err != nil {
 		x.FailEncoding(err, mediaType)

@@ -7,7 +7,7 @@
 // around items: the type of a single object, the header, separators and footer of a list, the frame of a watch event.
 // Sizes of objects and lists are known in advance, for Content-Length.
 //
-// [Pretty], [NewIndenter] and [NewYAMLWriter] convert JSON bodies to the other forms in which upstream serves JSON.
+// [NewIndenter] and [NewYAMLWriter] convert JSON bodies to the other forms in which upstream serves JSON.
 //
 // # Guarantees
 //

@@ -14,8 +14,8 @@ type indenter struct {
 	escaped bool // behind a backslash in it
 }
 
-// NewIndenter returns a writer that indents compact JSON as [Pretty] does, and writes it to w in pieces of a few KiB. The
-// output is complete after Close.
+// NewIndenter returns a writer that indents compact JSON as upstream's pretty serializer does: by two spaces, without a
+// newline at the end. It writes to w in pieces of a few KiB. The output is complete after Close.
 func NewIndenter(w io.Writer) io.WriteCloser { return &indenter{w: bufio.NewWriter(w)} }
 
 // Write implements io.Writer.

@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -193,16 +191,6 @@ func HeadJSON(object []byte) []byte {
 
 func metadataSpan(object []byte) (from, to int, err error) {
 	return member(object, skipSpace(object, 0), "metadata")
-}
-
-// Pretty returns a JSON body indented as upstream's pretty serializer does: two
-// spaces, no newline at the end.
-func Pretty(body []byte) ([]byte, error) {
-	var out bytes.Buffer
-	if err := json.Indent(&out, bytes.TrimSuffix(body, []byte("\n")), "", "  "); err != nil {
-		return nil, fmt.Errorf("wire: indent: %w", err)
-	}
-	return out.Bytes(), nil
 }
 
 // unstructuredWriter writes objects without a Go type in application/json. Its lists have their members
