@@ -162,7 +162,8 @@ func (f *fakeAccess) withRemote(r *auth.Revocation) (*auth.Revocation, authorize
 
 func (f *fakeAccess) revocation() *auth.Revocation {
 	return &auth.Revocation{
-		Authenticator: authenticator.RequestFunc(f.again), Generation: f.generation.Load, Remote: f.remote.Load,
+		Authenticator: authenticator.RequestFunc(f.again), LocalAuthenticator: authenticator.RequestFunc(f.again), LocalAuthorizer: f,
+		Generation: f.generation.Load, Remote: f.remote.Load,
 		AuthorizerChanges: func() (uint64, uint64) { return f.changes.Load(), 0 },
 		NodeChanges:       func(user.Info) uint64 { return 0 },
 		Dependencies: func(*http.Request) auth.Dependencies {

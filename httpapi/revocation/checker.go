@@ -31,7 +31,7 @@ const (
 type checker struct {
 	again         authenticator.Request
 	audiences     authenticator.Audiences
-	authz         authorizer.Authorizer          // nil: everything is allowed
+	authz         authorizer.Authorizer
 	impersonation func() *identity.Impersonation // caches decisions, so each round makes a new one
 }
 
@@ -70,9 +70,6 @@ type question struct {
 // may checks whether the watches that about names are still allowed.
 func (j *checker) may(ctx context.Context, about *question, now time.Time) verdict {
 	defer recoverQuestion()
-	if j.authz == nil {
-		return allowed
-	}
 	if about.held.of.impersonates {
 		if v := j.mayImpersonate(ctx, about, now); v != allowed {
 			return v

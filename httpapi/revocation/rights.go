@@ -32,8 +32,7 @@ import (
 type Config struct {
 	// Revocation reports changes that rights depend on; if it is nil, rights are never checked again.
 	Revocation *auth.Revocation
-	// Authorizer decides requests that Revocation's LocalAuthorizer does not, or all if there is none;
-	// nil allows everything.
+	// Authorizer decides requests that Revocation's LocalAuthorizer does not.
 	Authorizer authorizer.Authorizer
 	// Audiences are the accepted audiences of tokens.
 	Audiences authenticator.Audiences

@@ -62,15 +62,23 @@ func (f *fakeAccess) Authorize(context.Context, authorizer.Attributes) (authoriz
 	return authorizer.DecisionAllow, "", nil
 }
 
-// newRights returns Rights whose authenticator and authorizer is j.
+// newRights returns Rights whose authenticator and authorizer is j. The local ones decide as the others do.
 func newRights(j *fakeAccess) *Rights {
-	return New(Config{
+	r := New(Config{
 		Revocation: &auth.Revocation{
 			Authenticator: j, Generation: func() uint64 { return 0 }, Remote: func() bool { return j.remote },
 			AuthorizerChanges: func() (uint64, uint64) { return 0, 0 }, NodeChanges: func(user.Info) uint64 { return 0 },
 		},
 		Authorizer: j, Headers: identity.NewHeaders(nil), Digester: identity.NewDigester(), Streams: streams.New(),
 	})
+	c := r.config.Revocation
+	c.LocalAuthenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		return c.Authenticator.AuthenticateRequest(req)
+	})
+	c.LocalAuthorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		return r.config.Authorizer.Authorize(ctx, a)
+	})
+	return r
 }
 
 // janesWatch returns a credential of jane, which names jim as the user that it impersonates, and a right.

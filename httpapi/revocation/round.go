@@ -1,7 +1,6 @@
 package revocation
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"reflect"
@@ -53,12 +52,11 @@ type round struct {
 
 func (r *Rights) newRound(ctx context.Context, now time.Time) *round {
 	config := r.config.Revocation
-	t := &round{Rights: r, counters: countersOf(config), ctx: ctx, now: now}
-	t.byRemote = newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer)
-	if t.byLocal = t.byRemote; config.LocalAuthenticator != nil {
-		t.byLocal = newChecker(config.LocalAuthenticator, r.config.Audiences, cmp.Or(config.LocalAuthorizer, r.config.Authorizer))
+	return &round{
+		Rights: r, counters: countersOf(config), ctx: ctx, now: now,
+		byLocal:  newChecker(config.LocalAuthenticator, r.config.Audiences, config.LocalAuthorizer),
+		byRemote: newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer),
 	}
-	return t
 }
 
 // claim returns the credentials that must be checked, and marks them busy. It locks mu for each credential
