@@ -124,9 +124,9 @@ func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {
 }
 
 // PeerLeases returns the records of the addresses at which living API servers reach each other. A
-// record expires ttl after its refresh.
-func (b *Builtin) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
-	records, err := b.leaseRecords("apiServerPeerIPInfo", peerLeases, ttl)
+// record expires after upstream's TTL, unless it is refreshed.
+func (b *Builtin) PeerLeases() (*PeerLeases, error) {
+	records, err := b.leaseRecords("apiServerPeerIPInfo", peerLeases, controlplane.DefaultPeerEndpointReconcilerTTL)
 	return &PeerLeases{leaseRecords: records}, err
 }
 

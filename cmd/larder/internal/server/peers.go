@@ -61,7 +61,7 @@ func (s *Server) publishPeerAddress(config *bootstrap.Config) error {
 	if config.Identity == "" || !interoperable() {
 		return nil
 	}
-	leases, err := s.parts.registry.PeerLeases(controlplane.DefaultPeerEndpointReconcilerTTL)
+	leases, err := s.parts.registry.PeerLeases()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	if c.ProxyClientCertFile == "" { // the key is set with it
 		return errors.New("server: --peer-ca-file needs --proxy-client-cert-file and --proxy-client-key-file")
 	}
-	leases, err := p.registry.PeerLeases(controlplane.DefaultPeerEndpointReconcilerTTL)
+	leases, err := p.registry.PeerLeases()
 	if err != nil {
 		return err
 	}
