@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// Limits of the faults that a server keeps. docs/faults.md states them.
+// Limits of the faults that a server keeps. docs/faults.md states those that users may exceed.
 const (
 	maxRules     = 128
 	maxRuleSize  = 8 << 10
