@@ -289,8 +289,9 @@ func (m *member) setUp(t *testing.T, hook *httptest.Server) {
 		code int
 	}{
 		"serves custom resources": {get(gadget), http.StatusOK},
-		"applies the policy":      {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"ruled-out"}}`}, http.StatusUnprocessableEntity},
-		"calls the webhook":       {trafficRequest{method: http.MethodPost, path: metered + "configmaps", body: `{"metadata":{"name":"hook-denies"}}`}, http.StatusForbidden},
+		// These create no object until then: the metrics count the objects in lists.
+		"applies the policy": {trafficRequest{method: http.MethodPost, path: metered + "configmaps?dryRun=All", body: `{"metadata":{"name":"ruled-out"}}`}, http.StatusUnprocessableEntity},
+		"calls the webhook":  {trafficRequest{method: http.MethodPost, path: metered + "configmaps?dryRun=All", body: `{"metadata":{"name":"hook-denies"}}`}, http.StatusForbidden},
 	} {
 		m.Eventually(t, what, func() error {
 			if code, body := m.ask(v.method, v.path, v.body, nil); code != v.code {
