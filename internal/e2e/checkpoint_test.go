@@ -42,7 +42,10 @@ func everything(t *testing.T, p *process) map[string]string {
 				continue
 			}
 			items, err := client.Resource(version.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
-			if err != nil { // discovery may still have a deleted resource
+			if apierrors.IsNotFound(err) { // discovery still has a deleted resource
+				continue
+			}
+			if err != nil {
 				all[r.Name] = err.Error()
 				continue
 			}

@@ -238,9 +238,9 @@ func TestResetOutlastsDeletions(t *testing.T) {
 		}
 		r.reset() // restores objects that the deletions did not reach before the first reset
 		r.resync(1 + round)
-		proctest.Eventually(t, fmt.Sprintf("everything is as before round %d", round), func() error {
-			return same(everything(t, r.process), want) // discovery may still have the CRD that resync deleted
-		})
+		if err := same(everything(t, r.process), want); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
 	}
 	_, err := r.objects("boxes").Namespace("default").Patch(ctx, "stuck", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	r.must(err)
