@@ -127,9 +127,12 @@ func TestEtcdPrefixes(t *testing.T) {
 		p.want(http.StatusOK, "/api/v1/namespaces/default/configmaps/kept")
 		p.want(http.StatusNotFound, "/api/v1/namespaces/default/configmaps/lost")
 		for _, key := range []string{"/namespaces/default", "/configmaps/default/kept", "/example.com/boxes/a", "/apiextensions.k8s.io/customresourcedefinitions/boxes.example.com", "/ranges/servicenodeports", "/masterleases/192.0.2.1"} {
-			if len(valueAt(t, p.etcd(), root+key)) == 0 {
-				t.Errorf("prefix %q: no key %s", prefix, root+key)
-			}
+			proctest.Eventually(t, fmt.Sprintf("prefix %q: etcd has %s", prefix, root+key), func() error { // some are written after the server is ready
+				if len(valueAt(t, p.etcd(), root+key)) == 0 {
+					return errors.New("it has not")
+				}
+				return nil
+			})
 		}
 		if value := valueAt(t, p.etcd(), root+"/namespaces/default"); !json.Valid(value) {
 			t.Errorf("prefix %q: the object is stored as %.40q", prefix, value)

@@ -438,16 +438,19 @@ func TestFlagsOfLarderTakeEffect(t *testing.T) {
 	if text, want := p.want(200, "/.well-known/openid-configuration"), fmt.Sprintf(`:%d/openid/v1/jwks"`, p.port); !strings.Contains(text, want) {
 		t.Errorf("no %s in %s", want, text)
 	}
-	metrics := p.want(200, "/metrics")
-	for _, want := range []string{
-		`larder_cache_budget_limit_bytes{budget="pods",of="all"} 8.388608e+06`, `larder_cache_budget_limit_bytes{budget="shared",of="all"} 6.7108864e+07`,
-		`larder_connections_limit{of="address"} 500`, `apiserver_flowcontrol_nominal_limit_seats{priority_level="workload-low"} 200`, // of a total of 490
-		`kube_apiserver_clusterip_allocator_allocated_ips{cidr="10.0.0.0/24"} 1`,
-	} {
-		if !strings.Contains(metrics, "\n"+want+"\n") {
-			t.Errorf("no %s", want)
+	proctest.Eventually(t, "the metrics have the limits", func() error { // addresses are counted when an informer sees them
+		metrics := p.want(200, "/metrics")
+		for _, want := range []string{
+			`larder_cache_budget_limit_bytes{budget="pods",of="all"} 8.388608e+06`, `larder_cache_budget_limit_bytes{budget="shared",of="all"} 6.7108864e+07`,
+			`larder_connections_limit{of="address"} 500`, `apiserver_flowcontrol_nominal_limit_seats{priority_level="workload-low"} 200`, // of a total of 490
+			`kube_apiserver_clusterip_allocator_allocated_ips{cidr="10.0.0.0/24"} 1`,
+		} {
+			if !strings.Contains(metrics, "\n"+want+"\n") {
+				return fmt.Errorf("no %s", want)
+			}
 		}
-	}
+		return nil
+	})
 	if got, want := podTokenLifetime(t, p.client()), (365 * 24 * time.Hour).Seconds(); got != want {
 		t.Errorf("a pod's token expires after %v s, want %v", got, want)
 	}

@@ -112,10 +112,10 @@ func (p *peering) identities() {
 		id := serverIDOf([]string{"first", "second"}[i])
 		p.ask(m, http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/"+id, "", nil)
 		record := &corev1.Endpoints{}
-		stored := valueAt(p.t, p.url, "/registry/peerserverleases/"+id)
-		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, record); err != nil {
-			p.t.Fatalf("the published object of %s: %v in %q", id, err, stored)
-		}
+		m.Eventually(p.t, "publishes its address", func() error {
+			_, _, err := scheme.Codecs.UniversalDeserializer().Decode(valueAt(p.t, p.url, "/registry/peerserverleases/"+id), nil, record)
+			return err
+		})
 		record.Generation = min(record.Generation, 1)
 		text, err := json.Marshal(record)
 		if err != nil {
