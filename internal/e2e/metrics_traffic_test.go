@@ -276,7 +276,7 @@ func metricsWebhook(t *testing.T) *httptest.Server {
 	return hook
 }
 
-// setUp sends setupRequests to m, and waits until m serves the CRD and applies the admission rules.
+// setUp sends setupRequests to m, and waits until m serves the CRD, applies the admission rules, and has logged that.
 func (m *member) setUp(t *testing.T, hook *httptest.Server) {
 	t.Helper()
 	for _, v := range setupRequests(hook) {
@@ -300,6 +300,8 @@ func (m *member) setUp(t *testing.T, hook *httptest.Server) {
 			return nil
 		})
 	}
+	m.scrape(t)
+	m.Await(t, `/metrics"`) // the test has then read the log lines of all requests so far
 }
 
 // round sends the traffic to m and returns the status code of each response, by request.
