@@ -206,6 +206,13 @@ func (b *Bootstrap) Stop() {
 	all.Wait()
 }
 
+// HandOver ends the renewal of the identity Lease, which the process that has taken over renews.
+func (b *Bootstrap) HandOver() {
+	if b.identity != nil {
+		b.identity.retire()
+	}
+}
+
 // task creates or reconciles one object.
 type task func(context.Context) error
 

@@ -52,9 +52,9 @@ type Config struct {
 	// Trust is published for other API servers: the CAs whose certificates this server accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
-	// TakesOver says that an earlier process of this server serves until this one is ready. It has the same endpoint
-	// and identity Lease.
-	TakesOver bool
+	// TakesOver, unless nil, says that an earlier process of this server serves until the channel is closed. It has the
+	// same endpoint and identity Lease, which it renews until then.
+	TakesOver <-chan struct{}
 
 	// Identity is the name of this server's identity Lease; "" writes none.
 	Identity string

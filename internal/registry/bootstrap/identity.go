@@ -22,7 +22,7 @@ import (
 // identity renews this server's Lease by upstream's controller.
 type identity struct {
 	lease.Controller
-	retired context.Context // ends when stop is called
+	retired context.Context // ends when the Lease is no longer renewed
 	retire  context.CancelFunc
 }
 
@@ -58,7 +58,7 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 }
 
 // keep renews the Lease until ctx ends. It first deletes the Lease of an earlier process of this server,
-// which has another holder.
+// which has another holder, or waits until that process hands its Lease over.
 func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Context, func()) error {
 	return background(func(ctx context.Context) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -67,7 +67,11 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 		if !await(ctx, namespaces) {
 			return
 		}
-		if !c.TakesOver {
+		if c.TakesOver != nil {
+			if !await(ctx, c.TakesOver) {
+				return
+			}
+		} else {
 			err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				klog.ErrorS(err, "Cannot delete the lease of this server's previous process", "lease", c.Identity)

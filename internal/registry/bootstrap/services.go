@@ -279,7 +279,7 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	if !clientcache.WaitFor(ctx, "", s.informer.HasSyncedChecker()) {
 		return ctx.Err()
 	}
-	if !s.config.TakesOver {
+	if s.config.TakesOver == nil {
 		s.withdrawStale()
 	}
 	if !s.config.keepTrying(ctx, ready, "kubernetes service", s.ensureService) {

@@ -115,7 +115,10 @@ func (s *Server) build(ctx context.Context) (err error) {
 		ServiceNodePort: s.config.KubernetesServiceNodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.TrustedCAs(), RBAC: p.auth.RBAC,
 		EndpointReconciler: reconcilers.Type(s.config.EndpointReconcilerType), Instances: s.config.MasterCount,
-		AnyPort: s.config.AnyPort, TakesOver: s.config.Inherited.takesOver(), Identity: identityLease(), Leadership: s.leadership(),
+		AnyPort: s.config.AnyPort, Identity: identityLease(), Leadership: s.leadership(),
+	}
+	if s.config.Inherited.takesOver() {
+		base.TakesOver = s.accept
 	}
 	if err := s.publishPeerAddress(&base); err != nil {
 		return err

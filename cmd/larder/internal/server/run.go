@@ -358,6 +358,7 @@ func (s *Server) await(ctx context.Context) error {
 		case <-s.config.Upgrade:
 			err := s.layers.Wait(ctx, func(ctx context.Context) error { upgraded = s.upgrade(ctx); return nil })
 			if upgraded {
+				s.parts.bootstrap.HandOver()
 				s.parts.http.HandOver()
 				select { // until clients have had time to connect again, to the process that has taken over
 				case <-ctx.Done():
