@@ -53,8 +53,8 @@ func (c *WatchConfig) check() error {
 // Values of Watch's Result: the time from the response to a change until its delivery, 0 if the
 // delivery came first. Unlike the Result's latency, they exclude the time of the write.
 const (
-	LateP99  = "after the change's answer, p99"
-	LateP999 = "after the change's answer, p99.9"
+	LateP99  = "after the change's response, p99"
+	LateP999 = "after the change's response, p99.9"
 )
 
 // Watch opens the watches, makes the changes, and records the time from when each change was due until each
@@ -137,7 +137,7 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	err = l.run(ctx, t, writes, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
 		w.sent[i].Store(due.UnixNano())
 		o, err := own.do(markPatch(c.Objects[i%len(c.Objects)], w.run, i))
-		w.answered[i].Store(time.Now().UnixNano())
+		w.responded[i].Store(time.Now().UnixNano())
 		return o, err
 	})
 	if err != nil {

@@ -49,7 +49,7 @@ type watchers struct {
 
 	run       int64          // the run whose changes count
 	sent      []atomic.Int64 // UnixNano at which each change was due
-	answered  []atomic.Int64 // UnixNano of the response to each change, 0 before
+	responded []atomic.Int64 // UnixNano of the response to each change, 0 before
 	delivered atomic.Int64
 	progress  chan struct{} // holds an element after a delivery
 
@@ -99,7 +99,7 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 
 // begin starts the readers of the first watchers.
 func (w *watchers) begin(readers, changes int) {
-	w.sent, w.answered = make([]atomic.Int64, changes), make([]atomic.Int64, changes)
+	w.sent, w.responded = make([]atomic.Int64, changes), make([]atomic.Int64, changes)
 	w.after = newHistogram(latencyDigits)
 	w.run = newRun()
 	w.progress = make(chan struct{}, 1)
@@ -146,8 +146,8 @@ func (w *watchers) follow(s *stream) error {
 // recordAfter records the time from the response to a change until its delivery, 0 if the delivery came first.
 func (w *watchers) recordAfter(number int, now time.Time) {
 	late := time.Duration(0)
-	if answered := w.answered[number].Load(); answered != 0 {
-		late = max(0, now.Sub(time.Unix(0, answered)))
+	if responded := w.responded[number].Load(); responded != 0 {
+		late = max(0, now.Sub(time.Unix(0, responded)))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -30,7 +30,7 @@ import (
 
 // Tape holds the recorded responses.
 type Tape struct {
-	Answers map[string][]byte
+	Responses map[string][]byte
 	// Event is a framed event of a watch, as bench.Target.CaptureChange returns it.
 	Event []byte
 }
@@ -113,7 +113,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 	header := &ctx.Request.Header
 	key := Key(string(ctx.RequestURI()), string(header.Peek("Accept")), string(header.Peek("Accept-Encoding")))
-	if body, ok := s.tape.Answers[key]; ok {
+	if body, ok := s.tape.Responses[key]; ok {
 		ctx.Response.Header.SetContentTypeBytes(header.Peek("Accept"))
 		ctx.Response.SetBodyRaw(body)
 		return

@@ -79,7 +79,7 @@ func TestServesWhatWasRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := serve(t, baseline.Tape{Event: event, Answers: map[string][]byte{
+	target := serve(t, baseline.Tape{Event: event, Responses: map[string][]byte{
 		baseline.Key(path, bench.JSON, ""):                          list,
 		baseline.Key(bench.WatchListPath(path), bench.Protobuf, ""): watchList,
 	}})

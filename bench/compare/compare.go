@@ -179,7 +179,7 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 // record captures Larder's responses to the requests that the selected steps repeat.
 func (c *Comparison) record(ctx context.Context) (tape *baseline.Tape, err error) {
 	larder := c.servers[Larder].Target
-	tape = &baseline.Tape{Answers: make(map[string][]byte)}
+	tape = &baseline.Tape{Responses: make(map[string][]byte)}
 	for _, s := range c.reads {
 		r := s.asks
 		if r.Path == "" {
@@ -195,7 +195,7 @@ func (c *Comparison) record(ctx context.Context) (tape *baseline.Tape, err error
 		if err != nil {
 			return nil, err
 		}
-		tape.Answers[baseline.Key(r.Path, r.Accept, r.Encoding)] = body
+		tape.Responses[baseline.Key(r.Path, r.Accept, r.Encoding)] = body
 	}
 	tape.Event, err = larder.CaptureChange(ctx, pods, c.seed.PodPath(0), bench.Protobuf)
 	return tape, err

@@ -26,7 +26,7 @@ func tail(id, work string, p99, p999 func(*bench.Result) float64) *Row {
 func (c *Comparison) stalledWatchers() step {
 	const rate = 100
 	watchers := c.config.watchers(50)
-	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
+	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the response to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
 	return c.watch(spec, false, func(kind string) bench.WatchConfig {
 		return bench.WatchConfig{
 			Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},

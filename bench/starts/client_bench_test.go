@@ -185,7 +185,6 @@ func startClient(kubeconfig string) (*client, error) {
 // stop closes the client's input, at which the client ends, and waits for the end.
 func (c *client) stop() error { return errors.Join(c.stdin.Close(), c.cmd.Wait()) }
 
-// await reads the client's output until it has had each of the lines, in any order.
 // await reads the client's output until it has read all lines, in any order.
 func (c *client) await(lines ...string) error {
 	missing := sets.New(lines...)

@@ -198,12 +198,12 @@ func list(ctx context.Context, server *testservers.Server, d *data) (size int64,
 
 // read reads a custom resource from etcd.
 func read(ctx context.Context, etcd *clientv3.Client, key string, o *unstructured.Unstructured) error {
-	answer, err := etcd.Get(ctx, key)
-	if err == nil && len(answer.Kvs) != 1 {
+	resp, err := etcd.Get(ctx, key)
+	if err == nil && len(resp.Kvs) != 1 {
 		err = fmt.Errorf("etcd has no %s", key)
 	}
 	if err == nil {
-		err = o.UnmarshalJSON(answer.Kvs[0].Value)
+		err = o.UnmarshalJSON(resp.Kvs[0].Value)
 	}
 	if err != nil {
 		return fmt.Errorf("starts: %w", err)
@@ -237,9 +237,9 @@ func fill(ctx context.Context, etcd *clientv3.Client, prefix string, n int, item
 	if err := writing.Wait(); err != nil {
 		return fmt.Errorf("starts: etcd: %w", err)
 	}
-	answer, err := etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err == nil && answer.Count != int64(n) {
-		err = fmt.Errorf("%d objects below %s, want %d", answer.Count, prefix, n)
+	resp, err := etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err == nil && resp.Count != int64(n) {
+		err = fmt.Errorf("%d objects below %s, want %d", resp.Count, prefix, n)
 	}
 	if err != nil {
 		return fmt.Errorf("starts: etcd: %w", err)
