@@ -1,6 +1,6 @@
 // Package integration runs Kubernetes' own integration tests (k8s.io/kubernetes/test/integration)
 // against a program that is started as kube-apiserver. It has only a test. The test builds the integration tests with
-// an overlay that makes them start that program instead of a server in their own process. It compares the
+// an overlay, so that they start that program instead of a server in their own process. It compares the
 // failures with testdata/failures.txt.
 //
 // Nothing is copied from Kubernetes: the overlay is generated from the module k8s.io/kubernetes that

@@ -22,17 +22,17 @@ import (
 )
 
 var (
-	program  = flag.String("program", "", "the program to test in place of Larder's: a file named kube-apiserver, started with its flags")
-	packages = flag.String("packages", "", "a regexp of packages below test/integration, of testdata/packages.txt; those marked fast, if empty")
-	only     = flag.String("tests", "", "a regexp of upstream's tests")
-	logs     = flag.String("logs", "", "a directory that gets the tests' output")
+	program  = flag.String("program", "", "the program to test instead of Larder: a file named kube-apiserver, which gets kube-apiserver's flags")
+	packages = flag.String("packages", "", "a regexp of the packages in testdata/packages.txt to test; empty means those marked fast")
+	tests    = flag.String("tests", "", "a regexp of the tests to run")
+	logs     = flag.String("logs", "", "a directory for the output of the tests")
 )
 
-// TestUpstream builds and runs the packages, one after the other. A test that fails is a failure
-// here unless testdata/failures.txt says why it must fail.
+// TestUpstream builds and runs the packages, one after the other. It fails if a test fails that testdata/failures.txt
+// does not list.
 func TestUpstream(t *testing.T) {
 	if runtime.GOOS != "linux" || testing.Short() {
-		t.Skip("upstream's tests run on Linux, for minutes")
+		t.Skip("upstream's tests need Linux and take minutes")
 	}
 	r := &runner{dir: t.TempDir(), failures: read(t, "testdata/failures.txt")}
 	larder := filepath.Join(r.dir, "kube-apiserver")
@@ -44,15 +44,15 @@ func TestUpstream(t *testing.T) {
 	if *logs != "" {
 		must(t, os.MkdirAll(*logs, 0o755))
 	}
-	wanted := regexp.MustCompile("^(" + *packages + ")$")
+	selected := regexp.MustCompile("^(" + *packages + ")$")
 	for _, line := range read(t, "testdata/packages.txt") {
-		if p := line[0]; *packages != "" && wanted.MatchString(p) || *packages == "" && len(line) > 1 {
+		if p := line[0]; *packages != "" && selected.MatchString(p) || *packages == "" && len(line) > 1 {
 			t.Run(p, func(t *testing.T) { r.run(t, p) })
 		}
 	}
 }
 
-// read returns the fields of the lines of a file, without comments.
+// read returns the fields of each line of a file, except comments.
 func read(t *testing.T, file string) (lines [][]string) {
 	text, err := os.ReadFile(file)
 	must(t, err)
@@ -73,7 +73,7 @@ type runner struct {
 	failures   [][]string
 }
 
-// modfile makes a go.mod that may get the modules that upstream's tests alone import.
+// modfile makes a copy of go.mod, to which the build may add modules that only upstream's tests import.
 func (r *runner) modfile(t *testing.T) {
 	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile("../../" + name)
@@ -117,7 +117,7 @@ func (r *runner) run(t *testing.T, name string) {
 	must(t, os.CopyFS(where, os.DirFS(filepath.Join(r.kubernetes, "test/integration", name))))
 	scripts, err := filepath.Glob(filepath.Join(where, "testdata/*.sh"))
 	must(t, err)
-	for _, s := range scripts { // nothing in the module cache can be executed
+	for _, s := range scripts { // files in the module cache are not executable
 		if !strings.Contains(s, "not-executable") {
 			must(t, os.Chmod(s, 0o755))
 		}
@@ -133,14 +133,14 @@ func (r *runner) run(t *testing.T, name string) {
 		expected := slices.IndexFunc(r.failures, func(f []string) bool { return f[0] == name && f[1] == test })
 		switch {
 		case result != "FAIL" && expected >= 0 && result != "SKIP":
-			t.Logf("%s passes, and testdata/failures.txt has it", test)
+			t.Logf("%s passes, although testdata/failures.txt lists it", test)
 		case result == "FAIL" && expected >= 0:
 			counts["expected"]++
 		case result == "FAIL":
 			t.Errorf("%s fails", test)
 		}
 	}
-	t.Logf("%d passed, %d failed, of which %d are expected to, %d were skipped", counts["PASS"], counts["FAIL"], counts["expected"], counts["SKIP"])
+	t.Logf("%d passed, %d failed (%d of these are in testdata/failures.txt), %d were skipped", counts["PASS"], counts["FAIL"], counts["expected"], counts["SKIP"])
 	if t.Failed() && *logs == "" {
 		t.Logf("%s", out.Bytes())
 	}
@@ -155,9 +155,9 @@ func (r *runner) execute(t *testing.T, binary, where string, out *bytes.Buffer) 
 	for {
 		ran := slices.Collect(maps.Keys(results))
 		if os.Geteuid() != 0 {
-			ran = append(ran, ".*Peer.*") // only root can give a process another host name
+			ran = append(ran, ".*Peer.*") // only root can set a process's host name
 		}
-		args := []string{"-test.v", "-test.timeout=20m", "-test.run", *only}
+		args := []string{"-test.v", "-test.timeout=20m", "-test.run", *tests}
 		if len(ran) > 0 {
 			args = append(args, "-test.skip", "^("+strings.Join(ran, "|")+")$")
 		}
@@ -168,7 +168,7 @@ func (r *runner) execute(t *testing.T, binary, where string, out *bytes.Buffer) 
 		before := len(results)
 		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 			if m := verdict.FindStringSubmatch(lines.Text()); m != nil && results[m[2]] != m[1] && (m[1] != "" || results[m[2]] == "") {
-				results[m[2]] = cmp.Or(m[1], "FAIL") // until its end is seen
+				results[m[2]] = cmp.Or(m[1], "FAIL") // a test that has started fails unless the output has its end
 			}
 		}
 		var failed *exec.ExitError

@@ -53,8 +53,8 @@ $0`},
 		return external.Start(ctx, t, setup.ModifyServerConfig, opts, certDir, listener, featureGate, tearDownFn)
 	}
 $0`},
-		// Tests that only want group versions get them by --runtime-config. No flag may name one
-		// that does not exist.
+		// Tests that only enable group versions do this by --runtime-config, which must not name a version that
+		// does not exist.
 		{"test/integration/apiserver/apiserver_test.go", `(?s)\t\tModifyServerConfig: func\(config \*controlplane\.Config\) \{\n\t\t\tif len\(groupVersions\) > 0.*?\n\t\}\)\n`, `		ModifyServerRunOptions: func(opts *options.ServerRunOptions) {
 			for _, gv := range groupVersions {
 				if gv.String() != "flowcontrol.apiserver.k8s.io/v1alpha1" {
@@ -67,7 +67,7 @@ $0`},
 		},
 	})
 `},
-		// The server's own authorizer of RBAC knows of roles a moment after they were written.
+		// The server's RBAC authorizer sees roles a moment after they were written.
 		{rbac, `\[\]string\{"AlwaysDeny"\}`, `[]string{"RBAC"}`},
 		{rbac, `var rbacAuthz authorizer\.Authorizer\n`, ""},
 		{rbac, `rbacAuthz, tearDownAuthorizerFn = newRBACAuthorizer\(t, config\)\n`, ""},
@@ -75,11 +75,11 @@ $0`},
 		{rbac, `\t\t\tpreviousResourceVersion := make\(map\[string\]float64\)\n`, "\t\t\ttime.Sleep(time.Second)\n$0"},
 		{rbac, `\nfunc TestRBACContextContamination\(t \*testing\.T\) \{\n`, "$0\texternal.Skip(t)\n"},
 		{rbac, `\nimport \(\n`, "$0\t\"time\"\n"},
-		// Servers of one test have different host names, and some tests want a certain one.
+		// Tests set the host names of their servers.
 		{"test/integration/", `SetHostnameFuncForTests\(("[^"]*")\)`, `SetHostnameFuncForTests(external.Hostname($1))`},
-		// etcd 3.7 has the flag under its own name.
+		// etcd 3.7 has renamed the flag.
 		{"test/integration/", `--experimental-watch-progress`, `--watch-progress`},
-		// The tests of the contents of etcd start a server themselves.
+		// The tests that compare the contents of etcd start a server without the framework.
 		{etcd, `(?s)\tcompletedOptions, err := opts\.Complete\(tCtx\)\n.*?\t// we make lots of requests, don't be slow\n`, `	rawClient, kvClient, err := integration.GetEtcdClients(opts.Etcd.StorageConfig.Transport)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ $0`},
 	}
 	_, kubeClientConfig, stopExternal := ` + started + "\n"},
 		{etcd, `(?s)\t\tprepared, err := kubeAPIServer\.PrepareRun\(\)\n.*?\t\}\(\)\n`, "\t\t<-tCtx.Done()\n\t\tstopExternal()\n\t}()\n"},
-		// Stored objects are compared with the test data of another module.
+		// The reference for stored objects is test data of the module k8s.io/api.
 		{"test/integration/", `\.\./\.\./\.\./staging/src/k8s\.io/api/`, api + "/"},
 	}
 }
@@ -134,7 +134,7 @@ func overlay(t *testing.T, dir string) (file, kubernetes string) {
 	}
 	for i, e := range all {
 		if !used[i] {
-			t.Fatalf("nothing in %s matches %s", e.path, e.pattern)
+			t.Fatalf("no file at or below %s matches %s", e.path, e.pattern)
 		}
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
@@ -166,20 +166,20 @@ func edited(path string, text []byte, all []edit, used []bool) []byte {
 		if bytes.Contains(text, []byte("external.")) {
 			text = bytes.Replace(text, []byte("\nimport (\n"), []byte("\nimport (\n\t\""+home+"/external\"\n"), 1)
 		}
-		text = unused(text)
+		text = removeUnusedImports(text)
 	}
 	return movedImports.ReplaceAll(text, []byte(`"`+home+`/$1`))
 }
 
-// unused drops the imports that an edit has left without a use.
-func unused(text []byte) []byte {
+// removeUnusedImports removes the imports that only deleted code used.
+func removeUnusedImports(text []byte) []byte {
 	return anyImport.ReplaceAllFunc(text, func(line []byte) []byte {
 		fields := strings.Fields(string(line))
 		name := fields[0]
 		if len(fields) == 1 {
 			name = filepath.Base(strings.Trim(name, `"`))
 		}
-		// Only the last element of these paths is surely the package's name.
+		// The last element of other paths may differ from the package's name.
 		if !regexp.MustCompile(`^[a-z]+$`).MatchString(name) || regexp.MustCompile(`\b`+name+`\.`).Match(text) {
 			return line
 		}

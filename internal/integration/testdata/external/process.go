@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TB is the part of testing.TB that is used.
+// TB has the methods of testing.TB that are called.
 type TB interface {
 	Logf(format string, args ...any)
 	Failed() bool
@@ -30,7 +30,7 @@ type TB interface {
 
 var hostname string
 
-// Hostname gives the programs that are started from now on a host name of their own.
+// Hostname sets the host name of all programs that are started later.
 func Hostname(name string) string {
 	hostname = name
 	return name
@@ -43,7 +43,7 @@ func Skip(t any) {
 	}
 }
 
-// flagOf returns the value of a flag in args, "" if it is not there.
+// flagOf returns the value of a flag in args, or "".
 func flagOf(args []string, name string) string {
 	for i, a := range args {
 		if v, ok := strings.CutPrefix(a, "--"+name+"="); ok {
@@ -56,7 +56,7 @@ func flagOf(args []string, name string) string {
 	return ""
 }
 
-// process is a program that was started.
+// process is a running or ended program.
 type process struct {
 	cmd  *exec.Cmd
 	out  proctest.Buffer
@@ -64,7 +64,8 @@ type process struct {
 	err  error // set when done is closed
 }
 
-func begin(args []string) (*process, error) {
+// startProcess starts the program that KAS names.
+func startProcess(args []string) (*process, error) {
 	program := os.Getenv("KAS")
 	p := &process{cmd: exec.Command(program, args...), out: proctest.Buffer{Most: 1 << 20}, done: make(chan struct{})}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -124,7 +125,7 @@ func start(t TB, dir string, port int, args []string, tokenFile string, wait boo
 			args = append(args, "--"+name+"=127.0.0.1")
 		}
 	}
-	p, err := begin(args)
+	p, err := startProcess(args)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -136,7 +137,7 @@ func start(t TB, dir string, port int, args []string, tokenFile string, wait boo
 			return nil, nil, fmt.Errorf("the server ended: %v\n%s\n%s", p.err, strings.Join(args, " "), p.out.String())
 		default:
 		}
-		if answers(cfg, dir, args, wait) == nil {
+		if checkServes(cfg, dir, args, wait) == nil {
 			return cfg, stop, nil
 		}
 		if time.Now().After(deadline) {
@@ -146,9 +147,9 @@ func start(t TB, dir string, port int, args []string, tokenFile string, wait boo
 	}
 }
 
-// answers reports whether the server is healthy, or responds at all if that is not wanted. It has cfg trust the
-// server's certificate.
-func answers(cfg *rest.Config, dir string, args []string, healthy bool) error {
+// checkServes returns an error unless the server is healthy, or, if healthy is false, unless it responds. It makes cfg
+// trust the server's certificate.
+func checkServes(cfg *rest.Config, dir string, args []string, healthy bool) error {
 	ca := flagOf(args, "tls-cert-file")
 	given := ca != ""
 	if !given {

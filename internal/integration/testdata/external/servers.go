@@ -30,15 +30,15 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// ours are the flags that start gives.
-var ours = []string{"feature-gates", "token-auth-file", "secure-port", "cert-dir", "bind-address", "advertise-address"}
+// startFlags are the flags that start and flagsOf set themselves.
+var startFlags = []string{"feature-gates", "token-auth-file", "secure-port", "cert-dir", "bind-address", "advertise-address"}
 
 // flagsOf returns given, and the flags of fs whose values are not their defaults.
 func flagsOf(fs *pflag.FlagSet, given []string, gates featuregate.MutableVersionedFeatureGate) []string {
 	args := slices.Clone(given)
 	fs.VisitAll(func(f *pflag.Flag) {
 		v := f.Value.String()
-		if f.Changed || slices.Contains(ours, f.Name) || v == f.DefValue {
+		if f.Changed || slices.Contains(startFlags, f.Name) || v == f.DefValue {
 			return
 		}
 		if s, ok := f.Value.(pflag.SliceValue); ok {
@@ -71,8 +71,9 @@ func flagsOf(fs *pflag.FlagSet, given []string, gates featuregate.MutableVersion
 	return args
 }
 
-// sign has the server sign with a copy of the test's key, or a new key, in dir, where it stays while the server runs.
-func sign(s *options.ServerRunOptions, dir string) error {
+// setSigningKey writes a key for service account tokens to dir, where it stays while the server runs: a copy of the
+// test's key, or a new one. It makes the options of s name the copy.
+func setSigningKey(s *options.ServerRunOptions, dir string) error {
 	file := filepath.Join(dir, "sa.key")
 	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if s.ServiceAccountSigningKeyFile != "" {
@@ -95,10 +96,10 @@ func sign(s *options.ServerRunOptions, dir string) error {
 // StartOptions starts a server for cmd/kube-apiserver/app/testing, with the options s and the flags in given and fs.
 func StartOptions(t TB, s *options.ServerRunOptions, dir string, fs *pflag.FlagSet, given []string, gates featuregate.MutableVersionedFeatureGate, certs, healthy bool) (*rest.Config, func(), error) {
 	s.Authentication.ServiceAccounts.KeyFiles = []string{s.ServiceAccountSigningKeyFile}
-	if err := sign(s, dir); err != nil {
+	if err := setSigningKey(s, dir); err != nil {
 		return nil, nil, err
 	}
-	// The servers of one test trust each other's certificate, because it is the same.
+	// All servers of a test have the same certificate, so that they trust each other.
 	fixtures := filepath.Join(os.TempDir(), "integration-fixtures")
 	if err := os.MkdirAll(fixtures, 0o700); err != nil {
 		return nil, nil, err
@@ -159,8 +160,8 @@ func awaitNamespaces(ctx context.Context, cfg *rest.Config, names ...string) err
 	})
 }
 
-// Start starts a server for test/integration/framework. It expresses the settings of modify as flags where flags can:
-// an authenticator and an authorizer become webhooks.
+// Start starts a server for test/integration/framework. It turns the settings of modify into flags, and authenticators
+// and authorizers into webhooks. It skips tests with other settings.
 func Start(ctx context.Context, t testing.TB, modify func(*controlplane.Config), opts *options.ServerRunOptions, dir string, listener net.Listener, gates featuregate.MutableVersionedFeatureGate, tearDown func()) (kubernetes.Interface, *rest.Config, func()) {
 	check := func(err error) {
 		if err != nil {
@@ -176,7 +177,7 @@ func Start(ctx context.Context, t testing.TB, modify func(*controlplane.Config),
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
-	check(sign(opts, dir))
+	check(setSigningKey(opts, dir))
 	m := modified{t: t, dir: dir, stop: tearDown}
 	if modify != nil {
 		m.apply(ctx, modify, opts)
@@ -211,7 +212,7 @@ type modified struct {
 	t     testing.TB
 	dir   string
 	args  []string
-	token string // that the client must have, "" if any
+	token string // the client's, "" for the one of start
 	stop  func()
 }
 
@@ -249,7 +250,7 @@ func (m *modified) apply(ctx context.Context, modify func(*controlplane.Config),
 		modes := opts.Authorization.Modes
 		union := reflect.ValueOf(a)
 		switch {
-		case own.called == 0: // it never asks the server's own
+		case own.called == 0: // a does not call the server's own authorizer
 			modes = []string{"Webhook"}
 		case union.Kind() == reflect.Slice && union.Len() > 0 && union.Index(0).Interface() == any(own):
 			modes = append(slices.Clone(modes), "Webhook")

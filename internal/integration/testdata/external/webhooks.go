@@ -19,7 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/authorization/util"
 )
 
-// noAuthn and noAuthz stand where the server's own authenticator and authorizer would.
+// noAuthn and noAuthz are placeholders for the server's own authenticator and authorizer.
 type noAuthn struct{}
 
 func (noAuthn) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
@@ -33,7 +33,7 @@ func (n *noAuthz) Authorize(context.Context, authorizer.Attributes) (authorizer.
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// authenticate has the server ask a by a webhook.
+// authenticate makes the server call a as a webhook.
 func (m *modified) authenticate(a authenticator.Request) {
 	probe, _ := http.NewRequest("GET", "https://127.0.0.1/", nil)
 	if _, ok, err := a.AuthenticateRequest(probe); ok || err != nil {
@@ -43,13 +43,13 @@ func (m *modified) authenticate(a authenticator.Request) {
 		"--authentication-token-webhook-version=v1", "--authentication-token-webhook-cache-ttl=0s")
 }
 
-// authorize has the server ask a by a webhook.
+// authorize makes the server call a as a webhook.
 func (m *modified) authorize(a authorizer.Authorizer) {
 	m.args = append(m.args, "--authorization-webhook-config-file="+m.webhook("authz", reviewAccess(a)), "--authorization-webhook-version=v1",
 		"--authorization-webhook-cache-authorized-ttl=0s", "--authorization-webhook-cache-unauthorized-ttl=0s")
 }
 
-// webhook serves h until the test ends, and returns the kubeconfig that leads to it.
+// webhook serves h until the test ends, and returns the path of a kubeconfig for it.
 func (m *modified) webhook(name string, h http.Handler) string {
 	s := httptest.NewTLSServer(h)
 	before := m.stop
@@ -67,8 +67,8 @@ current-context: x
 	return file
 }
 
-// answer serves reviews of one kind, whose status decide sets.
-func answer[T any](decide func(context.Context, *T)) http.Handler {
+// serveReviews serves reviews of type T. decide sets the status of a review.
+func serveReviews[T any](decide func(context.Context, *T)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review T
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
@@ -82,7 +82,7 @@ func answer[T any](decide func(context.Context, *T)) http.Handler {
 }
 
 func reviewTokens(a authenticator.Request) http.Handler {
-	return answer(func(_ context.Context, review *authenticationv1.TokenReview) {
+	return serveReviews(func(_ context.Context, review *authenticationv1.TokenReview) {
 		r, _ := http.NewRequest("GET", "https://127.0.0.1/", nil)
 		r.Header.Set("Authorization", "Bearer "+review.Spec.Token)
 		r.TLS = &tls.ConnectionState{}
@@ -110,7 +110,7 @@ func reviewTokens(a authenticator.Request) http.Handler {
 }
 
 func reviewAccess(a authorizer.Authorizer) http.Handler {
-	return answer(func(ctx context.Context, review *authorizationv1.SubjectAccessReview) {
+	return serveReviews(func(ctx context.Context, review *authorizationv1.SubjectAccessReview) {
 		var spec authorization.SubjectAccessReviewSpec
 		if err := conversion.Convert_v1_SubjectAccessReviewSpec_To_authorization_SubjectAccessReviewSpec(&review.Spec, &spec, nil); err != nil {
 			review.Status.EvaluationError = err.Error()
