@@ -71,15 +71,7 @@ func mirrorOf(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 func (m *mirror) start(t *testing.T) {
 	t.Helper()
 	for _, run := range []func(context.Context) error{m.tail.Run, m.reflector.Run} {
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- run(ctx) }()
-		t.Cleanup(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		})
+		kvtest.RunUntilEnd(t, run)
 		// A reflector that loads before the tail has begun may have to load again.
 		if err := m.tail.Wait(t.Context(), 1); err != nil {
 			t.Fatal(err)

@@ -39,6 +39,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 func testVersion() *version.Info {
@@ -76,15 +77,7 @@ func newLarder(t testing.TB, change ...func(*Config)) (*side, *Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("server: %v", err)
-		}
-	})
+	kvtest.RunUntilEnd(t, s.Run)
 	back.Start(t)
 	return &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
 		resp, err := s.RoundTripper().RoundTrip(req)

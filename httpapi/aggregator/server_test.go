@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -31,6 +30,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // server is an Aggregator that runs over a registry, in a server that authenticates every client as ann.
@@ -47,13 +47,13 @@ func newServer(t *testing.T, change func(*aggregator.Config)) *server {
 	t.Helper()
 	s, followed := newStopped(t, change)
 	s.Start(t)
-	run(t, func(ctx context.Context) error {
+	kvtest.RunUntilEnd(t, func(ctx context.Context) error {
 		followed.Start(ctx.Done())
 		<-ctx.Done()
 		followed.Shutdown()
 		return nil
 	})
-	run(t, s.aggregator.Run)
+	kvtest.RunUntilEnd(t, s.aggregator.Run)
 	must(t, s.aggregator.WaitReady(t.Context()))
 	door := httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(door.Close)
@@ -281,19 +281,6 @@ func (r *remoteServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	default:
 		fmt.Fprintf(w, `{"path":%q,"query":%q}`, path, req.URL.RawQuery)
 	}
-}
-
-// run runs a part until the test ends.
-func run(t *testing.T, part func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- part(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
 }
 
 func must(t *testing.T, err error) {

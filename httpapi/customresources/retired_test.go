@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // lister returns upstream's lister, with which the finalizer controller lists and deletes a CRD's objects.
@@ -136,7 +137,7 @@ func TestCRDOutlivesItsObjects(t *testing.T) {
 	})
 
 	cleanup := finalizer.NewCRDFinalizer(s.extensions.CRDs(), s.crds.ApiextensionsV1(), stale)
-	run(t, func(ctx context.Context) error { cleanup.RunWithContext(1, ctx); return nil })
+	kvtest.RunUntilEnd(t, func(ctx context.Context) error { cleanup.RunWithContext(1, ctx); return nil })
 	proctest.Eventually(t, "the controller reports that it cannot delete the objects", func() error {
 		crd, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
 		if err != nil {

@@ -83,26 +83,13 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	})
 	must(t, err)
 	back.Start(t)
-	run(t, s.extensions.Run)
-	run(t, s.door.Run)
-	run(t, s.extensions.Follow)
+	kvtest.RunUntilEnd(t, s.extensions.Run)
+	kvtest.RunUntilEnd(t, s.door.Run)
+	kvtest.RunUntilEnd(t, s.extensions.Follow)
 	must(t, s.extensions.WaitSynced(t.Context()))
 	s.crds, err = clientset.NewForConfig(back.ClientConfig)
 	must(t, err)
 	return s
-}
-
-// run runs a part of a server until the test ends.
-func run(t testing.TB, part func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- part(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func must(t testing.TB, err error) {

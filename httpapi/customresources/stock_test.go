@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // upstreamHandler is upstream's complete handler for one CRD, with its own store.
@@ -70,7 +71,7 @@ func newUpstreamHandler(t *testing.T, s *server, crd *apiextensionsv1.CustomReso
 	_, err = handler.GetCustomResourceListerCollectionDeleter(crd) // builds the storages
 	must(t, err)
 	back.Start(t)
-	run(t, custom.Run)
+	kvtest.RunUntilEnd(t, custom.Run)
 	must(t, custom.WaitReady(t.Context()))
 	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -28,6 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest/testcert"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 const (
@@ -161,15 +161,7 @@ func (s *server) loadRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.rights = rights
-	ctx, cancel := context.WithCancel(context.Background())
-	var running errgroup.Group
-	running.Go(func() error { return rights.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		if err := running.Wait(); err != nil {
-			t.Error(err)
-		}
-	})
+	kvtest.RunUntilEnd(t, rights.Run)
 }
 
 // chain passes requests to the proxy, like the chain of package httpapi.

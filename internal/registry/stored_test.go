@@ -2,7 +2,6 @@ package registry_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -35,6 +34,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // elsewhere are groups of upstream's table that other parts of a server store.
@@ -108,15 +108,7 @@ func startServer(t *testing.T, change ...func(*registry.Config)) *registrytest.S
 		t.Fatal(err)
 	}
 	s.Start(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	kvtest.RunUntilEnd(t, b.Run)
 	if err := b.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}

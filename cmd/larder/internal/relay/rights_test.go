@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -29,6 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest/testcert"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 const relaysToken = "token-of-the-relay"
@@ -156,15 +155,7 @@ func rights(t *testing.T, upstream *rest.Config, clientCA string) *auth.Auth {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running errgroup.Group
-	running.Go(func() error { return a.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		if err := running.Wait(); err != nil {
-			t.Error(err)
-		}
-	})
+	kvtest.RunUntilEnd(t, a.Run)
 	return a
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
 	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // cluster is a server of another process and the controllers in this one.
@@ -59,18 +60,7 @@ func (c *cluster) control() (end func()) {
 	c.t.Helper()
 	controllers, err := testcontrollers.New(testcontrollers.Config{Client: c.config, RootCA: []byte("whom to trust")})
 	must(c.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- controllers.Run(ctx) }()
-	end = func() {
-		if cancel(); ended != nil {
-			if err := <-ended; err != nil {
-				c.t.Error(err)
-			}
-			ended = nil
-		}
-	}
-	c.t.Cleanup(end)
+	end = kvtest.RunUntilEnd(c.t, controllers.Run)
 	c.controllers = controllers
 	bounded, stop := context.WithTimeout(c.t.Context(), proctest.Patience)
 	defer stop()
