@@ -180,7 +180,10 @@ func shapes(families map[string]*dto.MetricFamily) map[string]family {
 
 // tolerance is the permitted relative difference of the counts and sums of a family. With a sum of 0, sums are not
 // compared.
-type tolerance struct{ count, sum float64 }
+type tolerance struct {
+	count, sum float64
+	resources  []string // only these are compared; nil means all
+}
 
 const (
 	ownPart  = 0.1  // share of a server's own requests
@@ -197,8 +200,8 @@ var countedFamilies = map[string]tolerance{
 	"apiserver_request_body_size_bytes":           {sum: sizePart},
 	"apiserver_request_terminations_total":        {},
 	"apiserver_requested_deprecated_apis":         {},
-	"apiserver_watch_events_total":                {},
-	"apiserver_watch_events_sizes":                {sum: sizePart},
+	"apiserver_watch_events_total":                {resources: watchedResources},
+	"apiserver_watch_events_sizes":                {sum: sizePart, resources: watchedResources},
 	"apiserver_watch_list_duration_seconds":       {},
 	"apiserver_watch_cache_consistent_read_total": {},
 	"apiserver_cache_list_total":                  {},
@@ -215,12 +218,16 @@ var countedFamilies = map[string]tolerance{
 // ownTraffic are resources that servers request themselves at any time.
 var ownTraffic = []string{"leases", "events", "nodes", "pods", "secrets", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses", "namespaces", "services", "serviceaccounts", "customresourcedefinitions", "endpointslices", "selfsubjectaccessreviews"}
 
+// watchedResources are resources that the traffic watches, and the servers themselves do not: their own watches get
+// bookmarks at any time.
+var watchedResources = []string{"deployments", "endpoints", "gadgets"}
+
 // counts returns the increase of the samples in countedFamilies.
 func counts(before, after map[string]*dto.MetricFamily) map[string]float64 {
 	all := make(map[string]float64)
 	for name, within := range countedFamilies {
-		then, gauge := samplesOf(before[name], within.sum > 0), after[name].GetType() == dto.MetricType_GAUGE
-		for sample, value := range samplesOf(after[name], within.sum > 0) {
+		then, gauge := samplesOf(before[name], within), after[name].GetType() == dto.MetricType_GAUGE
+		for sample, value := range samplesOf(after[name], within) {
 			if !gauge {
 				value -= then[sample]
 			}
@@ -233,14 +240,15 @@ func counts(before, after map[string]*dto.MetricFamily) map[string]float64 {
 }
 
 // samplesOf returns the samples for the traffic's resources.
-func samplesOf(f *dto.MetricFamily, sums bool) map[string]float64 {
+func samplesOf(f *dto.MetricFamily, within tolerance) map[string]float64 {
 	all := make(map[string]float64)
 	for _, m := range f.GetMetric() {
 		labels, mine := "", true
 		for _, l := range m.GetLabel() {
 			labels += l.GetName() + "=" + l.GetValue() + " "
 			if l.GetName() == "resource" {
-				mine = l.GetValue() != "" && !slices.Contains(ownTraffic, l.GetValue())
+				mine = l.GetValue() != "" && !slices.Contains(ownTraffic, l.GetValue()) &&
+					(within.resources == nil || slices.Contains(within.resources, l.GetValue()))
 			}
 		}
 		if !mine {
@@ -249,7 +257,7 @@ func samplesOf(f *dto.MetricFamily, sums bool) map[string]float64 {
 		switch {
 		case m.Histogram != nil:
 			all[labels] = float64(m.GetHistogram().GetSampleCount())
-			if sums {
+			if within.sum > 0 {
 				all["sum "+labels] = m.GetHistogram().GetSampleSum()
 			}
 		case m.Counter != nil:
