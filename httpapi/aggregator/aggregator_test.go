@@ -23,16 +23,16 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// TestRemoteServerLearnsTheUser checks that a remote server sees this server's newest certificate, and the user's
-// name in headers that no client can set.
-func TestRemoteServerLearnsTheUser(t *testing.T) {
+// TestRemoteServersGetTheUser checks that a remote server gets this server's newest client certificate, and the user in
+// headers that no client can set.
+func TestRemoteServersGetTheUser(t *testing.T) {
 	dir, authority := t.TempDir(), testcert.New(t, "proxies")
 	certFile, keyFile := testcert.Write(t, dir, "proxy", authority.Sign(t, "first", nil, nil))
 	s := newServer(t, func(c *aggregator.Config) { c.CertFile, c.KeyFile = certFile, keyFile })
 	r := newRemoteServer(t)
 	s.service(t)
 	s.register(t, "v1", r, nil)
-	s.answers(t, "/apis/example.com/v1/things?b=2&a=1", http.StatusOK, `{"path":"/apis/example.com/v1/things","query":"a=1&b=2"}`)
+	s.awaitResponse(t, "/apis/example.com/v1/things?b=2&a=1", http.StatusOK, `{"path":"/apis/example.com/v1/things","query":"a=1&b=2"}`)
 
 	resp, body := s.get(t, "/apis/example.com/v1/x", "X-Remote-User", "root", "X-Remote-Group", "system:masters", "X-Remote-Extra-Power", "much", "X-Other", "o")
 	if resp.StatusCode != http.StatusOK {
@@ -40,7 +40,7 @@ func TestRemoteServerLearnsTheUser(t *testing.T) {
 	}
 	header, shown := r.last()
 	if shown != "first" {
-		t.Errorf("it sees the certificate of %q", shown)
+		t.Errorf("the remote server got the certificate of %q, want first", shown)
 	}
 	for name, want := range map[string][]string{
 		"X-Remote-User": {"ann"}, "X-Remote-Uid": {"u-1"}, "X-Remote-Group": {"dev", "ops"},
@@ -55,7 +55,7 @@ func TestRemoteServerLearnsTheUser(t *testing.T) {
 	proctest.Eventually(t, "the new certificate is shown", func() error {
 		s.get(t, "/apis/example.com/v1/x")
 		if _, shown := r.last(); shown != "second" {
-			return fmt.Errorf("%q is", shown)
+			return fmt.Errorf("the remote server got the certificate of %q", shown)
 		}
 		return nil
 	})
@@ -68,30 +68,30 @@ func TestRemoteServerMustBeTrusted(t *testing.T) {
 	s.service(t)
 	other := []byte(testcert.New(t, "another").PEM())
 	s.register(t, "v1", r, func(o *apiregistrationv1.APIService) { o.Spec.CABundle = other })
-	s.condition(t, "v1", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "x509: certificate signed by unknown authority")
-	s.answers(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "service unavailable\n")
+	s.awaitCondition(t, "v1", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "x509: certificate signed by unknown authority")
+	s.awaitResponse(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "service unavailable\n")
 	if header, _ := r.last(); header != nil {
-		t.Errorf("it was handed %v", header)
+		t.Errorf("a server that is not trusted got the request %v", header)
 	}
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = []byte(r.authority.PEM()) })
-	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
-	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
+	s.awaitCondition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+	s.awaitResponse(t, "/apis/example.com/v1/things", http.StatusOK, "{")
 	// A server that is available but not trusted receives nothing either.
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = other })
-	s.answers(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "")
+	s.awaitResponse(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "")
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle, spec.InsecureSkipTLSVerify = nil, true })
-	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
+	s.awaitResponse(t, "/apis/example.com/v1/things", http.StatusOK, "{")
 }
 
-// TestUnavailableServersAreExplained checks that clients are refused with the reason in the APIService's condition,
-// and no longer when the reason is gone.
-func TestUnavailableServersAreExplained(t *testing.T) {
+// TestConditionsOfUnavailableServers checks that clients get 503 while a server is unavailable, and that the condition of
+// its APIService says why.
+func TestConditionsOfUnavailableServers(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	const path = "/apis/example.com/v1/things"
 	unavailable := func(reason, message string) {
 		t.Helper()
-		s.condition(t, "v1", apiregistrationv1.ConditionFalse, reason, message)
-		s.answers(t, path, http.StatusServiceUnavailable, "service unavailable\n")
+		s.awaitCondition(t, "v1", apiregistrationv1.ConditionFalse, reason, message)
+		s.awaitResponse(t, path, http.StatusServiceUnavailable, "service unavailable\n")
 	}
 	s.register(t, "v1", r, nil)
 	unavailable("ServiceNotFound", `service/remote in "default" is not present`)
@@ -118,25 +118,25 @@ func TestUnavailableServersAreExplained(t *testing.T) {
 	must(t, services.Delete(t.Context(), "remote", metav1.DeleteOptions{}))
 	unavailable("ServiceNotFound", "")
 	s.service(t)
-	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
-	s.answers(t, path, http.StatusOK, "{")
+	s.awaitCondition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+	s.awaitResponse(t, path, http.StatusOK, "{")
 	checkMetric(t, s, "aggregator_unavailable_apiservice", 0)
 	r.setDown(true)
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.VersionPriority++ }) // triggers a new check
 	unavailable("FailedDiscoveryCheck", ": 503")
 	checkMetric(t, s, "aggregator_unavailable_apiservice", 1)
-	checkMetric(t, s, "aggregator_unavailable_apiservice_total", 1) // for the reason that has come once
+	checkMetric(t, s, "aggregator_unavailable_apiservice_total", 1) // of this reason
 	r.setDown(false)
-	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
-	s.answers(t, path, http.StatusOK, "{")
+	s.awaitCondition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+	s.awaitResponse(t, path, http.StatusOK, "{")
 	s.remove(t, "v1")
-	s.answers(t, path, http.StatusNotFound, "404 page not found\n")
+	s.awaitResponse(t, path, http.StatusNotFound, "404 page not found\n")
 }
 
-// checkMetric waits until a metric, of whether v1.example.com is not available, has a value.
+// checkMetric waits until a metric of v1.example.com has a value.
 func checkMetric(t *testing.T, s *server, name string, want float64) {
 	t.Helper()
-	proctest.Eventually(t, "metrics tell what is not available", func() error {
+	proctest.Eventually(t, fmt.Sprintf("%s of v1.example.com is %g", name, want), func() error {
 		families, err := s.aggregator.Gather()
 		must(t, err)
 		for _, f := range families {
@@ -149,7 +149,7 @@ func checkMetric(t *testing.T, s *server, name string, want float64) {
 				}
 			}
 		}
-		return errors.New("not yet")
+		return fmt.Errorf("got %v", families)
 	})
 }
 
@@ -161,7 +161,7 @@ func TestRedirectsAreFollowedUnlessRejected(t *testing.T) {
 		s := newServer(t, func(c *aggregator.Config) { c.RejectRedirects = reject })
 		s.service(t)
 		s.register(t, "v1", r, nil)
-		s.answers(t, "/apis/example.com/v1/redirect", code, "")
+		s.awaitResponse(t, "/apis/example.com/v1/redirect", code, "")
 	}
 }
 
@@ -187,7 +187,7 @@ func TestGroupsAreListedByPriority(t *testing.T) {
 		versions = append(versions, v.GroupVersion)
 	}
 	if want := []string{"example.com/v2", "example.com/v1", "example.com/v1beta1"}; !slices.Equal(versions, want) || group.PreferredVersion.Version != "v2" {
-		t.Errorf("versions %v, %s is preferred", versions, group.PreferredVersion.Version)
+		t.Errorf("versions %v, preferred %s; want %v, preferred v2", versions, group.PreferredVersion.Version, want)
 	}
 	_, body := s.get(t, "/apis")
 	var all metav1.APIGroupList
@@ -196,15 +196,15 @@ func TestGroupsAreListedByPriority(t *testing.T) {
 		return slices.IndexFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == name })
 	}
 	if at("apiregistration.k8s.io") != 0 || at("") != -1 || !(at("example.com") < at("apps")) || at("example.com") < 1 {
-		t.Errorf("groups in the order of %s", body)
+		t.Errorf("want apiregistration.k8s.io first, and example.com before apps: %s", body)
 	}
 	if paths := s.aggregator.ListedPaths(); !slices.Contains(paths, "/apis/example.com") || !slices.Contains(paths, "/apis/example.com/v2") || slices.Contains(paths, "/apis//v1") {
-		t.Errorf("paths %v", paths)
+		t.Errorf("paths %v, want those of example.com, and none of the core group", paths)
 	}
 	for _, version := range []string{"v1", "v2", "v1beta1"} {
 		s.remove(t, version)
 	}
-	s.answers(t, "/apis/example.com", http.StatusNotFound, "")
+	s.awaitResponse(t, "/apis/example.com", http.StatusNotFound, "")
 }
 
 // TestRemoteServersAreInDiscovery checks that their resources appear in aggregated discovery, and disappear with
@@ -233,7 +233,7 @@ func TestRemoteServersAreInDiscovery(t *testing.T) {
 func TestRemoteServersAreInOpenAPI(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	if n := len(s.aggregator.OpenAPIV2()) + len(s.aggregator.OpenAPIV3()); n != 0 {
-		t.Errorf("%d documents of nobody", n)
+		t.Errorf("%d documents without remote servers", n)
 	}
 	s.service(t)
 	s.register(t, "v1", r, nil)
@@ -259,16 +259,16 @@ func TestRemoteServersAreInOpenAPI(t *testing.T) {
 	})
 	proctest.Eventually(t, "OpenAPI v3 is linked", func() error {
 		if at := s.aggregator.OpenAPIV3()["apis/example.com/v1"].ServerRelativeURL; at != "/openapi/v3/apis/example.com/v1?hash=A" {
-			return fmt.Errorf("at %q", at)
+			return fmt.Errorf("URL %q", at)
 		}
 		return nil
 	})
-	s.answers(t, "/openapi/v3/apis/example.com/v1?hash=A", http.StatusOK, `{"openapi":"3.0.0"`)
+	s.awaitResponse(t, "/openapi/v3/apis/example.com/v1?hash=A", http.StatusOK, `{"openapi":"3.0.0"`)
 	s.remove(t, "v1")
 	s.remove(t, "v2")
 	proctest.Eventually(t, "the documents are gone", func() error {
 		if n := len(s.aggregator.OpenAPIV2()) + len(s.aggregator.OpenAPIV3()); n != 0 {
-			return fmt.Errorf("%d are not", n)
+			return fmt.Errorf("%d documents are left", n)
 		}
 		return nil
 	})
@@ -287,7 +287,7 @@ func TestBuiltInVersionsAreRegistered(t *testing.T) {
 		}
 	}
 	if _, err := client.Get(t.Context(), "v1.apiregistration.k8s.io", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("that of APIServices: %v", err)
+		t.Errorf("the APIService of apiregistration.k8s.io: error %v, want not found", err)
 	}
 	for _, check := range s.aggregator.Checks() {
 		if err := check.Check(nil); err != nil {
@@ -296,7 +296,7 @@ func TestBuiltInVersionsAreRegistered(t *testing.T) {
 	}
 }
 
-// TestRunEndsEarly checks that a server that ends before its first update leaves nothing running.
+// TestRunEndsEarly checks that Run ends all goroutines if its context ends before the first update.
 func TestRunEndsEarly(t *testing.T) {
 	s, followed := newStopped(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -305,6 +305,6 @@ func TestRunEndsEarly(t *testing.T) {
 	must(t, s.aggregator.Run(ctx))
 	followed.Shutdown()
 	if err := s.aggregator.WaitReady(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("it is ready: %v", err)
+		t.Errorf("WaitReady: %v, want context.Canceled", err)
 	}
 }

@@ -93,12 +93,12 @@ func TestServedVersionsOfCRDsAreSynced(t *testing.T) {
 			}
 		}
 		if !reflect.DeepEqual(to, want) {
-			t.Fatalf("syncedVersions for %v, want %v", to, want)
+			t.Fatalf("synced versions %v, want %v", to, want)
 		}
 		removed = removed || len(want) < before
 	}
 	if !removed {
-		t.Error("no wish was ever taken back")
+		t.Error("no version was ever removed")
 	}
 }
 
@@ -115,7 +115,7 @@ func TestCostOfACRDChangeIsConstant(t *testing.T) {
 		return l.count
 	}
 	if few, many := read(300), read(3000); few == 0 || many != 10*few {
-		t.Errorf("%d are read for 300 definitions, %d for 3,000", few, many)
+		t.Errorf("%d index entries are read for 300 CRDs, %d for 3,000; want ten times as many", few, many)
 	}
 }
 

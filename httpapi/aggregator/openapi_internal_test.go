@@ -7,7 +7,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// swaggerOfVersions has a server of each version, with a definition Options.
+// swaggerOfVersions returns a swagger with a server of each version. Each server has a definition named Options.
 func swaggerOfVersions(t *testing.T, options map[string]string) *swagger {
 	s := &swagger{known: make(map[string]*swaggerOf)}
 	for version, definition := range options {
@@ -22,8 +22,8 @@ func swaggerOfVersions(t *testing.T, options map[string]string) *swagger {
 	return s
 }
 
-// TestMergedDefinitions checks how many kinds a definition has that servers share, and how many of the servers are
-// described.
+// TestMergedDefinitions checks the number of kinds of a definition that servers share, and the number of servers in the
+// document.
 func TestMergedDefinitions(t *testing.T) {
 	const one, other = `{"x-kubernetes-group-version-kind":[{"version":"v1"}]}`, `{"x-kubernetes-group-version-kind":[{"version":"v2"}]}`
 	for name, test := range map[string]struct {

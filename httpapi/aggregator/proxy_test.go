@@ -96,9 +96,9 @@ func TestUpgradesEndWithTheirRequest(t *testing.T) {
 	}
 }
 
-// TestRequestsThatAreNotHandedOn checks that requests that cannot be forwarded get upstream's errors, in upstream's
+// TestRequestsThatAreNotForwarded checks that requests that cannot be forwarded get upstream's errors, in upstream's
 // order.
-func TestRequestsThatAreNotHandedOn(t *testing.T) {
+func TestRequestsThatAreNotForwarded(t *testing.T) {
 	ann := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
 	apiService := func(available apiregistrationv1.ConditionStatus, authority string) *apiregistrationv1.APIService {
 		return &apiregistrationv1.APIService{
@@ -118,11 +118,11 @@ func TestRequestsThatAreNotHandedOn(t *testing.T) {
 	}{
 		{"not available", t.Context(), apiService(apiregistrationv1.ConditionFalse, "no certificate"), http.StatusServiceUnavailable, "service unavailable\n"},
 		{"not known to be available", ann, apiService(apiregistrationv1.ConditionUnknown, ""), http.StatusServiceUnavailable, "service unavailable\n"},
-		{"no authority", t.Context(), apiService(apiregistrationv1.ConditionTrue, "no certificate"), http.StatusInternalServerError, "unable to load root certificates: unable to parse bytes as PEM block\n"},
-		{"nobody", t.Context(), apiService(apiregistrationv1.ConditionTrue, ""), http.StatusInternalServerError, "missing user\n"},
+		{"invalid CA", t.Context(), apiService(apiregistrationv1.ConditionTrue, "no certificate"), http.StatusInternalServerError, "unable to load root certificates: unable to parse bytes as PEM block\n"},
+		{"no user", t.Context(), apiService(apiregistrationv1.ConditionTrue, ""), http.StatusInternalServerError, "missing user\n"},
 		{"no service", ann, apiService(apiregistrationv1.ConditionTrue, ""), http.StatusServiceUnavailable, "service unavailable\n"},
 	} {
-		p := &proxy{aggregator: &Aggregator{resolver: nowhere{}}}
+		p := &proxy{aggregator: &Aggregator{resolver: noServices{}}}
 		p.update(c.apiService)
 		w := httptest.NewRecorder()
 		p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/example.com/v1/things", nil).WithContext(c.ctx))
@@ -132,11 +132,11 @@ func TestRequestsThatAreNotHandedOn(t *testing.T) {
 	}
 }
 
-// nowhere finds no service.
-type nowhere struct{}
+// noServices is a resolver without services.
+type noServices struct{}
 
 // ResolveEndpoint implements upstream.ServiceResolver.
-func (nowhere) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
+func (noServices) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
 	return nil, fmt.Errorf("no service %s/%s", namespace, name)
 }
 

@@ -33,7 +33,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// server is an Aggregator that runs over a registry, in a server that authenticates every client as ann.
+// server is an Aggregator over a registry. It authenticates every client as ann.
 type server struct {
 	*registrytest.Server
 	aggregator *aggregator.Aggregator
@@ -42,7 +42,7 @@ type server struct {
 	url        string
 }
 
-// newServer runs one that is ready until the test ends.
+// newServer runs a server until the test ends, and returns when it is ready.
 func newServer(t *testing.T, change func(*aggregator.Config)) *server {
 	t.Helper()
 	s, followed := newStopped(t, change)
@@ -55,13 +55,13 @@ func newServer(t *testing.T, change func(*aggregator.Config)) *server {
 	})
 	kvtest.RunUntilEnd(t, s.aggregator.Run)
 	must(t, s.aggregator.WaitReady(t.Context()))
-	door := httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(door.Close)
-	s.url = door.URL
+	front := httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(front.Close)
+	s.url = front.URL
 	return s
 }
 
-// newStopped returns a server that does not run, and the informers of CRDs.
+// newStopped returns a server that is not started, and the informers of CRDs.
 func newStopped(t *testing.T, change func(*aggregator.Config)) (*server, apiextensions.SharedInformerFactory) {
 	t.Helper()
 	s := &server{Server: registrytest.New(t, nil), discovery: aggregated.NewResourceManager("apis")}
@@ -85,7 +85,7 @@ func newStopped(t *testing.T, change func(*aggregator.Config)) (*server, apiexte
 	return s, followed
 }
 
-// serve routes as the server's front does, for ann.
+// serve routes requests of ann as package httpapi does.
 func (s *server) serve(w http.ResponseWriter, req *http.Request) {
 	ctx := request.WithUser(req.Context(), &user.DefaultInfo{
 		Name: "ann", UID: "u-1", Groups: []string{"dev", "ops"}, Extra: map[string][]string{"example.com/scopes": {"all"}},
@@ -110,7 +110,7 @@ func (s *server) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// get asks, and follows no redirect.
+// get sends a GET and does not follow redirects. header has names and values in turn.
 func (s *server) get(t *testing.T, path string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
@@ -127,10 +127,10 @@ func (s *server) get(t *testing.T, path string, header ...string) (*http.Respons
 	return resp, string(body)
 }
 
-// answers waits until path is answered with a code and a body that begins so.
-func (s *server) answers(t *testing.T, path string, code int, body string) {
+// awaitResponse waits until a GET of path gets a code, and a body that begins with body.
+func (s *server) awaitResponse(t *testing.T, path string, code int, body string) {
 	t.Helper()
-	proctest.Eventually(t, fmt.Sprintf("%s is answered %d", path, code), func() error {
+	proctest.Eventually(t, fmt.Sprintf("GET %s gets %d", path, code), func() error {
 		if resp, got := s.get(t, path); resp.StatusCode != code || !strings.HasPrefix(got, body) {
 			return fmt.Errorf("%d %q", resp.StatusCode, got)
 		}
@@ -138,8 +138,8 @@ func (s *server) answers(t *testing.T, path string, code int, body string) {
 	})
 }
 
-// register makes an APIService of a version of example.com, which r serves if it is not
-// nil, and change changes before.
+// register creates an APIService of a version of example.com. Its server is r; a nil r makes it local. change, if not
+// nil, changes the APIService first.
 func (s *server) register(t *testing.T, version string, r *remoteServer, change func(*apiregistrationv1.APIService)) {
 	t.Helper()
 	o := &apiregistrationv1.APIService{
@@ -162,7 +162,7 @@ func (s *server) register(t *testing.T, version string, r *remoteServer, change 
 func (s *server) edit(t *testing.T, version string, change func(*apiregistrationv1.APIServiceSpec)) {
 	t.Helper()
 	client := s.registered.ApiregistrationV1().APIServices()
-	proctest.Eventually(t, "it is edited", func() error {
+	proctest.Eventually(t, "the APIService is updated", func() error {
 		o, err := client.Get(t.Context(), version+".example.com", metav1.GetOptions{})
 		must(t, err)
 		change(&o.Spec)
@@ -176,7 +176,7 @@ func (s *server) remove(t *testing.T, version string) {
 	must(t, s.registered.ApiregistrationV1().APIServices().Delete(t.Context(), version+".example.com", metav1.DeleteOptions{}))
 }
 
-// service makes the service of remote servers: a name of this machine.
+// service creates the Service of remote servers, with the external name localhost.
 func (s *server) service(t *testing.T) {
 	t.Helper()
 	_, err := s.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -186,8 +186,8 @@ func (s *server) service(t *testing.T) {
 	must(t, err)
 }
 
-// condition waits for the condition of the APIService of a version of example.com.
-func (s *server) condition(t *testing.T, version string, status apiregistrationv1.ConditionStatus, reason, message string) {
+// awaitCondition waits for a condition Available of the APIService of a version of example.com.
+func (s *server) awaitCondition(t *testing.T, version string, status apiregistrationv1.ConditionStatus, reason, message string) {
 	t.Helper()
 	proctest.Eventually(t, fmt.Sprintf("%s is available: %s, %s", version, status, reason), func() error {
 		o, err := s.registered.ApiregistrationV1().APIServices().Get(t.Context(), version+".example.com", metav1.GetOptions{})
@@ -202,22 +202,22 @@ func (s *server) condition(t *testing.T, version string, status apiregistrationv
 	})
 }
 
-// remoteServer is an API server over TLS that is known as the service remote.
+// remoteServer is an API server over TLS, with a certificate for the Service remote.
 type remoteServer struct {
 	*httptest.Server
 	authority *testcert.Authority
 
 	mu    sync.Mutex
 	down  bool
-	asked http.Header // of the last request that is not the aggregator's own
-	shown string      // common name of the last client's certificate
+	asked http.Header // of the last request by ann
+	shown string      // common name of the last client certificate
 }
 
 func newRemoteServer(t *testing.T) *remoteServer {
 	t.Helper()
 	r := &remoteServer{authority: testcert.New(t, "authority of "+t.Name())}
 	r.Server = httptest.NewUnstartedServer(r)
-	r.Config.ErrorLog = log.New(io.Discard, "", 0) // some do not trust it
+	r.Config.ErrorLog = log.New(io.Discard, "", 0) // of clients that do not trust the certificate
 	r.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, Certificates: []tls.Certificate{
 		r.authority.Sign(t, "remote", nil, func(c *x509.Certificate) {
 			c.DNSNames, c.ExtKeyUsage = []string{"remote.default.svc"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -239,7 +239,7 @@ func (r *remoteServer) setDown(down bool) {
 	r.down = down
 }
 
-// last returns the last request.
+// last returns the header of the last request by ann, and the common name of the last client certificate.
 func (r *remoteServer) last() (header http.Header, shown string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,7 +29,7 @@ var notRegistered = map[string]string{}
 // elsewhere are metrics that are in no registry of the process and have no samples after the traffic, with the tests
 // that check them.
 var elsewhere = map[string]string{
-	"aggregator_unavailable_apiservice_total": "httpapi/aggregator.TestUnavailableServersAreExplained",
+	"aggregator_unavailable_apiservice_total": "httpapi/aggregator.TestConditionsOfUnavailableServers",
 }
 
 // registeringArgs returns flags that configure as many parts of a server as possible, because parts create their
