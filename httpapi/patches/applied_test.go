@@ -20,7 +20,7 @@ import (
 // unique, strict YAML finds no error that lenient YAML does not find.
 func TestUniqueFieldsNeedNoStrictYAML(t *testing.T) {
 	t.Parallel()
-	var clean, dirty, twice int
+	var clean, neither, twice int
 	rounds := proctest.Iterations(20000)
 	for seed := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -34,18 +34,17 @@ func TestUniqueFieldsNeedNoStrictYAML(t *testing.T) {
 		err, strictErr := yaml.Unmarshal([]byte(data), &loose), yaml.UnmarshalStrict([]byte(data), &strict)
 		switch _, unique, _ := Applied(types.ApplyYAMLPatchType, []byte(data)); {
 		case unique && fmt.Sprint(err) != fmt.Sprint(strictErr):
-			t.Fatalf("the fields of %s are unique, but YAML says %v, not %v", data, strictErr, err)
+			t.Fatalf("%s: the fields are unique, but strict YAML returns %v, and lenient YAML %v", data, strictErr, err)
 		case unique && err == nil:
 			clean++
 		case !unique && err == nil && strictErr == nil:
-			dirty++
+			neither++
 		case strictErr != nil && err == nil:
 			twice++
 		}
 	}
-	t.Logf("%d are unique, %d have a member twice, %d have neither", clean, twice, dirty)
-	if clean < rounds/7 || twice < rounds/20 || dirty > clean {
-		t.Errorf("%d are unique, %d have a member twice, %d have neither", clean, twice, dirty)
+	if clean < rounds/7 || twice < rounds/20 || neither > clean {
+		t.Errorf("%d texts have unique fields, %d duplicate ones, %d unique ones that Applied does not recognize; want fewer of these", clean, twice, neither)
 	}
 }
 
@@ -74,7 +73,7 @@ func drawValue(r *rand.Rand, depth int) string {
 	return []string{"1", "1.5", "null", "true", "-3", "0", "-0", "1e3", "123456789012345678", "1234567890123456789012", "false"}[r.IntN(11)]
 }
 
-// checkApplied checks that Applied decodes data like YAML does. It reports whether the JSON decoder was used.
+// checkApplied checks that Applied decodes data as YAML does. It reports whether Applied used the JSON decoder.
 func checkApplied(t testing.TB, data []byte) bool {
 	t.Helper()
 	got, unique, err := Applied(types.ApplyYAMLPatchType, data)
@@ -84,16 +83,16 @@ func checkApplied(t testing.TB, data []byte) bool {
 	var want map[string]any
 	wantErr := yaml.Unmarshal(data, &want)
 	if err != nil || wantErr != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("%q: %#v, %v; YAML makes %#v, %v", data, got, err, want, wantErr)
+		t.Fatalf("%q: got %#v, error %v; YAML decodes %#v, error %v", data, got, err, want, wantErr)
 	}
 	if err := CheckApplied(data); err != nil {
-		t.Fatalf("%q: YAML finds %v", data, err)
+		t.Fatalf("%q: CheckApplied returns %v", data, err)
 	}
 	return true
 }
 
-// TestPlainJSONIsReadAsYAMLReadsIt checks that the fast JSON path decodes applied configurations like YAML does.
-func TestPlainJSONIsReadAsYAMLReadsIt(t *testing.T) {
+// TestPlainJSONIsDecodedAsYAML checks that the fast path for JSON decodes applied configurations as YAML does.
+func TestPlainJSONIsDecodedAsYAML(t *testing.T) {
 	t.Parallel()
 	plain, others := 0, 0
 	rounds := proctest.Iterations(20000)
@@ -116,9 +115,8 @@ func TestPlainJSONIsReadAsYAMLReadsIt(t *testing.T) {
 			checkApplied(t, fmt.Appendf(nil, "{\n  \"%s\": {\"k\":[\"%s\" , -12,null ]}\n}\n", strings.Repeat("k", key), text))
 		}
 	}
-	t.Logf("%d were decoded as JSON, %d as YAML", plain, others)
 	if plain < rounds/7 || others < rounds/7 {
-		t.Errorf("%d were decoded as JSON, %d as YAML", plain, others)
+		t.Errorf("%d configurations were decoded as JSON, %d as YAML; want enough of both", plain, others)
 	}
 }
 
@@ -158,7 +156,7 @@ func TestPatchesBecomeJSON(t *testing.T) {
 	}
 }
 
-// FuzzToJSON checks that what an audit event holds of a patch is always JSON in UTF-8.
+// FuzzToJSON checks that ToJSON, whose result is part of audit events, returns only JSON in UTF-8.
 func FuzzToJSON(f *testing.F) {
 	for _, data := range []string{`{"a":1}`, "{a: b}", "a: [x]\n? [b]\n: c", "a: .inf", "<<: {a: b}", "\xff", "--- 1\n--- 2"} {
 		f.Add(data)

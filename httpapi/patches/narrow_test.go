@@ -3,7 +3,6 @@ package patches
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand"
 	"reflect"
 	"strings"
@@ -24,12 +23,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// patching applies a strategic merge patch to a stored object as upstream's handler does.
-func patching(scope *handlers.RequestScope, body io.Reader, stored runtime.Object) (runtime.Object, error) {
-	data, err := io.ReadAll(body)
-	if err != nil {
-		return nil, err
-	}
+// patchUpstream applies a strategic merge patch to a stored object as upstream's handler does.
+func patchUpstream(scope *handlers.RequestScope, body string, stored runtime.Object) (runtime.Object, error) {
 	sample, err := legacyscheme.Scheme.New(scope.Kind)
 	if err != nil {
 		return nil, err
@@ -51,7 +46,7 @@ func patching(scope *handlers.RequestScope, body io.Reader, stored runtime.Objec
 		return nil, err
 	}
 	var patch map[string]any
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &patch); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(body), &patch); err != nil {
 		return nil, err
 	}
 	patched, err := strategicpatch.StrategicMergeMapPatch(original, patch, reference)
@@ -157,7 +152,7 @@ func patchFrom(t testing.TB, kind schema.GroupVersionKind, from, to runtime.Obje
 	}
 	data, err := strategicpatch.CreateTwoWayMergePatch(encode(from), encode(to), sample)
 	if err != nil {
-		return "" // for some types upstream does not know how
+		return "" // upstream cannot compare some types
 	}
 	var patch map[string]any
 	if err := json.Unmarshal(data, &patch); err != nil {
@@ -200,9 +195,9 @@ func thin(patch map[string]any, random *rand.Rand) {
 	}
 }
 
-// TestNarrowedPatchesGiveWhatUpstreamGives applies random patches to random objects of all kinds and versions,
+// TestStrategicPatchesMatchUpstream applies random patches to random objects of all kinds and versions,
 // compares the results with upstream's, and checks that the stored objects do not change.
-func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
+func TestStrategicPatchesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	compared, failed, seeds := 0, 0, proctest.Iterations(6)
 	for _, kind := range kinds(t) {
@@ -219,10 +214,10 @@ func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
 			got, gotErr := strategic(t, kind, body).Apply(t.Context(), stored)
 			var want runtime.Object
 			var wantErr error
-			// Upstream walks the patch as a Go map: which of several mistakes it names, and whether a field
-			// or a directive for it wins, differs from one call to the next.
+			// Upstream iterates over the patch's Go map in random order. The order decides which of several errors it
+			// returns, and whether a field or a directive for the field has priority.
 			for range 200 {
-				want, wantErr = patching(scopeOf(kind), strings.NewReader(body), before.DeepCopyObject())
+				want, wantErr = patchUpstream(scopeOf(kind), body, before.DeepCopyObject())
 				same := sameError(gotErr, wantErr)
 				if same && wantErr == nil {
 					same, _ = equal(want, got)
@@ -251,11 +246,11 @@ func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
 		}
 	}
 	if compared < 50*seeds || failed == 0 {
-		t.Errorf("compared %d results and %d errors", compared, failed)
+		t.Errorf("compared %d results and %d errors, want more", compared, failed)
 	}
 }
 
-// equal compares the JSON of two objects, so that an empty list equals none. It returns both as a text.
+// equal compares the JSON of two objects, so that an empty list equals nil. It also returns both as text.
 func equal(want, got runtime.Object) (bool, string) {
 	w, err := json.Marshal(want)
 	if err != nil {
@@ -299,6 +294,7 @@ func overwrite(v reflect.Value) {
 	}
 }
 
+// narrows reports whether patches of a kind may be narrowed.
 func narrows(t testing.TB, kind schema.GroupVersionKind) bool {
 	t.Helper()
 	sample, err := legacyscheme.Scheme.New(kind)
@@ -308,8 +304,8 @@ func narrows(t testing.TB, kind schema.GroupVersionKind) bool {
 	return !holdsDocument(reflect.TypeOf(sample), make(map[reflect.Type]bool))
 }
 
-// TestDocumentsBecomeMaps checks that a strategic merge patch re-encodes raw documents which it does not touch, as
-// upstream's does. Kinds with such documents are therefore not narrowed.
+// TestDocumentsBecomeMaps checks that a strategic merge patch re-encodes raw documents that it does not change, as upstream
+// does. Patches of kinds with such documents are therefore not narrowed.
 func TestDocumentsBecomeMaps(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
@@ -320,7 +316,7 @@ func TestDocumentsBecomeMaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	const body = `{"metadata":{"labels":{"k":"v"}}}`
-	want, err := patching(scopeOf(kind), strings.NewReader(body), stored.DeepCopyObject())
+	want, err := patchUpstream(scopeOf(kind), body, stored.DeepCopyObject())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,19 +334,18 @@ func TestDocumentsBecomeMaps(t *testing.T) {
 		}
 	}
 	if pod := (schema.GroupVersionKind{Version: "v1", Kind: "Pod"}); !narrows(t, pod) || left == 0 || left > 20 {
-		t.Errorf("of %d kinds objects become maps as a whole, and of pods: %t", left, !narrows(t, pod))
+		t.Errorf("patches of %d kinds are not narrowed, want 1 to 20; those of pods are: %t, want true", left, narrows(t, pod))
 	}
 }
 
-// TestLargePatchesAreAppliedToTheWhole checks that a patch that is too large to be narrowed gives the same result
-// as upstream's.
-func TestLargePatchesAreAppliedToTheWhole(t *testing.T) {
+// TestLargePatchesMatchUpstream checks that a patch that is too large to be narrowed has the same result as upstream's.
+func TestLargePatchesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	stored := object(t, kind, 1)
 	for _, size := range []int{maxNarrowed / 2, 3 * maxNarrowed} {
 		body := `{"data":{"k":"` + strings.Repeat("v", size) + `"}}`
-		want, err := patching(scopeOf(kind), strings.NewReader(body), stored.DeepCopyObject())
+		want, err := patchUpstream(scopeOf(kind), body, stored.DeepCopyObject())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,11 +354,11 @@ func TestLargePatchesAreAppliedToTheWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if same, _ := equal(want, got); !same {
-			t.Errorf("a patch of %d bytes has another result", size)
+		if same, diff := equal(want, got); !same {
+			t.Errorf("a patch of %d bytes: %s", size, diff)
 		}
 		if narrowed := patch.mayNarrow(); narrowed != (size < maxNarrowed) {
-			t.Errorf("a patch of %d bytes was narrowed: %t", size, narrowed)
+			t.Errorf("a patch of %d bytes was narrowed: %t, want %t", size, narrowed, !narrowed)
 		}
 	}
 }
@@ -378,7 +373,7 @@ func BenchmarkStatusPatch(b *testing.B) {
 		b.Fatal(err)
 	}
 	for name, apply := range map[string]func(*Patch) (runtime.Object, error){
-		"whole":    func(*Patch) (runtime.Object, error) { return patching(scopeOf(kind), strings.NewReader(body), stored) },
+		"whole":    func(*Patch) (runtime.Object, error) { return patchUpstream(scopeOf(kind), body, stored) },
 		"narrowed": func(p *Patch) (runtime.Object, error) { return p.Apply(b.Context(), stored) },
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -49,14 +49,14 @@ func TestOnlyDeepPatchesAreRefused(t *testing.T) {
 				err = check([]byte(test.body))
 			}
 			if apierrors.IsBadRequest(err) != test.refused || (err != nil) != test.refused {
-				t.Errorf("got %v, refused: %v", err, test.refused)
+				t.Errorf("got error %v, want a bad request: %t", err, test.refused)
 			}
 		})
 	}
 }
 
-// TestDepthIsThatOfJSON compares depths with those of the values that encoding/json decodes.
-func TestDepthIsThatOfJSON(t *testing.T) {
+// TestDepthMatchesEncodingJSON compares the depth with that of the value that encoding/json decodes.
+func TestDepthMatchesEncodingJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text, err := json.Marshal(draw(t, rapid.IntRange(0, 6).Draw(t, "depth")))
 		if err != nil {
@@ -68,7 +68,7 @@ func TestDepthIsThatOfJSON(t *testing.T) {
 		}
 		depth := depthOf(decoded)
 		if deeper(text, depth) || depth > 0 && !deeper(text, depth-1) {
-			t.Fatalf("%s is nested %d deep", text, depth)
+			t.Fatalf("deeper reports another depth than %d of %s", depth, text)
 		}
 	})
 }
@@ -98,9 +98,9 @@ func depthOf(v any) int {
 	return depth + 1
 }
 
-// TestPassedPatchesAreCheap checks that an accepted merge patch is applied in time linear in its size, even at the
+// TestAcceptedPatchesTakeLinearTime checks that an accepted merge patch is applied in time linear in its size, even at the
 // maximum depth.
-func TestPassedPatchesAreCheap(t *testing.T) {
+func TestAcceptedPatchesTakeLinearTime(t *testing.T) {
 	proctest.OfProcess.CheckGrowth(t, 5000, func(n int) func() {
 		patch := strings.Repeat(`{"a":`, MaxDepth) + `"` + strings.Repeat("v", n) + `"` + strings.Repeat("}", MaxDepth)
 		if err := checkMergePatch([]byte(patch)); err != nil {
