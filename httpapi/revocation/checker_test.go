@@ -17,28 +17,29 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// TestVerdictsOfAuthorizers checks what an authorizer's decision means. A webhook whose match conditions fail counts as
-// one without an opinion, because they fail each time. Other errors decide nothing, unless the request is allowed.
+// TestVerdictsOfAuthorizers checks which verdict follows from an authorizer's decision. A webhook whose match conditions
+// fail counts as a webhook without an opinion, because the conditions fail each time. Other errors decide nothing, unless
+// the request is allowed.
 func TestVerdictsOfAuthorizers(t *testing.T) {
 	failing := utilerrors.NewAggregate([]error{errors.New("cel evaluation error: expression 'x' resulted in error: no such key: namespace")})
-	const allow, silent = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
+	const allow, noOpinion = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
 	for name, c := range map[string]struct {
 		decision authorizer.Decision
 		err      error
 		want     verdict
 	}{
-		"allowed":                     {allow, nil, allowed},
-		"one errs, another allows":    {allow, errMute, allowed},
-		"no error":                    {silent, nil, denied},
-		"a condition fails":           {silent, utilerrors.NewAggregate([]error{failing}), denied},
-		"two webhooks' conditions":    {silent, utilerrors.NewAggregate([]error{failing, failing}), denied},
-		"a webhook does not answer":   {silent, utilerrors.NewAggregate([]error{errMute}), undecided},
-		"one condition, one webhook":  {silent, utilerrors.NewAggregate([]error{failing, errMute}), undecided},
-		"one webhook, one condition":  {silent, utilerrors.NewAggregate([]error{errMute, failing}), undecided},
-		"no authorizer has an answer": {silent, errMute, undecided},
-		"a webhook must be asked":     {silent, auth.ErrRemote, remote},
-		"nothing is synced":           {silent, auth.ErrNotSynced, undecided},
-		"not synced, and a webhook":   {silent, utilerrors.NewAggregate([]error{auth.ErrRemote, auth.ErrNotSynced}), undecided},
+		"allowed":                    {allow, nil, allowed},
+		"one fails, another allows":  {allow, errUnavailable, allowed},
+		"no error":                   {noOpinion, nil, denied},
+		"a condition fails":          {noOpinion, utilerrors.NewAggregate([]error{failing}), denied},
+		"two webhooks' conditions":   {noOpinion, utilerrors.NewAggregate([]error{failing, failing}), denied},
+		"a webhook fails":            {noOpinion, utilerrors.NewAggregate([]error{errUnavailable}), undecided},
+		"one condition, one webhook": {noOpinion, utilerrors.NewAggregate([]error{failing, errUnavailable}), undecided},
+		"one webhook, one condition": {noOpinion, utilerrors.NewAggregate([]error{errUnavailable, failing}), undecided},
+		"the authorizer fails":       {noOpinion, errUnavailable, undecided},
+		"a webhook must be called":   {noOpinion, auth.ErrRemote, remote},
+		"nothing is synced":          {noOpinion, auth.ErrNotSynced, undecided},
+		"not synced, and a webhook":  {noOpinion, utilerrors.NewAggregate([]error{auth.ErrRemote, auth.ErrNotSynced}), undecided},
 	} {
 		gate := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			return c.decision, "", c.err
@@ -55,13 +56,13 @@ func TestVerdictsOfAuthorizers(t *testing.T) {
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
 			if v := j.may(ended, about, time.Now()); v == denied && c.err != nil {
-				t.Errorf("%s, impersonates %v, after its time: verdict %d", name, impersonates, v)
+				t.Errorf("%s, impersonates %v, with a canceled context: verdict %d, although there is an error", name, impersonates, v)
 			}
 		}
 	}
 }
 
-// TestPanicsDecideNothing checks that an authenticator or authorizer that panics ends no watch, and is asked again.
+// TestPanicsDecideNothing checks that an authenticator or authorizer that panics ends no watch, and is called again.
 func TestPanicsDecideNothing(t *testing.T) {
 	panics := func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) { panic("a defect") }
 	for name, prepare := range map[string]func(*Rights, *credential){
@@ -84,7 +85,7 @@ func TestPanicsDecideNothing(t *testing.T) {
 			t.Errorf("%s panics: the watch ended", name)
 		}
 		if due := r.newRound(t.Context(), now.Add(interval)).claim(); len(due) != 1 {
-			t.Errorf("%s panics: nothing is asked again", name)
+			t.Errorf("%s panics: the next round has %d checks, want 1", name, len(due))
 		}
 	}
 }

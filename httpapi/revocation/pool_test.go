@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,7 @@ import (
 func TestSlowWebhooksDecide(t *testing.T) {
 	for name, refuses := range map[string]struct{ token, access bool }{"token": {token: true}, "access": {access: true}} {
 		synctest.Test(t, func(t *testing.T) {
-			answer := func(ctx context.Context) error {
+			respond := func(ctx context.Context) error {
 				select {
 				case <-time.After(5 * time.Second):
 					return nil
@@ -28,57 +27,46 @@ func TestSlowWebhooksDecide(t *testing.T) {
 				}
 			}
 			r := newRights(&fakeAccess{remote: true})
-			r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-				return nil, false, auth.ErrRemote
-			})
-			r.config.Revocation.LocalAuthorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				return authorizer.DecisionNoOpinion, "", auth.ErrRemote
-			})
+			r.decideRemotely()
 			r.config.Revocation.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-				err := answer(req.Context())
+				err := respond(req.Context())
 				return &authenticator.Response{User: jane}, err == nil && !refuses.token, err
 			})
 			r.config.Authorizer = authorizer.AuthorizerFunc(func(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
-				if err := answer(ctx); err != nil || refuses.access {
+				if err := respond(ctx); err != nil || refuses.access {
 					return authorizer.DecisionNoOpinion, "", err
 				}
 				return authorizer.DecisionAllow, "", nil
 			})
-			held := new(right)
-			held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
-			c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, ties: auth.Dependencies{Remote: true}}
+			c, held := janesWatch()
+			c.ties.Remote = true
 			r.enter(c, [sha256.Size]byte{}, "", held)
 			r.look(t.Context(), time.Now())
 			r.running.Wait()
 			if !held.Lost() {
-				t.Errorf("%s: the watch goes on", name)
+				t.Errorf("%s refused: the watch did not lose its right", name)
 			}
 		})
 	}
 }
 
-// TestSlowServicesAreAskedOnce checks that rounds do not ask a provider or webhook again while the same question is
-// open. A change meanwhile causes another question afterwards.
-func TestSlowServicesAreAskedOnce(t *testing.T) {
+// TestSlowServicesAreCalledOnce checks that rounds do not call a provider or webhook again while the same call is in
+// progress. A change meanwhile causes another call afterwards.
+func TestSlowServicesAreCalledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := new(fakeAccess)
 		r := newRights(j)
 		var changes uint64
-		slow := func(what string, asking *int, takes time.Duration) {
-			if *asking++; *asking > 1 {
-				t.Errorf("the %s is asked twice at once", what)
+		slow := func(what string, running *int, takes time.Duration) {
+			if *running++; *running > 1 {
+				t.Errorf("%d calls of the %s at once, want 1", *running, what)
 			}
 			time.Sleep(takes)
-			*asking--
+			*running--
 		}
 		var identities, permissions int
 		r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return changes, 0 }
-		r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-			return nil, false, auth.ErrRemote
-		})
-		r.config.Revocation.LocalAuthorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-			return authorizer.DecisionNoOpinion, "", auth.ErrRemote
-		})
+		r.decideRemotely()
 		r.config.Revocation.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 			slow("provider", &identities, 5*time.Second)
 			return j.AuthenticateRequest(req)
@@ -103,7 +91,7 @@ func TestSlowServicesAreAskedOnce(t *testing.T) {
 		look()
 		r.running.Wait()
 		if held.all != changes {
-			t.Error("the changes while the webhook was asked are not asked about")
+			t.Error("the right was not authorized again after changes during a call of the webhook")
 		}
 	})
 }
@@ -112,7 +100,7 @@ func TestSlowServicesAreAskedOnce(t *testing.T) {
 // unreachable provider that might accept the token does not matter.
 func TestTokensThatThisProcessNoLongerAccepts(t *testing.T) {
 	for _, local := range []bool{false, true} {
-		r := newRights(&fakeAccess{silent: true})
+		r := newRights(&fakeAccess{authnFailing: true})
 		r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 			if local {
 				return &authenticator.Response{User: jane}, true, nil
@@ -128,7 +116,7 @@ func TestTokensThatThisProcessNoLongerAccepts(t *testing.T) {
 		r.look(t.Context(), time.Now().Add(interval))
 		r.running.Wait()
 		if held.Lost() != accepted {
-			t.Errorf("accepted before %t: lost %t", accepted, held.Lost())
+			t.Errorf("accepted before: %t, lost: %t; want both or neither", accepted, held.Lost())
 		}
 	}
 }

@@ -35,20 +35,21 @@ import (
 // fakeAccess authenticates every request as jane, allows her everything, and counts its calls.
 type fakeAccess struct {
 	asked        atomic.Int64
-	mute, silent bool // authorization, authentication fails
-	remote       bool
+	failing      bool   // authentication and authorization fail
+	authnFailing bool   // authentication fails
+	remote       bool   // a webhook takes part in authorization
 	losses       uint64 // of nodes
 }
 
-var errMute = errors.New("nobody answers")
+var errUnavailable = errors.New("unavailable")
 
 var jane = &user.DefaultInfo{Name: "jane"}
 
 // AuthenticateRequest implements authenticator.Request.
 func (f *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
 	f.asked.Add(1)
-	if f.mute || f.silent {
-		return nil, false, errMute
+	if f.failing || f.authnFailing {
+		return nil, false, errUnavailable
 	}
 	return &authenticator.Response{User: jane}, true, nil
 }
@@ -56,13 +57,13 @@ func (f *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response
 // Authorize implements authorizer.Authorizer.
 func (f *fakeAccess) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	f.asked.Add(1)
-	if f.mute {
-		return authorizer.DecisionNoOpinion, "", errMute
+	if f.failing {
+		return authorizer.DecisionNoOpinion, "", errUnavailable
 	}
 	return authorizer.DecisionAllow, "", nil
 }
 
-// newRights returns Rights whose authenticator and authorizer is j. The local ones decide as the others do.
+// newRights returns Rights whose authenticator and authorizer are j. The local ones decide as the others do.
 func newRights(j *fakeAccess) *Rights {
 	r := New(Config{
 		Revocation: &auth.Revocation{
@@ -81,7 +82,18 @@ func newRights(j *fakeAccess) *Rights {
 	return r
 }
 
-// janesWatch returns a credential of jane, which names jim as the user that it impersonates, and a right.
+// decideRemotely makes the decisions within this process fail with auth.ErrRemote.
+func (r *Rights) decideRemotely() {
+	r.config.Revocation.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		return nil, false, auth.ErrRemote
+	})
+	r.config.Revocation.LocalAuthorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionNoOpinion, "", auth.ErrRemote
+	})
+}
+
+// janesWatch returns the right of a watch by jane, and its credential. The credential's request also names jim as the
+// user to impersonate.
 func janesWatch() (*credential, *right) {
 	c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
 	c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
@@ -98,15 +110,15 @@ func (r *Rights) enter(c *credential, key [sha256.Size]byte, what string, held *
 func TestUndecidedChecksArePaced(t *testing.T) {
 	now := time.Now()
 	for name, prepare := range map[string]func(*fakeAccess, *credential){
-		"all is well":                func(*fakeAccess, *credential) {},
-		"nobody answers":             func(j *fakeAccess, _ *credential) { j.mute = true },
-		"who acts as another":        func(_ *fakeAccess, c *credential) { c.impersonates = true },
-		"who that is nobody says":    func(j *fakeAccess, c *credential) { j.silent, c.impersonates = true, true },
-		"expired, and good still":    func(_ *fakeAccess, c *credential) { c.ties.Expires = now.Add(-time.Second) },
-		"others are asked":           func(j *fakeAccess, c *credential) { j.remote, c.ties.Remote = true, true },
-		"others do not answer":       func(j *fakeAccess, c *credential) { j.remote, c.ties.Remote, j.mute = true, true, true },
-		"somebody else since":        func(_ *fakeAccess, c *credential) { c.who = &user.DefaultInfo{Name: "joe"} },
-		"he hangs on what is unread": func(_ *fakeAccess, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
+		"allowed":                            func(*fakeAccess, *credential) {},
+		"all checks fail":                    func(j *fakeAccess, _ *credential) { j.failing = true },
+		"impersonation":                      func(_ *fakeAccess, c *credential) { c.impersonates = true },
+		"impersonation, authenticator fails": func(j *fakeAccess, c *credential) { j.authnFailing, c.impersonates = true, true },
+		"expired, but still accepted":        func(_ *fakeAccess, c *credential) { c.ties.Expires = now.Add(-time.Second) },
+		"webhooks":                           func(j *fakeAccess, c *credential) { j.remote, c.ties.Remote = true, true },
+		"webhooks that fail":                 func(j *fakeAccess, c *credential) { j.remote, c.ties.Remote, j.failing = true, true, true },
+		"user that has changed":              func(_ *fakeAccess, c *credential) { c.who = &user.DefaultInfo{Name: "joe"} },
+		"object without a cache":             func(_ *fakeAccess, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
 	} {
 		j := new(fakeAccess)
 		c, held := janesWatch()
@@ -118,20 +130,20 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 			r.running.Wait()
 		}
 		if due := r.newRound(t.Context(), now).claim(); len(due) > 0 {
-			t.Errorf("%s: there is something to look at, or somebody is asked", name)
+			t.Errorf("%s: %d credentials are due again at once, want none", name, len(due))
 		}
 		if len(r.known) != 1 {
-			t.Errorf("%s: she lost her rights", name)
+			t.Errorf("%s: the watch lost its right", name)
 		}
 		if j.asked.Load() == 0 {
-			t.Errorf("%s: nobody was asked", name)
+			t.Errorf("%s: authenticator and authorizer were never called", name)
 		}
 	}
 }
 
-// TestChangedUsersAreAskedAbout checks that the authorizer is asked again when a credential belongs to another user.
-// The same holds for another UID, other groups and other extra fields.
-func TestChangedUsersAreAskedAbout(t *testing.T) {
+// TestChangedUsersAreAuthorizedAgain checks that a right is authorized again when its credential belongs to another user,
+// or to the same user with another UID, other groups or other extra fields.
+func TestChangedUsersAreAuthorizedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		before    *user.DefaultInfo
 		questions int
@@ -154,14 +166,14 @@ func TestChangedUsersAreAskedAbout(t *testing.T) {
 		r.look(t.Context(), time.Now())
 		r.running.Wait()
 		if len(asked) != c.questions || len(asked) > 0 && asked[0] != user.Info(jane) {
-			t.Errorf("%s changed: asked about %v, want %d questions about %v", name, asked, c.questions, jane)
+			t.Errorf("%s changed: authorized %v, want %d authorizations of %v", name, asked, c.questions, jane)
 		}
 	}
 }
 
-// TestRoundsAskAboutNodesThatLost has two nodes that watch a secret each, and one list of nodes that concerns
-// neither. Only the node that lost something must be authorized again.
-func TestRoundsAskAboutNodesThatLost(t *testing.T) {
+// TestNodesThatLostAccessAreAuthorizedAgain has two nodes that watch a secret each, and a third node with a watch of
+// a collection. Only nodes that lost access to an object must be authorized again.
+func TestNodesThatLostAccessAreAuthorizedAgain(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)
 	var all uint64
@@ -185,32 +197,32 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	}
 	now := time.Now()
 	if n := asked(now); n != 3 {
-		t.Fatalf("%d questions when the watches began, want 3", n)
+		t.Fatalf("%d authorizations when the watches began, want 3", n)
 	}
 	if n := asked(now); n != 0 {
-		t.Errorf("%d questions when nothing has changed", n)
+		t.Errorf("%d authorizations when nothing has changed, want 0", n)
 	}
 	all++
 	lost["system:node:a"]++
 	if n := asked(now); n != 1 {
-		t.Errorf("%d questions when a node has lost something, want 1", n)
+		t.Errorf("%d authorizations when a node has lost access, want 1", n)
 	}
 	if n := asked(now); n != 0 {
-		t.Errorf("%d questions when all were asked", n)
+		t.Errorf("%d authorizations after that, want 0", n)
 	}
 	all += 2
 	lost["system:node:a"]++
 	lost["system:node:b"]++
 	if n := asked(now); n != 2 {
-		t.Errorf("%d questions when two nodes have lost something, want 2", n)
+		t.Errorf("%d authorizations when two nodes have lost access, want 2", n)
 	}
 }
 
 // TestImpersonationIsCheckedAgain checks that a watch ends when its client may no longer impersonate the user. The
-// client was authenticated long ago, and only the authorizer reports the change. Until it is authenticated, the
-// impersonated user must not be taken for it.
+// client was authenticated long ago, and only the authorizer reports the change. Until the client is authenticated again,
+// the impersonated user must not be mistaken for it.
 func TestImpersonationIsCheckedAgain(t *testing.T) {
-	j := &fakeAccess{silent: true}
+	j := &fakeAccess{authnFailing: true}
 	r := newRights(j)
 	var changes uint64
 	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return changes, 0 }
@@ -230,7 +242,7 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 		lost   bool
 	}{
 		{"the client cannot be authenticated", func() {}, false},
-		{"it is authenticated", func() { j.silent = false }, false},
+		{"it is authenticated", func() { j.authnFailing = false }, false},
 		{"it may no longer impersonate", func() { changes++ }, true},
 	} {
 		step.change()
@@ -238,7 +250,7 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 		r.look(t.Context(), now)
 		r.running.Wait()
 		if held.Lost() != step.lost {
-			t.Errorf("%s: lost %t", step.name, held.Lost())
+			t.Errorf("%s: lost %t, want %t", step.name, held.Lost(), step.lost)
 		}
 		if known := len(r.known); (known == 0) != step.lost || r.local.busy != 0 {
 			t.Errorf("%s: %d credentials are known, %d goroutines are counted", step.name, known, r.local.busy)
@@ -246,9 +258,9 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// TestRightsThatDoNotSettle checks that rounds ask again about an impersonated node when the node has lost something.
-// They ask every few seconds while a webhook decides.
-func TestRightsThatDoNotSettle(t *testing.T) {
+// TestRightsAreAuthorizedAgain checks that a right of an impersonated node is authorized again when the node has lost
+// access, and that a right that a webhook decides is authorized again every few seconds.
+func TestRightsAreAuthorizedAgain(t *testing.T) {
 	for name, prepare := range map[string]func(*fakeAccess, *credential) (ask func()){
 		"impersonated node": func(j *fakeAccess, c *credential) func() {
 			c.impersonates = true
@@ -281,14 +293,14 @@ func TestRightsThatDoNotSettle(t *testing.T) {
 		r.look(t.Context(), now.Add(remoteInterval))
 		r.running.Wait()
 		if j.asked.Load() == before {
-			t.Errorf("%s: nothing is asked again", name)
+			t.Errorf("%s: the right is not authorized again", name)
 		}
 	}
 }
 
-// TestAnswersAboutAnotherUserDecideNothing changes the user of a credential while a slow webhook is asked. The response
-// about the old user neither ends the watch nor settles the right of the new one.
-func TestAnswersAboutAnotherUserDecideNothing(t *testing.T) {
+// TestDecisionsAboutAnotherUserAreIgnored changes the user of a credential during a slow call of a webhook. The decision
+// about the old user must neither end the watch nor count for the new one.
+func TestDecisionsAboutAnotherUserAreIgnored(t *testing.T) {
 	for _, v := range []verdict{undecided, allowed, denied} {
 		r := newRights(new(fakeAccess))
 		c, held := janesWatch()
@@ -301,14 +313,14 @@ func TestAnswersAboutAnotherUserDecideNothing(t *testing.T) {
 			t.Errorf("verdict %d about joe ended jane's watch", v)
 		}
 		if due := r.newRound(t.Context(), now).claim(); len(due) != 1 {
-			t.Errorf("verdict %d about joe: jane is not asked about", v)
+			t.Errorf("verdict %d about joe: jane's right is not checked in the next round", v)
 		}
 	}
 }
 
-// TestSettledRightsAreLookedAtAgain checks that later rounds skip a credential once all its rights are decided, until
+// TestDecidedRightsAreCheckedAfterChanges checks that later rounds skip a credential once all its rights are decided, until
 // a right is added or a counter grows.
-func TestSettledRightsAreLookedAtAgain(t *testing.T) {
+func TestDecidedRightsAreCheckedAfterChanges(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)
 	var all, losses uint64
@@ -338,17 +350,17 @@ func TestSettledRightsAreLookedAtAgain(t *testing.T) {
 			r.running.Wait()
 		}
 		if n := j.asked.Load() - before; n != step.want {
-			t.Errorf("%s: %d questions, want %d", step.name, n, step.want)
+			t.Errorf("%s: %d authorizations, want %d", step.name, n, step.want)
 		}
 		if !c.decided.known {
-			t.Errorf("%s: the rights are not settled", step.name)
+			t.Errorf("%s: the next round would not skip the credential", step.name)
 		}
 	}
 }
 
-// TestLossesDuringAQuestionAreAskedAgain checks that a loss during an authorization is checked again in the next
-// round.
-func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
+// TestLossesDuringAnAuthorization checks that a right is authorized again in the next round if its node loses access
+// during an authorization.
+func TestLossesDuringAnAuthorization(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)
 	var all, lost atomic.Uint64
@@ -361,20 +373,20 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 		}
 		return j.Authorize(ctx, a)
 	})
-	held := &right{single: true}
-	held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
-	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
+	c, held := janesWatch()
+	c.asked, held.single = true, true
+	r.enter(c, [sha256.Size]byte{}, "", held)
 	for range 4 {
 		r.look(t.Context(), time.Now())
 		r.running.Wait()
 	}
 	if n := j.asked.Load(); n != 2 {
-		t.Errorf("%d questions, want one more after the loss", n)
+		t.Errorf("%d authorizations, want 2: one more after the loss", n)
 	}
 }
 
-// BenchmarkQuietRound checks the rights of ten thousand senders with five watches each, without changes. The server
-// does this once a second.
+// BenchmarkQuietRound runs rounds over ten thousand credentials with five watches each, without changes. The server runs
+// one round a second.
 func BenchmarkQuietRound(b *testing.B) {
 	j := new(fakeAccess)
 	r := newRights(j)
@@ -386,13 +398,13 @@ func BenchmarkQuietRound(b *testing.B) {
 		}
 	}
 	now := time.Now()
-	r.look(b.Context(), now) // at all
+	r.look(b.Context(), now) // the first round checks all rights
 	b.ReportAllocs()
 	for b.Loop() {
 		r.look(b.Context(), now)
 	}
 	if j.asked.Load() != 0 {
-		b.Error("somebody was asked")
+		b.Error("the authenticator or authorizer was called")
 	}
 }
 
@@ -436,16 +448,16 @@ func TestRequestsWithDifferentHeadersShareNoCredential(t *testing.T) {
 	const user, group = "Impersonate-User", "Impersonate-Group"
 	bob := join(group, "dev", user, "bob", user, user, user, "alice")
 	if join(group, "dev", group, user, group, "bob", user, "alice") == bob {
-		t.Error("the credential of a client that impersonates bob is also that of one that impersonates alice")
+		t.Error("clients that impersonate bob and alice have the same credential")
 	}
 	if join(group, "dev", user, "bob", user, user, user, "alice") != bob {
-		t.Error("the credential of two equal requests is not the same")
+		t.Error("two equal requests have different credentials")
 	}
 	if join("User-Agent", "other", group, "dev", user, "bob", user, user, user, "alice") != bob || bob.request.Header.Get("Authorization") == "" {
-		t.Errorf("the credential is not that of the fields that authenticate and impersonate: %v", bob.request.Header)
+		t.Errorf("a User-Agent changes the credential, or its request lacks the token: %v", bob.request.Header)
 	}
 	if join() == bob || held[0].(*right).info == nil || held[len(held)-1].(*right).info != nil {
-		t.Error("not only the right of a client that impersonates has what decides about that")
+		t.Error("a right has request info without impersonation, or lacks it with impersonation")
 	}
 	for _, h := range held {
 		h.Leave()
@@ -469,14 +481,14 @@ func TestExpiryEndsOnlyCredentialsThatWereValid(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ties := r.Join(x).(*right).of.ties; ties.Ends != ends || ties.Expires.IsZero() == ends {
-			t.Errorf("expires %v after the watch began: %+v", after, ties)
+			t.Errorf("expires %v after the watch began: got %+v, want Ends %t", after, ties, ends)
 		}
 	}
 }
 
-// TestRightsHoldNothingOfTheirRequests checks that an open watch does not keep its request in memory: a watch is open
-// for minutes, and each node has tens of them.
-func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
+// TestRightsDoNotKeepRequests checks that an open watch does not keep its request in memory. Watches are open for minutes,
+// and each node has tens of them.
+func TestRightsDoNotKeepRequests(t *testing.T) {
 	r := newRights(new(fakeAccess))
 	r.config.Revocation.Dependencies = func(*http.Request) auth.Dependencies { return auth.Dependencies{} }
 	opening := func() (streams.Right, weak.Pointer[exchange.Exchange]) {
@@ -491,7 +503,7 @@ func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 		runtime.GC()
 	}
 	if x.Value() != nil {
-		t.Error("the request is held for as long as its watch is open")
+		t.Error("the right of an open watch keeps the request in memory")
 	}
 	got := held.(*right).attributes
 	want := authorizer.AttributesRecord{
@@ -500,6 +512,6 @@ func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 		FieldSelectorRequirements: fields.Requirements{{Operator: selection.Equals, Field: "metadata.name", Value: "b"}},
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("kept\n%+v, want\n%+v", got, want)
+		t.Errorf("got attributes\n%+v, want\n%+v", got, want)
 	}
 }

@@ -2,7 +2,6 @@ package revocation
 
 import (
 	"crypto/sha256"
-	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/auth"
@@ -38,10 +36,10 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 			return 0
 		}
 		join := func(key byte, single bool) *credential {
-			held := &right{single: single, asked: true}
-			held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
-			c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true, revisions: []int64{1},
-				ties: auth.Dependencies{Objects: []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}}}
+			c, held := janesWatch()
+			held.single, held.asked = single, true
+			c.asked, c.revisions = true, []int64{1}
+			c.ties.Objects = []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}
 			r.enter(c, [sha256.Size]byte{key}, "", held)
 			return c
 		}
@@ -52,10 +50,10 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 		deleting = true
 		now, next := slices.Contains(round(), first), slices.Contains(round(), first)
 		if deleting {
-			t.Fatal("nothing was deleted")
+			t.Fatal("the round did not reach the deletion")
 		}
 		if now == next {
-			t.Fatalf("seen by the round and by the next one: %t, want one of them", now)
+			t.Fatalf("checked by the round: %t, by the next one: %t; want one of them", now, next)
 		}
 	}
 }
@@ -77,10 +75,9 @@ func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
 	access := new(fakeAccess)
 	r := newRights(access)
 	r.objects = map[string]*cache.Cache{"pods": pods}
-	held := new(right)
-	held.attributes = authorizer.AttributesRecord{User: jane, Verb: "watch"}
-	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane,
-		ties: auth.Dependencies{Objects: []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}}}, [sha256.Size]byte{}, "", held)
+	credential, held := janesWatch()
+	credential.ties.Objects = []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}
+	r.enter(credential, [sha256.Size]byte{}, "", held)
 	for _, c := range []struct {
 		after time.Duration
 		asks  bool

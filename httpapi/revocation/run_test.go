@@ -20,12 +20,11 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/auth"
 )
 
-// TestStreamsEndInTime checks the guarantee of the package, for changes at different times between two rounds. A
-// provider that nothing reports about moves jane to another group, and a webhook then denies her watch. Or a counter
-// reports that this process denies it. A client that does not read the end is cut off two rounds later.
+// TestStreamsEndInTime checks the guarantee of the package, for changes at different times between two rounds. Either a
+// provider moves jane to another group without a report, and a webhook then denies her watch. Or a counter reports that
+// this process denies it. A client that does not read is disconnected two rounds later.
 func TestStreamsEndInTime(t *testing.T) {
 	for _, remote := range []bool{true, false} {
 		for _, reads := range []bool{true, false} {
@@ -68,15 +67,11 @@ func timeOfRevocation(t *testing.T, remote, reads bool, after time.Duration) tim
 		config.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 			return &authenticator.Response{User: who()}, true, nil
 		})
-		config.LocalAuthenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-			return nil, false, auth.ErrRemote
-		})
-		config.LocalAuthorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-			return authorizer.DecisionNoOpinion, "", auth.ErrRemote
-		})
+		r.decideRemotely()
 	}
-	held := &right{attributes: authorizer.AttributesRecord{User: jane, Verb: "watch"}}
-	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, ties: auth.Dependencies{Remote: remote}}, [sha256.Size]byte{}, "", held)
+	c, held := janesWatch()
+	c.ties.Remote = remote
+	r.enter(c, [sha256.Size]byte{}, "", held)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -106,7 +101,7 @@ func timeOfRevocation(t *testing.T, remote, reads bool, after time.Duration) tim
 		client.Close()
 	}
 	if n := testutil.ToFloat64(r.ended.WithLabelValues(lostPermission)); n != 1 {
-		t.Errorf("%v streams are counted", n)
+		t.Errorf("%v streams are counted as ended, want 1", n)
 	}
 	return time.Since(since)
 }
