@@ -44,7 +44,7 @@ func kinds(t testing.TB, converter managedfields.TypeConverter) map[schema.Group
 		}
 		obj.GetObjectKind().SetGroupVersionKind(kind)
 		if _, err := converter.ObjectToTyped(obj, 0); err != nil {
-			continue // it has no schema: it is not served
+			continue // a kind without a schema is not served
 		}
 		found[kind.GroupKind()] = append(found[kind.GroupKind()], kind.GroupVersion())
 	}
@@ -66,7 +66,7 @@ func newManager(types managedfields.TypeConverter, convertor runtime.ObjectConve
 // build is newManager or the upstream constructor that it replaces.
 type build func(managedfields.TypeConverter, runtime.ObjectConvertor, runtime.ObjectDefaulter, runtime.ObjectCreater, schema.GroupVersionKind, schema.GroupVersion, string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
 
-// managers holds the managers that one build made, as a server does.
+// managers caches the field managers of one build by kind, as a server does.
 type managers struct {
 	t     testing.TB
 	types managedfields.TypeConverter
@@ -98,40 +98,37 @@ func (m *managers) of(kind schema.GroupVersionKind) *managedfields.FieldManager 
 func TestManagedFieldsOfManyWritesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
-	records := 0
+	entries := 0
 	for kind, versions := range kinds(t, upstream.types) {
 		for seed := range int64(proctest.Iterations(3)) {
 			h := &history{t: t, kind: kind, versions: versions, random: rand.New(rand.NewSource(seed)), upstream: upstream, own: own}
 			h.write()
-			records += h.records
+			entries += h.entries
 		}
 	}
-	if records < 1000 {
-		t.Fatalf("compared %d records of managers only", records)
+	if entries < 1000 {
+		t.Fatalf("compared only %d entries of managedFields, want 1000", entries)
 	}
 }
 
-// history is the life of one object.
+// history writes one object many times.
 type history struct {
 	t             *testing.T
 	kind          schema.GroupKind
 	versions      []schema.GroupVersion
 	random        *rand.Rand
 	upstream, own *managers
-	records       int
+	entries       int // compared entries of managedFields
 }
 
+// object returns a random object without managedFields.
 func (h *history) object() runtime.Object {
 	obj, err := legacyscheme.Scheme.New(h.kind.WithVersion(runtime.APIVersionInternal))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	registrytest.Fill(obj, rand.NewSource(h.random.Int63()))
-	accessor, err := meta.Accessor(obj)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	accessor.SetManagedFields(nil)
+	accessor(h.t, obj).SetManagedFields(nil)
 	return obj
 }
 
@@ -139,28 +136,28 @@ func (h *history) write() {
 	live := h.object()
 	for step := range 8 {
 		version := h.versions[h.random.Intn(len(h.versions))]
-		who := fmt.Sprintf("manager-%d", h.random.Intn(3))
+		manager := fmt.Sprintf("manager-%d", h.random.Intn(3))
 		next := live.DeepCopyObject()
 		h.change(reflect.ValueOf(next).Elem(), reflect.ValueOf(h.object()).Elem())
-		at := fmt.Sprintf("%s, step %d, by %s in %s", h.kind, step, who, version)
+		at := fmt.Sprintf("%s, step %d, by %s in %s", h.kind, step, manager, version)
 		if step%3 == 2 {
-			live = h.apply(at, live, next, version, who)
+			live = h.apply(at, live, next, version, manager)
 		} else {
-			live = h.update(at, live, next, version, who)
+			live = h.update(at, live, next, version, manager)
 		}
 	}
 }
 
-func (h *history) update(at string, live, next runtime.Object, version schema.GroupVersion, who string) runtime.Object {
+func (h *history) update(at string, live, next runtime.Object, version schema.GroupVersion, manager string) runtime.Object {
 	written := func(by *managers) (runtime.Object, error) {
-		return by.of(version.WithKind(h.kind.Kind)).Update(live.DeepCopyObject(), next.DeepCopyObject(), who)
+		return by.of(version.WithKind(h.kind.Kind)).Update(live.DeepCopyObject(), next.DeepCopyObject(), manager)
 	}
 	want, wantErr := written(h.upstream)
 	got, gotErr := written(h.own)
 	return h.compare(at+", update", want, got, wantErr, gotErr, live)
 }
 
-func (h *history) apply(at string, live, next runtime.Object, version schema.GroupVersion, who string) runtime.Object {
+func (h *history) apply(at string, live, next runtime.Object, version schema.GroupVersion, manager string) runtime.Object {
 	versioned, err := legacyscheme.Scheme.ConvertToVersion(next, version)
 	if err != nil {
 		h.t.Fatal(err)
@@ -176,14 +173,14 @@ func (h *history) apply(at string, live, next runtime.Object, version schema.Gro
 	}
 	force := h.random.Intn(3) > 0
 	written := func(by *managers) (runtime.Object, error) {
-		return by.of(version.WithKind(h.kind.Kind)).Apply(live.DeepCopyObject(), patch.DeepCopy(), who, force)
+		return by.of(version.WithKind(h.kind.Kind)).Apply(live.DeepCopyObject(), patch.DeepCopy(), manager, force)
 	}
 	want, wantErr := written(h.upstream)
 	got, gotErr := written(h.own)
 	return h.compare(at+", apply", want, got, wantErr, gotErr, live)
 }
 
-// compare fails if the two differ, and returns the new live object.
+// compare fails the test if the results or errors of a write differ. It returns the new live object.
 func (h *history) compare(at string, want, got runtime.Object, wantErr, gotErr error, live runtime.Object) runtime.Object {
 	h.t.Helper()
 	if fmt.Sprint(wantErr) != fmt.Sprint(gotErr) {
@@ -192,24 +189,25 @@ func (h *history) compare(at string, want, got runtime.Object, wantErr, gotErr e
 	if wantErr != nil || want == nil {
 		return live
 	}
-	for _, obj := range []runtime.Object{want, got} {
-		blankTimes(h.t, obj)
-	}
-	wantMeta, _ := meta.Accessor(want)
-	h.records += len(wantMeta.GetManagedFields())
-	if !apiequality.Semantic.DeepEqual(want, got) {
-		gotMeta, _ := meta.Accessor(got)
-		h.t.Fatalf("%s: managers\n%s\nwant\n%s", at, text(gotMeta), text(wantMeta))
-	}
+	h.entries += len(accessor(h.t, want).GetManagedFields())
+	blankTimes(h.t, want)
+	blankTimes(h.t, got)
+	compare(h.t, at, want, got)
 	return want
 }
 
-func blankTimes(t testing.TB, obj runtime.Object) {
-	accessor, err := meta.Accessor(obj)
-	if err != nil {
-		t.Fatal(err)
+// compare fails t if an object differs from upstream's.
+func compare(t *testing.T, what any, want, got runtime.Object) {
+	t.Helper()
+	if !apiequality.Semantic.DeepEqual(want, got) {
+		t.Fatalf("%s: got managedFields\n%s\nwant\n%s", what, text(accessor(t, got)), text(accessor(t, want)))
 	}
-	entries := accessor.GetManagedFields()
+}
+
+// blankTimes removes the times from managedFields.
+func blankTimes(t testing.TB, obj runtime.Object) {
+	object := accessor(t, obj)
+	entries := object.GetManagedFields()
 	for i := range entries {
 		entries[i].Time = nil
 	}
@@ -217,12 +215,21 @@ func blankTimes(t testing.TB, obj runtime.Object) {
 	slices.SortFunc(entries, func(a, b metav1.ManagedFieldsEntry) int {
 		return strings.Compare(fmt.Sprint(a.Manager, a.Operation, a.APIVersion), fmt.Sprint(b.Manager, b.Operation, b.APIVersion))
 	})
-	accessor.SetManagedFields(entries)
+	object.SetManagedFields(entries)
 }
 
-func text(accessor metav1.Object) string {
+func accessor(t testing.TB, obj runtime.Object) metav1.Object {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func text(object metav1.Object) string {
 	var b strings.Builder
-	for _, e := range accessor.GetManagedFields() {
+	for _, e := range object.GetManagedFields() {
 		fmt.Fprintf(&b, "%s %s %s %s\n", e.Manager, e.Operation, e.APIVersion, e.FieldsV1)
 	}
 	return b.String()
@@ -248,7 +255,7 @@ func (h *history) change(v, from reflect.Value) {
 		}
 		v.Set(from)
 	case reflect.Slice:
-		if v.Type().Elem().Kind() == reflect.Uint8 { // a document, which is whole or nothing
+		if v.Type().Elem().Kind() == reflect.Uint8 { // a raw document
 			v.Set(from)
 			return
 		}
@@ -269,7 +276,7 @@ func (h *history) change(v, from reflect.Value) {
 	}
 }
 
-// TestChangesOfOneFieldAreFound changes each field of a pod alone.
+// TestChangesOfOneFieldAreFound changes one field of a pod at a time.
 func TestChangesOfOneFieldAreFound(t *testing.T) {
 	t.Parallel()
 	converter := &converter{inner: applyconfigurations.NewTypeConverter(legacyscheme.Scheme)}
@@ -285,7 +292,7 @@ func TestChangesOfOneFieldAreFound(t *testing.T) {
 		"an empty slice for none": {func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{} }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for range 2 { // the first object of a kind goes another way
+			for range 2 { // the converter treats the first object of a kind differently
 				other := pod.DeepCopy()
 				change.do(other)
 				before, err := converter.ObjectToTyped(pod, 0)
@@ -337,7 +344,7 @@ func TestObjectsThatTheSchemaForbidsAreRefused(t *testing.T) {
 		if _, got := own.ObjectToTyped(w, 0); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%+v: %v, want %v", w, got, want)
 		} else if (want != nil) != (w.Hidden != "") {
-			t.Errorf("%+v: upstream said %v", w, want)
+			t.Errorf("%+v: upstream returns %v, want an error only for a hidden field", w, want)
 		}
 	}
 }
@@ -384,7 +391,7 @@ func TestDocumentsAreComparedByTheirFields(t *testing.T) {
 		}
 		return compared.String()
 	}
-	changes(own) // the first object of a kind goes another way
+	changes(own) // the converter treats the first object of a kind differently
 	if got, want := changes(own), changes(upstream); got != want {
 		t.Errorf("changed %s, want %s", got, want)
 	}
@@ -409,10 +416,10 @@ func BenchmarkUpdate(b *testing.B) {
 			live.(*corev1.Pod).UID = "uid"
 			next := live.DeepCopyObject().(*corev1.Pod)
 			next.Status.Message = "changed"
-			record := next.ManagedFields
+			entries := next.ManagedFields
 			b.ReportAllocs()
 			for b.Loop() {
-				next.ManagedFields = record
+				next.ManagedFields = entries
 				update(live, next)
 			}
 		})

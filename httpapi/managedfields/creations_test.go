@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,7 +38,7 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 		bases, steps, enough = 1, 16, 200 // still every kind and version
 	}
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
-	remembered, kept := 0, 0
+	hits, kept := 0, 0
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
 			of := version.WithKind(kind.Kind)
@@ -49,11 +48,11 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 				h := &history{t: t, kind: kind, versions: versions, random: random}
 				obj := h.object()
 				for range steps {
-					if knows(creations, obj) {
-						remembered++
+					if hasCreation(creations, obj) {
+						hits++
 					}
 					want := created(t, upstream, of, obj)
-					if want == nil { // no object that a client can send
+					if want == nil { // a client cannot send such an object
 						obj = h.object()
 						continue
 					}
@@ -71,17 +70,8 @@ func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 			kept += len(creations.results)
 		}
 	}
-	t.Logf("%d records were remembered of others, of %d shapes", remembered, kept)
-	if remembered < enough || kept < enough {
-		t.Errorf("%d records were remembered of others, of %d shapes: too few to tell anything", remembered, kept)
-	}
-}
-
-// compare fails t if an object does not have the managedFields of upstream's field manager.
-func compare(t *testing.T, kind schema.GroupVersionKind, want, got runtime.Object) {
-	t.Helper()
-	if !apiequality.Semantic.DeepEqual(want, got) {
-		t.Fatalf("%s: managers\n%s\nwant\n%s", kind, text(accessor(t, got)), text(accessor(t, want)))
+	if hits < enough || kept < enough {
+		t.Errorf("%d of the results came from the caches, which have %d; want at least %d of each", hits, kept, enough)
 	}
 }
 
@@ -103,8 +93,8 @@ func created(t *testing.T, by *managers, kind schema.GroupVersionKind, obj runti
 	return obj
 }
 
-// knows reports whether the managedFields of obj are cached.
-func knows(c *Cache, obj runtime.Object) bool {
+// hasCreation reports whether the cache has the managedFields of obj.
+func hasCreation(c *Cache, obj runtime.Object) bool {
 	obj = obj.DeepCopyObject()
 	object, err := meta.Accessor(obj)
 	if err != nil {
@@ -113,9 +103,9 @@ func knows(c *Cache, obj runtime.Object) bool {
 	return c.result(c.creationKey(obj, object, "creator", new(identifiers))) != nil
 }
 
-// TestCreationsThatAreNotRemembered checks that the field manager computes managedFields that depend on more than the
-// fields of the object. Results of one manager are not used for another.
-func TestCreationsThatAreNotRemembered(t *testing.T) {
+// TestCreationsThatAreNotCached checks that managedFields that depend on more than the fields of the object are not
+// cached, that one manager's results are not used for another, and that the cache keeps its limits.
+func TestCreationsThatAreNotCached(t *testing.T) {
 	own := newManagers(t, newManager)
 	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))
 	pod := func() *corev1.Pod {
@@ -123,7 +113,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 		pod.ManagedFields = nil
 		return pod
 	}
-	record := func(pod *corev1.Pod, manager string) []metav1.ManagedFieldsEntry {
+	create := func(pod *corev1.Pod, manager string) []metav1.ManagedFieldsEntry {
 		internal, err := legacyscheme.Scheme.UnsafeConvertToVersion(pod, schema.GroupVersion{Version: runtime.APIVersionInternal})
 		if err != nil {
 			t.Fatal(err)
@@ -136,31 +126,31 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	}
 	for range 3 {
 		for _, manager := range []string{"one", "two"} {
-			if got := record(pod(), manager); len(got) != 1 || got[0].Manager != manager || got[0].Time == nil {
-				t.Fatalf("recorded %v", got)
+			if got := create(pod(), manager); len(got) != 1 || got[0].Manager != manager || got[0].Time == nil {
+				t.Fatalf("created by %s: managedFields %v", manager, got)
 			}
 		}
 	}
 	known := len(creations.results)
 	sent := pod()
 	sent.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:nodeName":{}}}`)}}
-	record(sent, "one")
+	create(sent, "one")
 	applied := pod()
 	applied.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}
-	record(applied, "kubectl")
+	create(applied, "kubectl")
 	long := pod()
 	long.Labels = map[string]string{strings.Repeat("x", maxKey): ""}
-	record(long, "one")
+	create(long, "one")
 	if n := len(creations.results); n != known {
-		t.Errorf("%d are remembered, want %d", n, known)
+		t.Errorf("%d results are cached, want %d", n, known)
 	}
 	for i := range 2 * maxResults {
 		some := pod()
 		some.Labels = map[string]string{strings.Repeat("x", i): ""}
-		record(some, "one")
+		create(some, "one")
 	}
 	if n := len(creations.results); n > maxResults {
-		t.Errorf("%d are remembered", n)
+		t.Errorf("%d results are cached, want at most %d", n, maxResults)
 	}
 	peak := 0
 	for i := range maxResults - 1 {
@@ -168,7 +158,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 		for j := range 60 {
 			some.Labels[fmt.Sprintf("%s-%d-%d", strings.Repeat("x", 50), i, j)] = ""
 		}
-		record(some, "one")
+		create(some, "one")
 		size := 0
 		for key, result := range creations.results {
 			size += len(key) + len(result[0].entry.FieldsV1.GetRawBytes())
@@ -176,7 +166,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 		peak = max(peak, size)
 	}
 	if peak > maxBytes || peak < maxBytes/2 {
-		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
+		t.Errorf("the cache has up to %d bytes, want at most %d and at least half of that", peak, maxBytes)
 	}
 }
 
@@ -199,13 +189,13 @@ func TestManagedFieldsAreNotShared(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				record := object.GetManagedFields()
-				if len(record) != 1 || string(record[0].FieldsV1.GetRawBytes()) != `{"f:metadata":{"f:labels":{".":{},"f:a":{}}}}` {
-					t.Errorf("recorded %v", record)
+				entries := object.GetManagedFields()
+				if len(entries) != 1 || string(entries[0].FieldsV1.GetRawBytes()) != `{"f:metadata":{"f:labels":{".":{},"f:a":{}}}}` {
+					t.Errorf("managedFields %v, want one entry with the label", entries)
 					return
 				}
-				clear(record[0].FieldsV1.GetRawBytes())
-				*record[0].Time = metav1.Time{}
+				clear(entries[0].FieldsV1.GetRawBytes())
+				*entries[0].Time = metav1.Time{}
 			}
 		})
 	}
@@ -223,7 +213,7 @@ func BenchmarkCreate(b *testing.B) {
 	object, _ := meta.Accessor(internal)
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	creations := newCache(m, kind)
-	for name, record := range map[string]func(){
+	for name, create := range map[string]func(){
 		"manager":   func() { m.of(kind).UpdateNoErrors(&corev1.Pod{}, internal, "m") },
 		"creations": func() { _ = creations.Create(internal, "m") },
 	} {
@@ -231,7 +221,7 @@ func BenchmarkCreate(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				object.SetManagedFields(nil)
-				record()
+				create()
 			}
 		})
 	}

@@ -6,7 +6,4 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-func TestMain(m *testing.M) {
-	// klog starts its flush daemon when it is imported.
-	proctest.Main(m)
-}
+func TestMain(m *testing.M) { proctest.Main(m) }

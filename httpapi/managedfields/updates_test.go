@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,73 +21,70 @@ import (
 // several managers. It compares the managedFields, computed or copied, with upstream's.
 func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 	t.Parallel()
-	bases, steps, enough := 1, 20, 1000
+	steps, enough := 20, 1000
 	if testing.Short() {
 		steps, enough = 7, 200 // still every kind and version
 	}
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
-	copied, kept := 0, 0
+	hits, kept := 0, 0
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
 			of := version.WithKind(kind.Kind)
 			updates := newCache(own, of)
 			random := rand.New(rand.NewSource(11))
-			for range bases {
-				h := &history{t: t, kind: kind, versions: versions, random: random}
-				live := h.object()
-				identify(t, live, "")
-				if live = created(t, upstream, of, live); live == nil {
-					continue
+			h := &history{t: t, kind: kind, versions: versions, random: random}
+			live := h.object()
+			accessor(t, live).SetUID("")
+			if live = created(t, upstream, of, live); live == nil {
+				continue
+			}
+			accessor(t, live).SetUID("uid")
+			for step := range steps {
+				next := live.DeepCopyObject()
+				accessor(t, next).SetManagedFields(nil)
+				for range 1 + random.Intn(2) {
+					registrytest.Mutate(next, random)
 				}
-				identify(t, live, "uid")
-				for step := range steps {
-					next := live.DeepCopyObject()
-					accessor(t, next).SetManagedFields(nil)
-					for range 1 + random.Intn(2) {
-						registrytest.Mutate(next, random)
-					}
-					identify(t, next, "uid")
-					who := []string{"creator", "kubelet"}[random.Intn(2)]
-					want := written(upstream, of, live, next, who)
-					if want == nil {
-						break
-					}
-					blankTimes(t, want)
-					for again := range 3 {
-						before := live.DeepCopyObject()
-						if again == 2 { // parts that are equal in both do not matter
-							label(t, before, next, step)
-							want = written(upstream, of, before, next, who)
-							if want == nil {
-								break
-							}
-							blankTimes(t, want)
+				accessor(t, next).SetUID("uid")
+				manager := []string{"creator", "kubelet"}[random.Intn(2)]
+				want := updated(upstream, of, live, next, manager)
+				if want == nil {
+					break
+				}
+				blankTimes(t, want)
+				for again := range 3 {
+					before := live.DeepCopyObject()
+					if again == 2 {
+						changeBoth(t, before, next, step)
+						want = updated(upstream, of, before, next, manager)
+						if want == nil {
+							break
 						}
-						got := next.DeepCopyObject()
-						if knowsUpdate(t, updates, before, got, who) {
-							copied++
-						}
-						updates.Update(before, got, who)
-						blankTimes(t, got)
-						compare(t, of, want, got)
+						blankTimes(t, want)
 					}
-					live = want
-					if live == nil {
-						break
+					got := next.DeepCopyObject()
+					if hasUpdate(t, updates, before, got, manager) {
+						hits++
 					}
+					updates.Update(before, got, manager)
+					blankTimes(t, got)
+					compare(t, of, want, got)
+				}
+				live = want
+				if live == nil {
+					break
 				}
 			}
 			kept += len(updates.results)
 		}
 	}
-	t.Logf("%d records were copied of others, of %d changes", copied, kept)
-	if copied < 2*enough || kept < enough {
-		t.Errorf("%d records were copied of others, of %d changes: too few to tell anything", copied, kept)
+	if hits < 2*enough || kept < enough {
+		t.Errorf("%d of the results came from the caches, which have %d; want at least %d and %d", hits, kept, 2*enough, enough)
 	}
 }
 
-// label sets the same annotation in both objects.
-func label(t *testing.T, live, next runtime.Object, step int) {
+// changeBoth sets fields to the same values in both objects. They must not change the result of the update.
+func changeBoth(t *testing.T, live, next runtime.Object, step int) {
 	t.Helper()
 	for _, obj := range []runtime.Object{live, next} {
 		object := accessor(t, obj)
@@ -98,44 +93,27 @@ func label(t *testing.T, live, next runtime.Object, step int) {
 	}
 }
 
-func identify(t *testing.T, obj runtime.Object, uid types.UID) {
-	t.Helper()
-	accessor(t, obj).SetUID(uid)
-}
-
-func accessor(t *testing.T, obj runtime.Object) metav1.Object {
-	t.Helper()
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object
-}
-
-// written returns next with the managedFields of upstream's field manager, nil if that panics.
-func written(by *managers, kind schema.GroupVersionKind, live, next runtime.Object, who string) (made runtime.Object) {
+// updated returns next with the managedFields of upstream's field manager, nil if that panics.
+func updated(by *managers, kind schema.GroupVersionKind, live, next runtime.Object, manager string) (made runtime.Object) {
 	defer func() {
 		if recover() != nil {
 			made = nil
 		}
 	}()
-	return by.of(kind).UpdateNoErrors(live.DeepCopyObject(), next.DeepCopyObject(), who)
+	return by.of(kind).UpdateNoErrors(live.DeepCopyObject(), next.DeepCopyObject(), manager)
 }
 
-func knowsUpdate(t *testing.T, u *Cache, live, obj runtime.Object, who string) bool {
+// hasUpdate reports whether the cache has the managedFields of obj.
+func hasUpdate(t *testing.T, u *Cache, live, obj runtime.Object, manager string) bool {
 	t.Helper()
 	live, obj = live.DeepCopyObject(), obj.DeepCopyObject()
-	stored, err := meta.Accessor(live)
-	if err != nil {
-		t.Fatal(err)
-	}
 	kind := u.types.known(u.kind)
-	return kind != nil && u.result(u.updateKey(kind, live, obj, stored.GetManagedFields(), who, new(identifiers))) != nil
+	return kind != nil && u.result(u.updateKey(kind, live, obj, accessor(t, live).GetManagedFields(), manager, new(identifiers))) != nil
 }
 
-// TestUpdatesOfOtherAddressesAreKnown checks that the result of an update is reused for an object with other
-// addresses and owners, if these are in the same order.
-func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
+// TestResultsAreReusedForOtherAddresses checks that the result of an update is reused for an object with other addresses
+// and owners, if these are in the same order.
+func TestResultsAreReusedForOtherAddresses(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, newManager)
 	updates := newCache(own, kind)
@@ -147,37 +125,34 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 		return p
 	}
 	for _, c := range []struct {
-		owner   string
-		ips     []string
-		learned bool
+		owner string
+		ips   []string
+		added bool // to the cache
 	}{
-		{"a-1", []string{"10.0.0.1", "fd00::1"}, true}, // except the first, which determines the kind
+		{"a-1", []string{"10.0.0.1", "fd00::1"}, true}, // the first update only prepares the cache for the kind
 		{"a-1", []string{"10.0.0.1", "fd00::1"}, true},
 		{"a-2", []string{"10.0.0.22", "fd00::2"}, false},
 		{"a-3", []string{"fd00::3", "10.0.0.3"}, true},   // another order
 		{"10.", []string{"20.0.0.1", "fd00::1"}, true},   // the owner comes first
-		{"a\"b", []string{"10.0.0.1", "fd00::1"}, false}, // is escaped in the record
+		{"a\"b", []string{"10.0.0.1", "fd00::1"}, false}, // is escaped in managedFields
 		{"a-4", []string{"10.0.0.4", "fd00::4"}, false},
 	} {
 		before := len(updates.results)
 		var live runtime.Object = pod(c.owner)
 		live = upstream.of(kind).UpdateNoErrors(&corev1.Pod{}, live, "creator")
 		next := pod(c.owner, c.ips...)
-		for _, who := range []string{"kubelet", "kubelet", "creator"} {
-			want, got := written(upstream, kind, live, next, who), next.DeepCopy()
-			updates.Update(live, got, who)
+		for _, manager := range []string{"kubelet", "kubelet", "creator"} {
+			want, got := updated(upstream, kind, live, next, manager), next.DeepCopy()
+			updates.Update(live, got, manager)
 			blankTimes(t, want)
 			blankTimes(t, got)
-			if !apiequality.Semantic.DeepEqual(want, runtime.Object(got)) {
-				wantMeta, _ := meta.Accessor(want)
-				t.Fatalf("%v: managers\n%s\nwant\n%s", c, text(got), text(wantMeta))
-			}
+			compare(t, c, want, got)
 			live, next = want, next.DeepCopy()
 			next.Status.PodIPs = next.Status.PodIPs[:1]
 			next.Status.PodIPs[0].IP += "0"
 		}
-		if learned := len(updates.results) > before; learned != c.learned {
-			t.Errorf("%v: learned %t, want %t", c, learned, c.learned)
+		if added := len(updates.results) > before; added != c.added {
+			t.Errorf("%v: results were added to the cache: %t, want %t", c, added, c.added)
 		}
 	}
 }
@@ -200,18 +175,18 @@ func TestUpdatesAreBounded(t *testing.T) {
 			}
 		}
 		if size != updates.bytes || len(updates.results) > maxResults {
-			t.Fatalf("%d records of %d bytes are remembered, %d counted", len(updates.results), size, updates.bytes)
+			t.Fatalf("%d results of %d bytes, want at most %d results of the counted %d bytes", len(updates.results), size, maxResults, updates.bytes)
 		}
 		peak = max(peak, size)
 	}
 	if peak > maxBytes || peak < maxBytes/2 {
-		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
+		t.Errorf("the cache has up to %d bytes, want at most %d and at least half of that", peak, maxBytes)
 	}
 	long := map[string]string{strings.Repeat("x", maxKey): "a"}
 	known := len(updates.results)
 	live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: long}, "creator")
 	updates.Update(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}, "other")
 	if len(updates.results) != known {
-		t.Error("a record that is too long is remembered")
+		t.Error("a result with a key that is too long was cached")
 	}
 }
