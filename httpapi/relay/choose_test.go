@@ -45,7 +45,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
-// TestFirstRequestsWaitForTheVersion checks that a request before the upstream's first answer waits for that answer.
+// TestFirstRequestsWaitForTheVersion checks that requests wait until the upstream has reported its version once.
 func TestFirstRequestsWaitForTheVersion(t *testing.T) {
 	resources := newRegistry(t)
 	var x request.Request
@@ -63,7 +63,7 @@ func TestFirstRequestsWaitForTheVersion(t *testing.T) {
 			began := time.Now()
 			go r.keepContact(ctx)
 			if got := r.Caches(&x, []byte("application/json"), true); got != want || time.Since(began) != time.Second {
-				t.Errorf("version %q: a cache answers: %v, after %v", version, got, time.Since(began))
+				t.Errorf("version %q: served by a cache: %t, after %v", version, got, time.Since(began))
 			}
 		})
 	}
@@ -97,17 +97,17 @@ func TestVersionOfEachConnection(t *testing.T) {
 		}
 		resp.Body.Close()
 		for _, uri := range want {
-			if got := <-u.heard; got.uri != uri {
+			if got := <-u.received; got.uri != uri {
 				t.Errorf("request %d: %s, want %s", i, got.uri, uri)
 			}
 		}
-		if len(u.heard) > 0 {
-			t.Errorf("request %d: also %s", i, (<-u.heard).uri)
+		if len(u.received) > 0 {
+			t.Errorf("request %d: also %s", i, (<-u.received).uri)
 		}
 	}
 }
 
-func TestWhatCachesMayAnswer(t *testing.T) {
+func TestReadsThatCachesMayServe(t *testing.T) {
 	r := newRelay(t, newRegistry(t), http.DefaultClient)
 	close(r.contact.asked)
 	caches := func(method, target, accept string) bool {
@@ -120,11 +120,11 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 		return r.Caches(&q, []byte(accept), r.config.Registry.Endpoint(gvr, "") != nil)
 	}
 	if age := r.Age(); age != 0 {
-		t.Errorf("a relay that has just been made has not heard from its upstream for %v", age)
+		t.Errorf("a new relay has age %v, want 0", age)
 	}
 	const json, table = "application/json", `application/json;as="Table";v=v1;g=meta.k8s.io`
 	if caches("GET", "/api/v1/pods?resourceVersion=0", json) {
-		t.Error("a cache answers before the version of the upstream is known")
+		t.Error("a cache serves a read before the upstream's version is known")
 	}
 	r.contact.last.Store(time.Now().UnixNano())
 	const stored = runtime.ContentTypeProtobuf
@@ -185,10 +185,10 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/version", json, false},
 		} {
 			if got := caches("GET", c.target, c.accept); got != c.want {
-				t.Errorf("upstream %+v, %s as %s: %v", on, c.target, c.accept, got)
+				t.Errorf("upstream %+v, %s as %s: served by a cache: %t, want %t", on, c.target, c.accept, got, c.want)
 			}
 			if caches("HEAD", c.target, c.accept) || caches("POST", c.target, c.accept) {
-				t.Errorf("a cache answers HEAD or POST %s", c.target)
+				t.Errorf("a cache serves HEAD or POST %s", c.target)
 			}
 		}
 	}
@@ -206,16 +206,16 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 		"/apis/example.com/v1/namespaces/a/boxes/name": false,
 	} {
 		if got := caches("GET", target, json); got != want {
-			t.Errorf("consistent lists from caches: %s: %v", target, got)
+			t.Errorf("consistent lists from caches: %s: served by a cache: %t, want %t", target, got, want)
 		}
 	}
 	r.contact.last.Store(time.Now().Add(-2 * time.Minute).UnixNano())
 	if caches("GET", "/api/v1/pods?resourceVersion=0", json) {
-		t.Error("a cache answers although the upstream is away for too long")
+		t.Error("a cache serves a read although the upstream has been away for too long")
 	}
 }
 
-// TestFreshness checks which reads a cache answers that has all objects of revision 100, and only events since then.
+// TestFreshness checks which reads are served by a cache that has all objects of revision 100, and only later events.
 func TestFreshness(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestFreshness(t *testing.T) {
 			t.Helper()
 			for target, want := range targets {
 				if got := s.read(t, target) != nil; got != want {
-					t.Errorf("%s: %s: a cache answers: %v", when, target, got)
+					t.Errorf("%s: %s: served by a cache: %t", when, target, got)
 				}
 			}
 		}
@@ -250,7 +250,7 @@ func TestFreshness(t *testing.T) {
 		check("no proof", map[string]bool{list: false})
 		check("after that", map[string]bool{list + "watch=1" + all: false})
 		if waited := time.Since(began); waited != listFreshTimeout {
-			t.Errorf("requests waited for %v", waited)
+			t.Errorf("requests waited for %v, want %v", waited, listFreshTimeout)
 		}
 	})
 }

@@ -21,40 +21,40 @@ import (
 // plugin adds a credential as client-go does: no context ends its wait.
 type plugin struct {
 	next  http.RoundTripper
-	makes chan struct{} // closed when it has one
+	ready chan struct{} // closed when the credential is ready
 }
 
 func (p *plugin) RoundTrip(req *http.Request) (*http.Response, error) {
-	<-p.makes
+	<-p.ready
 	resp, err := p.next.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized {
-		<-p.makes
+		<-p.ready
 	}
 	return resp, err
 }
 
-// far is an upstream that counts and answers.
-type far struct {
+// respondingUpstream counts requests and responds to them.
+type respondingUpstream struct {
 	sent int
 	code int
 }
 
-func (f *far) RoundTrip(req *http.Request) (*http.Response, error) {
+func (f *respondingUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Context().Err() != nil {
 		return nil, context.Cause(req.Context())
 	}
 	f.sent++
-	return &http.Response{StatusCode: f.code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("answer")), Request: req}, nil
+	return &http.Response{StatusCode: f.code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("response")), Request: req}, nil
 }
 
-// TestPluginHangs checks that a request ends with its context, and after ten seconds at the latest. It must not be
-// sent afterwards.
+// TestPluginHangs checks that a request whose credential plugin hangs ends with its context, and after ten seconds at the
+// latest. It must not be sent afterwards.
 func TestPluginHangs(t *testing.T) {
 	for name, limit := range map[string]time.Duration{"context": time.Second, "limit": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				upstream := &far{code: http.StatusOK}
-				hangs := &plugin{next: credentialTransport{upstream}, makes: make(chan struct{})}
+				upstream := &respondingUpstream{code: http.StatusOK}
+				hangs := &plugin{next: credentialTransport{upstream}, ready: make(chan struct{})}
 				p := &pluginTransport{hangs, semaphore.NewWeighted(2)}
 				want := errNoCredential
 				if limit < credentialTimeout {
@@ -69,10 +69,10 @@ func TestPluginHangs(t *testing.T) {
 					}
 					cancel()
 				}
-				close(hangs.makes)
+				close(hangs.ready)
 				synctest.Wait()
 				if upstream.sent != 0 || !p.waiting.TryAcquire(2) {
-					t.Errorf("%d requests sent late, or some still wait", upstream.sent)
+					t.Errorf("%d requests were sent although they had ended, or some still wait", upstream.sent)
 				}
 				p.waiting.Release(2)
 				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
@@ -81,7 +81,7 @@ func TestPluginHangs(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour)
-				if text, err := io.ReadAll(resp.Body); string(text) != "answer" || err != nil || resp.Body.Close() != nil || upstream.sent != 1 || resp.Request.Context().Err() != nil {
+				if text, err := io.ReadAll(resp.Body); string(text) != "response" || err != nil || resp.Body.Close() != nil || upstream.sent != 1 || resp.Request.Context().Err() != nil {
 					t.Errorf("%q, %v, sent %d", text, err, upstream.sent)
 				}
 			})
@@ -93,8 +93,8 @@ func TestPluginHangs(t *testing.T) {
 // 401.
 func TestPluginHangsAfterRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs := &plugin{next: credentialTransport{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
-		hangs.makes <- struct{}{}
+		hangs := &plugin{next: credentialTransport{&respondingUpstream{code: http.StatusUnauthorized}}, ready: make(chan struct{}, 1)}
+		hangs.ready <- struct{}{}
 		p := &pluginTransport{hangs, semaphore.NewWeighted(1)}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
 		began := time.Now()
@@ -104,32 +104,32 @@ func TestPluginHangsAfterRefusal(t *testing.T) {
 		if p.waiting.TryAcquire(1) {
 			t.Error("a request that waits for the plugin again does not count")
 		}
-		close(hangs.makes)
+		close(hangs.ready)
 		if synctest.Wait(); !p.waiting.TryAcquire(1) {
 			t.Error("the request counts after the plugin has ended")
 		}
 	})
 }
 
-// silentFar is an upstream that answers only when the test says so, even if the request has ended.
-type silentFar struct{ answers chan *http.Response }
+// slowUpstream responds when the test sends a response, even if the request has ended.
+type slowUpstream struct{ responses chan *http.Response }
 
-func (f silentFar) RoundTrip(*http.Request) (*http.Response, error) { return <-f.answers, nil }
+func (f slowUpstream) RoundTrip(*http.Request) (*http.Response, error) { return <-f.responses, nil }
 
-// closes records whether it was closed.
-type closes struct {
+// closeRecorder records whether it was closed.
+type closeRecorder struct {
 	io.Reader
 	closed bool
 }
 
-func (c *closes) Close() error { c.closed = true; return nil }
+func (c *closeRecorder) Close() error { c.closed = true; return nil }
 
 // TestSlowUpstream checks that requests that have their credential do not delay others.
 func TestSlowUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		upstream := silentFar{make(chan *http.Response)}
-		made := &plugin{next: credentialTransport{upstream}, makes: make(chan struct{})}
-		close(made.makes)
+		upstream := slowUpstream{make(chan *http.Response)}
+		made := &plugin{next: credentialTransport{upstream}, ready: make(chan struct{})}
+		close(made.ready)
 		p := &pluginTransport{made, semaphore.NewWeighted(1)}
 		ended := make(chan error)
 		for range 3 {
@@ -141,7 +141,7 @@ func TestSlowUpstream(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		for range 3 {
-			upstream.answers <- &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
+			upstream.responses <- &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
@@ -149,10 +149,10 @@ func TestSlowUpstream(t *testing.T) {
 	})
 }
 
-// TestAnswerTooLate checks that an answer to an abandoned request is closed.
-func TestAnswerTooLate(t *testing.T) {
+// TestLateResponsesAreClosed checks that the body of the response to an abandoned request is closed.
+func TestLateResponsesAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		upstream := silentFar{make(chan *http.Response)}
+		upstream := slowUpstream{make(chan *http.Response)}
 		p := &pluginTransport{credentialTransport{upstream}, semaphore.NewWeighted(1)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -160,16 +160,16 @@ func TestAnswerTooLate(t *testing.T) {
 		if _, err := p.RoundTrip(req); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		body := new(closes)
-		upstream.answers <- &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: body}
+		body := new(closeRecorder)
+		upstream.responses <- &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: body}
 		if synctest.Wait(); !body.closed {
 			t.Error("the connection stays open")
 		}
 	})
 }
 
-// TestCredentialTooLate checks that a request that is just being abandoned is not sent.
-func TestCredentialTooLate(t *testing.T) {
+// TestLateCredentialsAreNotUsed checks that a request whose timer has fired is not sent.
+func TestLateCredentialsAreNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		slots := semaphore.NewWeighted(1)
@@ -178,7 +178,7 @@ func TestCredentialTooLate(t *testing.T) {
 		}
 		c := &call{time.AfterFunc(0, func() {}), cancel, slots, 1}
 		synctest.Wait() // the timer has fired, but not yet called giveUp
-		upstream := &far{code: http.StatusOK}
+		upstream := &respondingUpstream{code: http.StatusOK}
 		req, _ := http.NewRequestWithContext(context.WithValue(ctx, callKey{}, c), http.MethodPost, "https://upstream", nil)
 		if _, err := (credentialTransport{upstream}).RoundTrip(req); !errors.Is(err, errNoCredential) || upstream.sent != 0 || !slots.TryAcquire(1) {
 			t.Errorf("%v, sent %d", err, upstream.sent)
@@ -224,8 +224,8 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if text, err := io.ReadAll(resp.Body); string(text) != "Bearer made" || err != nil || len(u.heard) != 1 {
-		t.Errorf("%q, %v, %d requests", text, err, len(u.heard))
+	if text, err := io.ReadAll(resp.Body); string(text) != "Bearer made" || err != nil || len(u.received) != 1 {
+		t.Errorf("%q, %v, %d requests", text, err, len(u.received))
 	}
 	utilnet.CloseIdleConnectionsFor(transport)
 }

@@ -34,11 +34,11 @@ type apiServer struct {
 	*Relay
 	revision int64
 	watches  int           // the status code of watches; 0 opens them
-	cutAfter time.Duration // of watches; 0 is never. A probe gets a bookmark before
+	cutAfter time.Duration // how long watches last; 0 is forever. The relay's probe gets a bookmark before
 	minor    string
-	conn     net.Conn // by which requests come
-	lists    map[string]int
-	items    map[string][]byte // of a resource, at most one
+	conn     net.Conn          // the relay's connection
+	lists    map[string]int    // status codes of lists by resource; 0 returns the list
+	items    map[string][]byte // a resource's only object
 	events   map[string]chan []byte
 	mu       sync.Mutex
 }
@@ -84,7 +84,7 @@ func writerOf(resource string) wire.Writer {
 func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer := func(code int, body []byte) (*http.Response, error) {
+	respond := func(code int, body []byte) (*http.Response, error) {
 		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": req.Header["Accept"]}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 	}
 	resource := path.Base(req.URL.Path)
@@ -93,11 +93,11 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	switch watches := req.URL.Query().Get("watch") != ""; {
 	case resource == "version":
-		return answer(http.StatusOK, fmt.Appendf(nil, `{"major": "1", "minor": %q}`, s.minor))
+		return respond(http.StatusOK, fmt.Appendf(nil, `{"major": "1", "minor": %q}`, s.minor))
 	case s.lists[resource] != 0:
-		return answer(s.lists[resource], nil)
+		return respond(s.lists[resource], nil)
 	case watches && s.watches != 0 && resource == "configmaps":
-		return answer(s.watches, nil)
+		return respond(s.watches, nil)
 	case watches:
 		from, to := io.Pipe()
 		var bookmark []byte
@@ -116,7 +116,7 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 		body = writer.AppendListHeader(nil, meta, 1, writer.ItemSize(item))
 		body = writer.AppendListFooter(append(writer.AppendItemHeader(body, 0, item), item...), meta, 1)
 	}
-	return answer(http.StatusOK, body)
+	return respond(http.StatusOK, body)
 }
 
 // send sends the events of a resource in a watch, after a bookmark if there is one, and ends the watch after a time.
@@ -155,7 +155,7 @@ func (s *apiServer) set(fn func()) {
 	fn()
 }
 
-// read requests a resource. It returns the resource that answers, nil if the request goes through.
+// read requests a resource. It returns the resource whose cache serves the read, nil if the request goes through.
 func (s *apiServer) read(t *testing.T, target string) *registry.Resource {
 	t.Helper()
 	return s.readAs(t, target, "application/json")
@@ -180,11 +180,11 @@ func (s *apiServer) readAs(t *testing.T, target, accept string) *registry.Resour
 	return resource.View.Resource
 }
 
-// moveTo leads later requests by a new connection to a server of a minor version.
+// moveTo opens a new connection for later requests, to a server of a minor version.
 func (s *apiServer) moveTo(minor string) { s.set(func() { s.conn, s.minor = new(net.TCPConn), minor }) }
 
-// follows has the relay follow ConfigMaps, even if the upstream refuses to watch them.
-func (s *apiServer) follows(t *testing.T) *registry.Resource {
+// followConfigMaps makes the relay follow ConfigMaps, even if the upstream refuses watches of them.
+func (s *apiServer) followConfigMaps(t *testing.T) *registry.Resource {
 	t.Helper()
 	s.read(t, configMaps)
 	s.Relay.mu.Lock()
@@ -205,7 +205,7 @@ func open(t *testing.T, r *registry.Resource) *watch.Watcher {
 
 const configMaps, boxes = "/api/v1/configmaps?resourceVersion=0", "/apis/example.com/v1/boxes?resourceVersion=0"
 
-// TestOpenWatchesKeepAResource checks that a resource becomes idle only when its last watch has ended.
+// TestOpenWatchesKeepAResource checks that a resource is idle only after the end of its last watch.
 func TestOpenWatchesKeepAResource(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -214,23 +214,23 @@ func TestOpenWatchesKeepAResource(t *testing.T) {
 		s.config.Idle = time.Minute
 		r := s.read(t, configMaps)
 		if r == nil {
-			t.Fatal("no cache answers")
+			t.Fatal("no cache serves the read")
 		}
 		w := open(t, r)
 		time.Sleep(2*time.Minute + time.Second)
 		w.Close()
 		time.Sleep(50 * time.Second)
 		if r.Cache.Retired() {
-			t.Error("the relay has left what was watched just now")
+			t.Error("the relay stopped following a resource less than a minute after its watch")
 		}
 		time.Sleep(time.Minute)
 		if !r.Cache.Retired() {
-			t.Error("the relay follows an idle resource")
+			t.Error("the relay still follows an idle resource")
 		}
 	})
 }
 
-// TestUpstreamsThatCannotBeWatched checks that a cache stops answering after a while if the upstream does not keep it
+// TestUpstreamsThatCannotBeWatched checks that requests go through after a while if the upstream does not keep the cache
 // current. The relay stops following a resource that it may list but not watch.
 func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 	resources := newRegistry(t)
@@ -239,14 +239,14 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 			s, stop := start(t, resources)
 			defer stop()
 			s.set(func() { s.watches = code })
-			r := s.follows(t)
+			r := s.followConfigMaps(t)
 			s.set(func() { s.revision = 101 })
 			time.Sleep(limit)
 			if s.read(t, configMaps) != nil {
-				t.Errorf("%d: a cache answers that is not kept current", code)
+				t.Errorf("%d: a cache serves the read although nothing keeps it current", code)
 			}
 			if left := r.Cache.Retired(); left != (code == http.StatusForbidden) {
-				t.Errorf("%d: the relay has left the resource: %v", code, left)
+				t.Errorf("%d: the relay stopped following the resource: %t, want %t", code, left, !left)
 			}
 			s.set(func() { s.watches = 0 })
 			time.Sleep(rejectedFor + 11*time.Second)
@@ -254,43 +254,43 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 				s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
 			}
 			if s.read(t, configMaps) == nil {
-				t.Errorf("%d: no cache answers later", code)
+				t.Errorf("%d: no cache serves the read later", code)
 			}
 		})
 	}
 }
 
-// TestUpstreamsThatSendNothing checks a proxy between the upstream and the relay that delays events. The cache stops
-// answering after a while, although watches can be opened, until bytes arrive.
+// TestUpstreamsThatSendNothing has a proxy between the upstream and the relay that delays events. Although watches can be
+// opened, requests go through after a while, until bytes arrive.
 func TestUpstreamsThatSendNothing(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources)
 		defer stop()
 		if s.read(t, configMaps) == nil {
-			t.Fatal("no cache answers")
+			t.Fatal("no cache serves the read")
 		}
 		time.Sleep(heartbeat + s.config.ServeStale + time.Second)
 		if s.read(t, configMaps) == nil {
-			t.Error("no cache answers, although it has all that the upstream has")
+			t.Error("no cache serves the read, although it is current")
 		}
 		s.set(func() { s.revision = 101 })
 		for range 3 { // watches
 			time.Sleep(heartbeat + s.config.ServeStale + time.Second)
 			if s.read(t, configMaps) != nil {
-				t.Error("a cache answers that is not kept current")
+				t.Error("a cache serves the read although nothing keeps it current")
 			}
 		}
 		s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
 		if s.read(t, configMaps) == nil {
-			t.Error("no cache answers after a bookmark")
+			t.Error("no cache serves the read after a bookmark")
 		}
 	})
 }
 
-// TestPageWithoutRoom checks that the relay leaves a resource with a page that is too large for the budget, and tries
-// again later.
-func TestPageWithoutRoom(t *testing.T) {
+// TestPageLargerThanTheLimit checks that the relay stops following a resource with a page that exceeds the memory limit,
+// and tries again later.
+func TestPageLargerThanTheLimit(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources, func(c *Config) { c.MemoryLimit.limit = 3000 })
@@ -302,18 +302,18 @@ func TestPageWithoutRoom(t *testing.T) {
 		f := s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}]
 		s.Relay.mu.Unlock()
 		if f == nil || !f.rejected.Load() || f.alive.Err() == nil {
-			t.Errorf("%+v", f)
+			t.Errorf("a resource with a page that is too large: %+v; want it rejected, and no longer followed", f)
 		}
 		s.set(func() { s.items["configmaps"] = nil })
 		time.Sleep(11 * time.Second)
 		if s.read(t, configMaps) == nil {
-			t.Error("no cache answers later")
+			t.Error("no cache serves the read later")
 		}
 	})
 }
 
-// TestWatchesCutBeforeTheirBookmarks checks that a current cache has no age, although something cuts each watch before
-// its first bookmark.
+// TestWatchesCutBeforeTheirBookmarks checks that a current cache has the age 0, although each watch is cut before its first
+// bookmark.
 func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 			s.set(func() { s.revision++ }) // of another resource
 			resource, age, done := s.Acquire(t.Context(), &x, nil, new(reads.Resource))
 			if resource == nil || age != 0 {
-				t.Fatalf("after %v: %v, age %v", time.Since(began), resource, age)
+				t.Fatalf("after %v: resource %v, age %v; want a cache with the age 0", time.Since(began), resource, age)
 			}
 			done()
 			time.Sleep(time.Second)
@@ -337,8 +337,8 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	})
 }
 
-// TestNewerServerBehindTheSameAddress checks that no watch gets an event from a newer server, to which a new connection
-// leads during an upgrade. The event may have unknown fields.
+// TestNewerServerBehindTheSameAddress checks that no watch gets an event from a newer server, whose objects may have
+// unknown fields. During an upgrade, a new connection leads to the newer server.
 func TestNewerServerBehindTheSameAddress(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -347,14 +347,14 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 		s.set(func() { s.cutAfter = time.Second })
 		r := s.read(t, configMaps)
 		if r == nil {
-			t.Fatal("no cache answers")
+			t.Fatal("no cache serves the read")
 		}
 		w := open(t, r)
 		defer w.Close()
 		if _, err := w.Next(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		for time.Now().UnixNano()%int64(contactInterval) != 0 { // the version was asked for just now
+		for time.Now().UnixNano()%int64(contactInterval) != 0 { // just after a request for the version
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
@@ -373,16 +373,15 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 			}
 		}()
 		if deliveries, err := w.Next(t.Context(), nil); err != io.EOF {
-			t.Errorf("the watch gets %v, %v", deliveries, err)
+			t.Errorf("the watch got %v, error %v; want EOF", deliveries, err)
 		}
 		if s.read(t, configMaps) != nil {
-			t.Error("a cache answers")
+			t.Error("a cache serves the read")
 		}
 	})
 }
 
-// TestProvenReadsHaveNoAge checks that a read that was just compared with the upstream has the age 0, whatever
-// happened before.
+// TestProvenReadsHaveNoAge checks that a read has the age 0 if the relay has just compared the cache with the upstream.
 func TestProvenReadsHaveNoAge(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -402,7 +401,7 @@ func TestProvenReadsHaveNoAge(t *testing.T) {
 			}
 			resource, age, done := s.Acquire(t.Context(), &x, nil, new(reads.Resource))
 			if resource == nil || age.Truncate(time.Second) != want {
-				t.Fatalf("%s: %v, age %v", target, resource, age)
+				t.Fatalf("%s: resource %v, age %v; want a cache with the age %v", target, resource, age, want)
 			}
 			done()
 		}
@@ -420,20 +419,20 @@ func configMap(t *testing.T, name string, revision int64) []byte {
 	return data
 }
 
-// TestOneRefusalMayBeAnAccident checks a server that refuses a watch just after its start, and is then busy. Later it
-// refuses one or two lists.
-func TestOneRefusalMayBeAnAccident(t *testing.T) {
+// TestFewRefusalsDoNotEndFollowing checks that the relay follows a resource although the upstream refuses one watch and is
+// then busy. Later the upstream refuses one or two lists.
+func TestFewRefusalsDoNotEndFollowing(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources)
 		defer stop()
 		s.set(func() { s.watches = http.StatusForbidden })
-		r := s.follows(t)
+		r := s.followConfigMaps(t)
 		time.Sleep(contactInterval - time.Second)
 		s.set(func() { s.watches = http.StatusTooManyRequests })
 		time.Sleep(checkInterval - contactInterval)
 		if r.Cache.Retired() {
-			t.Error("the relay has left the resource after one refused watch")
+			t.Error("the relay stopped following the resource after one refused watch")
 		}
 		s.set(func() { s.watches, s.lists["configmaps"] = 0, http.StatusForbidden })
 		for store := s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}].store; !store.Refused(); {
@@ -443,7 +442,7 @@ func TestOneRefusalMayBeAnAccident(t *testing.T) {
 		s.set(func() { delete(s.lists, "configmaps") })
 		time.Sleep(time.Minute)
 		if r.Cache.Retired() {
-			t.Error("the relay has left the resource after a refused list")
+			t.Error("the relay stopped following the resource after a refused list")
 		}
 	})
 }
@@ -477,7 +476,7 @@ func TestDeletedCRDs(t *testing.T) {
 		s.items["boxes"] = []byte(`{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"b","resourceVersion":"95"}}`)
 		r := s.read(t, boxes)
 		if r == nil {
-			t.Fatal("no cache answers")
+			t.Fatal("no cache serves the read")
 		}
 		w := open(t, r)
 		defer w.Close()
@@ -493,16 +492,16 @@ func TestDeletedCRDs(t *testing.T) {
 		}
 		s.event("customresourcedefinitions", "DELETED", boxCRD(t, 1, 103))
 		if s.read(t, boxes) != nil {
-			t.Error("a cache answers although there is no CRD")
+			t.Error("a cache serves the read although the CRD is deleted")
 		}
 		s.event("boxes", "DELETED", []byte(`{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"b","resourceVersion":"102"}}`))
 		if last, err := next(); err != nil || last != watch.Deleted {
-			t.Errorf("the watch gets %v, %v", last, err)
+			t.Errorf("the watch got %v, error %v; want %v", last, err, watch.Deleted)
 		}
 		s.set(func() { s.lists["boxes"] = http.StatusNotFound })
 		began := time.Now()
 		if _, err := next(); err != io.EOF || time.Since(began) > checkInterval+20*time.Second {
-			t.Errorf("the watch ends after %v with %v", time.Since(began), err)
+			t.Errorf("the watch ended after %v with %v, want EOF within %v", time.Since(began), err, checkInterval+20*time.Second)
 		}
 	})
 }
@@ -517,23 +516,23 @@ func TestChangedCRDs(t *testing.T) {
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		s.event("customresourcedefinitions", "MODIFIED", boxCRD(t, 1, 102))
 		if s.read(t, boxes) == nil {
-			t.Error("requests go through after a change of the status")
+			t.Error("requests go through after a change that leaves the generation")
 		}
 		for generation := range int64(2) {
 			s.event("customresourcedefinitions", "MODIFIED", boxCRD(t, 2+generation, 103+generation))
 			if s.read(t, boxes) != nil {
-				t.Error("a cache answers just after a change")
+				t.Error("a cache serves the read just after a change")
 			}
 			time.Sleep(settleTime)
 			if generation > 0 && s.read(t, boxes) == nil {
-				t.Error("no cache answers later")
+				t.Error("no cache serves the read later")
 			}
 		}
 	})
 }
 
-// TestCRDsMadeAnew checks that requests for a custom resource go through after its CRD was deleted and created again.
-func TestCRDsMadeAnew(t *testing.T) {
+// TestRecreatedCRDs checks that requests for a custom resource go through after its CRD was deleted and created again.
+func TestRecreatedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := start(t, resources)
@@ -542,16 +541,16 @@ func TestCRDsMadeAnew(t *testing.T) {
 		s.event("customresourcedefinitions", "DELETED", boxCRD(t, 1, 102))
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 103))
 		if s.read(t, boxes) != nil {
-			t.Error("a cache answers just after the CRD was made anew")
+			t.Error("a cache serves the read just after the CRD was created again")
 		}
 		time.Sleep(settleTime)
 		if s.read(t, boxes) == nil {
-			t.Error("no cache answers later")
+			t.Error("no cache serves the read later")
 		}
 	})
 }
 
-// TestVersionsThatAreNotServed checks that the relay keeps nothing for versions that no CRD has: a client may name any
+// TestVersionsThatAreNotServed checks that the relay uses no memory for versions that no CRD has. A client may name any
 // number of them.
 func TestVersionsThatAreNotServed(t *testing.T) {
 	resources := newRegistry(t)
@@ -561,14 +560,14 @@ func TestVersionsThatAreNotServed(t *testing.T) {
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		for i := range 100 {
 			if s.read(t, fmt.Sprintf("/apis/example.com/v%d/boxes?resourceVersion=0", i+2)) != nil {
-				t.Fatal("a cache answers")
+				t.Fatal("a cache serves the read")
 			}
 		}
 		synctest.Wait()
 		s.Relay.mu.Lock()
 		defer s.Relay.mu.Unlock()
 		if n := len(s.followed); n != 1 { // CRDs
-			t.Errorf("the relay keeps %d resources", n)
+			t.Errorf("the relay has state of %d resources, want only that of CRDs", n)
 		}
 	})
 }

@@ -51,23 +51,23 @@ func TestPathsStayInTheUpstream(t *testing.T) {
 	config := u.config()
 	config.Host += "/base"
 	s := serve(t, config)
-	tr := s.transportFor(t, s.tlsFor(t, "user"), false)
+	tr := newTransport(t, s.tlsFor(t, "user"), false)
 	for path, code := range map[string]int{
 		"/../other/api": http.StatusBadRequest, "/%2e%2e/other/api": http.StatusBadRequest, "/x/../../other": http.StatusBadRequest, "/..": http.StatusBadRequest,
 		"/../base2/api": http.StatusBadRequest, "//../..//other": http.StatusBadRequest,
 		"/x/../api": http.StatusOK, "/..x": http.StatusOK, "/": http.StatusOK,
 	} {
 		req := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: s.addr, Opaque: path}, Header: http.Header{}}
-		resp := s.ask(t, tr, req)
+		resp := send(t, tr, req)
 		resp.Body.Close()
 		if resp.StatusCode != code {
 			t.Errorf("%s: %d, want %d", path, resp.StatusCode, code)
 		}
 	}
 	for range 3 {
-		<-u.heard
+		<-u.received
 	}
-	if len(u.heard) > 0 {
-		t.Errorf("the upstream also hears %s", (<-u.heard).uri)
+	if len(u.received) > 0 {
+		t.Errorf("the upstream also hears %s", (<-u.received).uri)
 	}
 }

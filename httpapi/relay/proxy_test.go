@@ -33,7 +33,7 @@ func TestRequestsGoThrough(t *testing.T) {
 	s := serve(t, config)
 	long := strings.Repeat("0123456789abcdef", maxRepeated/8) // is not read before it is passed on
 	for _, h2 := range []bool{false, true} {
-		tr := s.transportFor(t, s.tlsFor(t, ""), h2)
+		tr := newTransport(t, s.tlsFor(t, ""), h2)
 		for _, c := range []struct{ method, target, uri, body string }{
 			{"GET", "/api/v1/pods?labelSelector=a=b,c&x", "/base/api/v1/pods?labelSelector=a%3Db%2Cc&x=", ""},
 			{"GET", "/api/v1//namespaces/a%2Fb/../pods%3F?b=2&a=1;c&a=%zz&a=3", "/base/api/v1//namespaces/a/b/../pods%3F?b=2&a=3", ""},
@@ -49,15 +49,15 @@ func TestRequestsGoThrough(t *testing.T) {
 				t.Fatal(err)
 			}
 			req.Header = http.Header{"Content-Type": {"x/y"}, "Accept": {"a", "b"}, "Audit-Id": {"an-id"}, "User-Agent": {"kubectl"}, "Traceparent": {"x"}}
-			resp := s.ask(t, tr, req)
+			resp := send(t, tr, req)
 			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err != nil || resp.StatusCode != http.StatusCreated || string(body) != c.body {
 				t.Fatalf("%s %s: %d, %d bytes, %v", c.method, c.target, resp.StatusCode, len(body), err)
 			}
-			got := <-u.heard
+			got := <-u.received
 			if got.method != c.method || got.uri != c.uri || got.proto != "HTTP/2.0" {
-				t.Errorf("%s %s arrives as %s %s %s", c.method, c.target, got.method, got.uri, got.proto)
+				t.Errorf("%s %s reached the upstream as %s %s %s", c.method, c.target, got.method, got.uri, got.proto)
 			}
 			for name, values := range req.Header {
 				if strings.Join(got.header[name], "|") != strings.Join(values, "|") {
@@ -65,21 +65,21 @@ func TestRequestsGoThrough(t *testing.T) {
 				}
 			}
 			if got.header["Accept-Encoding"] != nil {
-				t.Errorf("the upstream may compress: %q", got.header["Accept-Encoding"])
+				t.Errorf("the relay asks for compression: %q", got.header["Accept-Encoding"])
 			}
 		}
 		req, _ := http.NewRequest("POST", "https://"+s.addr+"/x", io.MultiReader(strings.NewReader("of unknown "), strings.NewReader("length")))
-		resp := s.ask(t, tr, req)
+		resp := send(t, tr, req)
 		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "of unknown length" {
-			t.Errorf("%q, %v", body, err)
+			t.Errorf("body %q, error %v; want the request's", body, err)
 		}
 		resp.Body.Close()
-		<-u.heard
+		<-u.received
 	}
 }
 
-// TestAnswersGoThrough checks that the client gets the upstream's status, headers, warnings and trailers, each once.
-func TestAnswersGoThrough(t *testing.T) {
+// TestResponsesGoThrough checks that the client gets the upstream's status, headers, warnings and trailers, each once.
+func TestResponsesGoThrough(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
 		h := w.Header()
 		h["Warning"] = []string{"299 - a", "299 - b"}
@@ -103,10 +103,10 @@ func TestAnswersGoThrough(t *testing.T) {
 	})
 	s := serve(t, u.config())
 	for _, h2 := range []bool{false, true} {
-		tr := s.transportFor(t, s.tlsFor(t, ""), h2)
+		tr := newTransport(t, s.tlsFor(t, ""), h2)
 		for path, code := range map[string]int{"/moved": 302, "/gone": 410, "/zipped": 200, "/api/v1/namespaces/n/pods/p/proxy/": 200, "/large": 200} {
 			req, _ := http.NewRequest("GET", "https://"+s.addr+path, nil)
-			resp := s.ask(t, tr, req)
+			resp := send(t, tr, req)
 			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			h := resp.Header
@@ -122,9 +122,9 @@ func TestAnswersGoThrough(t *testing.T) {
 	}
 }
 
-// TestFlushedAnswersGoOutAtOnce checks that a completed response of unknown length is sent with its length, and that
-// a longer one begins before its end.
-func TestFlushedAnswersGoOutAtOnce(t *testing.T) {
+// TestFlushedResponsesAreSentAtOnce checks that a completed response of unknown length is sent with its length, and
+// that a longer one begins before its end.
+func TestFlushedResponsesAreSentAtOnce(t *testing.T) {
 	goOn := make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
 		for range 3 {
@@ -137,26 +137,26 @@ func TestFlushedAnswersGoOutAtOnce(t *testing.T) {
 		}
 	})
 	s := serve(t, u.config())
-	tr := s.transportFor(t, s.tlsFor(t, ""), false)
+	tr := newTransport(t, s.tlsFor(t, ""), false)
 	begun := func(path string) *http.Response {
 		req, _ := http.NewRequest("GET", "https://"+s.addr+path, nil)
-		return s.ask(t, tr, req)
+		return send(t, tr, req)
 	}
 	resp := begun("/quick")
 	for tries := 1; resp.ContentLength < 0; tries++ { // the upstream was slow
 		if resp.Body.Close(); tries == 50 {
-			t.Fatal("each of 50 answers went out in parts")
+			t.Fatal("each of 50 responses was sent without its length")
 		}
 		resp = begun("/quick")
 	}
 	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "part.part.part." {
-		t.Errorf("%q, %v", body, err)
+		t.Errorf("body %q, error %v; want the three parts", body, err)
 	}
 	resp.Body.Close()
 	resp = begun("/slow")
 	close(goOn)
 	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "part.part.part.end." {
-		t.Errorf("%q, %v", body, err)
+		t.Errorf("body %q, error %v; want the three parts and the end", body, err)
 	}
 	resp.Body.Close()
 }
@@ -178,11 +178,11 @@ func TestWatchesStream(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		req, _ := http.NewRequest("GET", "https://"+s.addr+"/api/v1/pods?watch=1", nil)
 		go func() { next <- "first" }()
-		resp := s.ask(t, s.transportFor(t, s.tlsFor(t, "bob"), h2), req)
+		resp := send(t, newTransport(t, s.tlsFor(t, "bob"), h2), req)
 		var event [8]byte
 		for _, text := range []string{"first", "second"} {
 			if _, err := io.ReadFull(resp.Body, event[:len(text)]); err != nil || string(event[:len(text)]) != text {
-				t.Fatalf("%q, %v", event, err)
+				t.Fatalf("event %q, error %v; want %q", event, err, text)
 			}
 			if text == "first" {
 				next <- "second"
@@ -190,7 +190,7 @@ func TestWatchesStream(t *testing.T) {
 		}
 		next <- "cut"
 		if rest, err := io.ReadAll(resp.Body); err == nil {
-			t.Errorf("a watch that was cut ends well after %q", rest)
+			t.Errorf("a watch that was cut ends without an error after %q", rest)
 		}
 		resp.Body.Close()
 	}
@@ -231,14 +231,14 @@ func TestUpgrades(t *testing.T) {
 			}
 			for _, text := range []string{"hello\n", "you said one\n", "you said two\n"} {
 				if line, err := in.ReadString('\n'); err != nil || line != text {
-					t.Fatalf("%q, %v", line, err)
+					t.Fatalf("line %q, error %v; want %q", line, err, text)
 				}
 				if said, ok := map[string]string{"hello\n": "one\n", "you said one\n": "two\n"}[text]; ok {
 					_, _ = io.WriteString(c, said)
 				}
 			}
 			c.Close()
-			if got := <-u.heard; got.header.Get("Authorization") != want || got.proto != "HTTP/1.1" || (got.header.Get("Impersonate-User") == "bob") != (name == "bob") {
+			if got := <-u.received; got.header.Get("Authorization") != want || got.proto != "HTTP/1.1" || (got.header.Get("Impersonate-User") == "bob") != (name == "bob") {
 				t.Errorf("%s: %v", name, got)
 			}
 		}
@@ -246,12 +246,12 @@ func TestUpgrades(t *testing.T) {
 		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusForbidden {
 			t.Errorf("%v, %v", resp, err)
 		}
-		<-u.heard
+		<-u.received
 	}
 	// Over another protocol, requests without impersonation could follow.
 	for _, protocol := range []string{"h2c", "TLS/1.0", "websocket, h2c"} {
 		_, in := s.upgrade(t, "bob", "GET", "/api/v1/namespaces/n/pods/p/exec", protocol)
-		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusBadRequest || len(u.heard) > 0 {
+		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusBadRequest || len(u.received) > 0 {
 			t.Errorf("%s: %v, %v", protocol, resp, err)
 		}
 	}
@@ -274,9 +274,9 @@ func (s *server) dial(t *testing.T, config *tls.Config) *tls.Conn {
 	return proctest.DialTLS(t, s.addr, config)
 }
 
-// TestUpstreamAway checks that if the upstream cannot be reached, the client gets a Status that it retries, unless
-// the upstream may have carried out a write.
-func TestUpstreamAway(t *testing.T) {
+// TestUnreachableUpstream checks that if the upstream cannot be reached, the client gets a Status that tells it to retry,
+// unless the upstream may have executed a write.
+func TestUnreachableUpstream(t *testing.T) {
 	u := newUpstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	down := newUpstream(t, nil)
 	down.Close()
@@ -288,7 +288,7 @@ func TestUpstreamAway(t *testing.T) {
 		s := serve(t, c.u.config())
 		for _, path := range []string{"/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p/proxy/"} { // short and long-running
 			req, _ := http.NewRequest(c.method, "https://"+s.addr+path, bytes.NewReader([]byte("{}")))
-			resp := s.ask(t, s.transportFor(t, s.tlsFor(t, ""), true), req)
+			resp := send(t, newTransport(t, s.tlsFor(t, ""), true), req)
 			var status metav1.Status
 			err := json.NewDecoder(resp.Body).Decode(&status)
 			resp.Body.Close()
@@ -302,14 +302,14 @@ func TestUpstreamAway(t *testing.T) {
 	}
 }
 
-// TestRelaysCredentialIsNotAccepted checks that a client with a valid certificate gets 503 if the upstream refuses the
+// TestUpstreamRefusesTheRelay checks that a client with a valid certificate gets 503 if the upstream refuses the
 // relay's credential. A 401 of a webhook, a kubelet or a pod reaches the client.
-func TestRelaysCredentialIsNotAccepted(t *testing.T) {
+func TestUpstreamRefusesTheRelay(t *testing.T) {
 	const own = "the relay's own credential"
 	var accepted atomic.Bool
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path != "/version" || !accepted.Load() {
-			http.Error(w, "sign first", http.StatusUnauthorized)
+			http.Error(w, "unauthorized", http.StatusUnauthorized)
 		}
 	})
 	s := serve(t, u.config())
@@ -321,10 +321,10 @@ func TestRelaysCredentialIsNotAccepted(t *testing.T) {
 		} {
 			want, code := own, http.StatusServiceUnavailable
 			if c.name == "" || accept {
-				want, code = "sign first", http.StatusUnauthorized
+				want, code = "unauthorized", http.StatusUnauthorized
 			}
 			req, _ := http.NewRequest(c.method, "https://"+s.addr+c.path, nil)
-			resp := s.ask(t, s.transportFor(t, s.tlsFor(t, c.name), true), req)
+			resp := send(t, newTransport(t, s.tlsFor(t, c.name), true), req)
 			text, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err != nil || resp.StatusCode != code || !strings.Contains(string(text), want) || want == own != (resp.Header.Get("Retry-After") == "1") {
@@ -338,23 +338,23 @@ func TestRelaysCredentialIsNotAccepted(t *testing.T) {
 	}
 }
 
-// neverAnswers is an upstream that waits until the request ends.
-type neverAnswers struct{}
+// neverResponds is an upstream that waits until the request ends.
+type neverResponds struct{}
 
-func (neverAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
+func (neverResponds) RoundTrip(req *http.Request) (*http.Response, error) {
 	<-req.Context().Done()
 	return nil, req.Context().Err()
 }
 
-// TestRefusalIsAskedForBriefly checks that the 401 of a watch reaches the client although the upstream does not report
-// its version.
-func TestRefusalIsAskedForBriefly(t *testing.T) {
+// TestRefusedEndsInTime checks that the 401 of a watch reaches the client although the upstream does not report its
+// version.
+func TestRefusedEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, began := &Proxy{upstream: new(url.URL), relay: proxyTransport{plain: neverAnswers{}}}, time.Now()
+		p, began := &Proxy{upstream: new(url.URL), relay: proxyTransport{plain: neverResponds{}}}, time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if p.refused(ctx) || time.Since(began) != contactInterval {
-			t.Errorf("returns after %v", time.Since(began))
+			t.Errorf("returned after %v, want false after %v", time.Since(began), contactInterval)
 		}
 	})
 }
@@ -375,7 +375,7 @@ func TestRequestsThatDoNotGoThrough(t *testing.T) {
 		for _, name := range []string{"", "bob"} {
 			c := s.dial(t, s.tlsFor(t, name))
 			_, _ = io.WriteString(c, request)
-			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != code || len(u.heard) > 0 {
+			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != code || len(u.received) > 0 {
 				t.Errorf("%q: %v, %v", request, resp, err)
 			}
 		}
@@ -386,9 +386,9 @@ func TestRequestsThatDoNotGoThrough(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	u := newUpstream(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
 	s := serve(t, u.config())
-	for _, method := range []string{"GET", "HEAD"} { // HEAD has the connection to itself
+	for _, method := range []string{"GET", "HEAD"} { // no other request uses the connection of HEAD
 		req, _ := http.NewRequest(method, "https://"+s.addr+"/api/v1/pods?timeout=20ms", nil)
-		resp := s.ask(t, s.transportFor(t, s.tlsFor(t, ""), false), req)
+		resp := send(t, newTransport(t, s.tlsFor(t, ""), false), req)
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusGatewayTimeout {
 			t.Errorf("%s: %d", method, resp.StatusCode)

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -35,30 +34,30 @@ const (
 	relaysToken = "token-of-the-relay"
 )
 
-// upstream is a kube-apiserver for tests. It reports the requests it receives.
+// upstream stands in for a kube-apiserver. It sends the requests that it gets to received.
 type upstream struct {
 	*httptest.Server
 	authority *testcert.Authority // of client certificates
-	heard     chan heard
+	received  chan received
 }
 
-// heard is a request that reached the upstream.
-type heard struct {
+// received is a request that the upstream got.
+type received struct {
 	method, uri, proto string
 	header             http.Header
-	certificate        string // the common name of the client's
+	certificate        string // common name of the client's certificate
 }
 
 // newUpstream serves h, which may be nil, over HTTP/1.1 and HTTP/2.
 func newUpstream(t *testing.T, h http.HandlerFunc) *upstream {
 	t.Helper()
-	u := &upstream{authority: testcert.New(t, "upstream's clients"), heard: make(chan heard, 100)}
+	u := &upstream{authority: testcert.New(t, "upstream's clients"), received: make(chan received, 100)}
 	u.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		said := heard{method: req.Method, uri: req.RequestURI, proto: req.Proto, header: req.Header.Clone()}
+		request := received{method: req.Method, uri: req.RequestURI, proto: req.Proto, header: req.Header.Clone()}
 		if len(req.TLS.PeerCertificates) > 0 {
-			said.certificate = req.TLS.PeerCertificates[0].Subject.CommonName
+			request.certificate = req.TLS.PeerCertificates[0].Subject.CommonName
 		}
-		u.heard <- said
+		u.received <- request
 		if h != nil {
 			h(w, req)
 		}
@@ -82,7 +81,7 @@ func (u *upstream) anonymousConfig() *rest.Config {
 	return &rest.Config{Host: u.URL, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)}}
 }
 
-// server is a relay that passes everything through. It authenticates and impersonates as package httpapi does.
+// server is a relay without caches. It authenticates and impersonates as package httpapi does.
 type server struct {
 	streams   *streams.Streams
 	addr      string
@@ -92,7 +91,7 @@ type server struct {
 	proxy     *Proxy
 }
 
-// serve runs a relay for the upstream with that configuration until the test ends.
+// serve runs a relay until the test ends. config is for its requests to the upstream.
 func serve(t *testing.T, config *rest.Config) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -143,7 +142,7 @@ func serve(t *testing.T, config *rest.Config) *server {
 	return s
 }
 
-// loadRights has s accept ann's token, certificates of its authority, and anonymous clients.
+// loadRights makes s accept ann's token, client certificates of its CA, and anonymous clients.
 func (s *server) loadRights(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -215,7 +214,7 @@ func (c *chain) impersonate(x *nethttp.Call) bool {
 	return true
 }
 
-// tlsFor returns the configuration of a client; name is its certificate's, "" for none.
+// tlsFor returns the TLS configuration of a client whose certificate names a user; name "" means no certificate.
 func (s *server) tlsFor(t *testing.T, name string, groups ...string) *tls.Config {
 	config := s.client.Clone()
 	if name != "" {
@@ -224,15 +223,15 @@ func (s *server) tlsFor(t *testing.T, name string, groups ...string) *tls.Config
 	return config
 }
 
-// transportFor returns the connections of such a client, over HTTP/2 if h2.
-func (s *server) transportFor(t *testing.T, config *tls.Config, h2 bool) *http.Transport {
+// newTransport returns a client's transport, over HTTP/2 if h2.
+func newTransport(t *testing.T, config *tls.Config, h2 bool) *http.Transport {
 	tr := &http.Transport{TLSClientConfig: config, DisableCompression: true, ForceAttemptHTTP2: h2}
 	t.Cleanup(tr.CloseIdleConnections)
 	return tr
 }
 
-// ask sends a request and returns the answer, whose body the test closes.
-func (s *server) ask(t *testing.T, tr http.RoundTripper, req *http.Request) *http.Response {
+// send sends a request and returns the response, whose body the caller closes.
+func send(t *testing.T, tr http.RoundTripper, req *http.Request) *http.Response {
 	t.Helper()
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
@@ -241,16 +240,9 @@ func (s *server) ask(t *testing.T, tr http.RoundTripper, req *http.Request) *htt
 	return resp
 }
 
-// strangersCertificate is one that no CA of s has signed.
-func (s *server) strangersCertificate(t *testing.T) *tls.Config {
+// tlsOfUnknownCA returns the TLS configuration of a client whose certificate is from a CA that s does not trust.
+func (s *server) tlsOfUnknownCA(t *testing.T) *tls.Config {
 	config := s.client.Clone()
-	config.Certificates = []tls.Certificate{testcert.New(t, "stranger").Sign(t, "root", []string{"system:masters"}, nil)}
+	config.Certificates = []tls.Certificate{testcert.New(t, "unknown").Sign(t, "root", []string{"system:masters"}, nil)}
 	return config
-}
-
-// sorted returns values in order.
-func sorted(values []string) []string {
-	values = slices.Clone(values)
-	slices.Sort(values)
-	return values
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// balancer serves each connection by one of several servers. next returns the server of a new one.
+// balancer forwards each connection to one of several servers. next returns the server of a new connection.
 type balancer struct {
 	address string
 	next    func() *upstream
@@ -30,7 +30,7 @@ type balancer struct {
 	open []net.Conn
 }
 
-// balance returns a balancer of connections, which the test ends.
+// balance runs a balancer until the test ends.
 func balance(t *testing.T, next func() *upstream) *balancer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func (b *balancer) move(to *upstream) {
 	b.open = nil
 }
 
-// serverOf returns a server that answers all requests with its minor version.
+// serverOf returns a server that responds to all requests with its minor version.
 func serverOf(t *testing.T, minor int) *upstream {
 	return newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, `{"major":"1","minor":"%d"}`, minor) })
 }
@@ -179,25 +179,25 @@ func TestServersInTurn(t *testing.T) {
 				}
 			}
 			if filled == 0 {
-				t.Error("no answer fills a cache")
+				t.Error("no response fills a cache")
 			}
 			if r.contact.mixed.Load() {
-				t.Error("the relay takes connections for shared ones")
+				t.Error("the relay assumes that servers of several versions share a connection")
 			}
 		})
 	}
 }
 
-// TestServersOnOneConnection checks that everything goes through if requests on one connection reach servers of several
-// versions: their answers to a request for the version prove nothing.
+// TestServersOnOneConnection checks that all requests go through if requests on one connection reach servers of several
+// versions. The version that one request returns is then not that of the others.
 func TestServersOnOneConnection(t *testing.T) {
-	var answers atomic.Int64
+	var responses atomic.Int64
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"major":"1","minor":"%d"}`, 36+answers.Add(1)%2)
+		fmt.Fprintf(w, `{"major":"1","minor":"%d"}`, 36+responses.Add(1)%2)
 	})
 	for name, offered := range protocols() {
 		t.Run(name, func(t *testing.T) {
-			answers.Store(0)
+			responses.Store(0)
 			r := relayOf(t, u, u.Listener.Addr().String(), offered)
 			var x request.Request
 			if err := x.Parse("GET", "/api/v1/pods?resourceVersion=0"); err != nil {
@@ -208,7 +208,7 @@ func TestServersOnOneConnection(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := r.Caches(&x, []byte("application/vnd.kubernetes.protobuf"), true); got != want {
-					t.Errorf("after %d answers, a cache may answer: %v", i+1, got)
+					t.Errorf("after %d responses: served by a cache: %t, want %t", i+1, got, want)
 				}
 			}
 		})
@@ -216,7 +216,7 @@ func TestServersOnOneConnection(t *testing.T) {
 }
 
 // TestOlderServersFillNoCache checks that a cache has no object from a server that is older than the others. Such a
-// server hides fields, which a client would remove if it wrote the object back.
+// server omits fields. A client that writes the object back would remove them.
 func TestOlderServersFillNoCache(t *testing.T) {
 	resources := newRegistry(t)
 	for own, newest := range map[int64]string{36: "37", 37: "37", 38: "37"} {
@@ -232,7 +232,7 @@ func TestOlderServersFillNoCache(t *testing.T) {
 				t.Fatalf("upgrade to 1.%s: caches %p, %p", newest, first, second)
 			}
 			if cached := s.read(t, configMaps) != nil; cached != (own >= 37) {
-				t.Errorf("a cache answers in JSON: %v", cached)
+				t.Errorf("served in JSON by a cache: %t", cached)
 			}
 
 			s.moveTo("36")
@@ -246,14 +246,14 @@ func TestOlderServersFillNoCache(t *testing.T) {
 				}
 			}
 			if !second.Cache.Retired() {
-				t.Error("the relay follows by an older server what a newer one has sent")
+				t.Error("a cache that a newer server has filled gets events of an older one")
 			}
 			s.moveTo(newest)
 			s.set(func() { s.items["configmaps"] = configMap(t, "whole", 101) })
 			time.Sleep(refusedFor + 11*time.Second)
 			third := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
 			if third == nil {
-				t.Fatal("no cache answers after the upgrade")
+				t.Fatal("no cache serves the read after the upgrade")
 			}
 			for name, r := range map[string]*registry.Resource{"whole": third, "": second} {
 				page, err := r.Cache.Snapshot().List(cache.Query{}, nil)
@@ -276,17 +276,17 @@ func TestConnectionsThatBecomeShared(t *testing.T) {
 		time.Sleep(2 * contactInterval)
 		r := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
 		if r == nil {
-			t.Fatal("no cache answers")
+			t.Fatal("no cache serves the read")
 		}
 		s.set(func() { s.minor = "36" })
 		time.Sleep(2 * contactInterval)
 		if s.readAs(t, configMaps, runtime.ContentTypeProtobuf) != nil || !r.Cache.Retired() {
-			t.Error("the relay follows the resource")
+			t.Error("the relay still follows the resource")
 		}
 	})
 }
 
-// TestUpstreamThatStaysOlder checks that requests go through, without waiting, while only older servers answer.
+// TestUpstreamThatStaysOlder checks that requests go through, without waiting, while only older servers respond.
 func TestUpstreamThatStaysOlder(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -298,7 +298,7 @@ func TestUpstreamThatStaysOlder(t *testing.T) {
 		for range 10 {
 			began := time.Now()
 			if s.readAs(t, configMaps, runtime.ContentTypeProtobuf) != nil || s.read(t, configMaps) != nil {
-				t.Error("a cache answers")
+				t.Error("a cache serves the read")
 			}
 			if waited := time.Since(began); waited > time.Second {
 				t.Errorf("requests wait for %v", waited)
