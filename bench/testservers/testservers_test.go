@@ -49,8 +49,8 @@ func start(t *testing.T) *testservers.Servers {
 	return f
 }
 
-// TestFleet starts one server of each kind, sends requests and stops them.
-func TestFleet(t *testing.T) {
+// TestServersStartAndStop starts servers of each kind, sends requests to them and stops them.
+func TestServersStartAndStop(t *testing.T) {
 	f := start(t)
 	var servers []*testservers.Server
 	add := func(s *testservers.Server, err error) {
@@ -70,7 +70,7 @@ func TestFleet(t *testing.T) {
 	servers = append(servers, etcd, f.Etcd())
 	for _, s := range servers {
 		if group, err := syscall.Getpgid(s.Process.PID); err != nil || group != s.Process.PID {
-			t.Errorf("%s has process group %d, %v; want its own", s.Process.Name, group, err)
+			t.Errorf("%s has process group %d, error %v; want its own", s.Process.Name, group, err)
 		}
 		if s.Target == nil {
 			continue
@@ -83,7 +83,7 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	if err := errors.Join(stock.Stop(), stock.Stop()); err != nil || etcd.CheckAlive() == nil {
-		t.Fatalf("error %v; want that a server's etcd stops with it", err)
+		t.Fatalf("Stop: %v; want that the server's own etcd has also ended", err)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// TestServerThatEnds checks that the error contains the last output of a server that ended.
+// TestServerThatEnds checks that Start returns the last output of a server that ends, and an error for a missing program.
 func TestServerThatEnds(t *testing.T) {
 	f := start(t)
 	_, err := f.StartOther(t.Context(), "broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
@@ -107,22 +107,22 @@ func TestServerThatEnds(t *testing.T) {
 	}
 }
 
-// TestReadyEndsWithItsContext checks that a server that is not ready when the context ends is an error, and is killed.
-func TestReadyEndsWithItsContext(t *testing.T) {
+// TestStartEndsWithItsContext checks that Start returns an error and stops the server if it is not ready when the context
+// ends.
+func TestStartEndsWithItsContext(t *testing.T) {
 	f := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.StartOther(ctx, "deaf", "/bin/sleep", func(string) []string { return []string{"100"} }); err == nil {
+	if _, err := f.StartOther(ctx, "never-ready", "/bin/sleep", func(string) []string { return []string{"100"} }); err == nil {
 		t.Error("a server that does not listen became ready")
 	}
 	servers := f.Servers()
-	if deaf := servers[len(servers)-1]; deaf.CheckAlive() == nil {
+	if last := servers[len(servers)-1]; last.CheckAlive() == nil {
 		t.Error("a server that was not ready in time still runs")
 	}
 }
 
-// TestConfigs checks that New rejects incomplete configurations.
-func TestConfigs(t *testing.T) {
+func TestNewRejectsIncompleteConfigs(t *testing.T) {
 	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: t.TempDir(), Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
 		if _, err := testservers.New(t.Context(), c, "one"); err == nil {
 			t.Errorf("%+v was accepted", c)
@@ -130,8 +130,9 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// TestBuild checks that programs are built only if they are not given, and kube-apiserver only if it is measured.
-func TestBuild(t *testing.T) {
+// TestBuildSkipsUnneededPrograms checks that programs are built only if they are not given, and kube-apiserver only if it is
+// measured.
+func TestBuildSkipsUnneededPrograms(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // a canceled context prevents builds
 	for _, c := range []struct {
@@ -149,8 +150,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// TestDirectory checks that servers remove their directory with all its contents.
-func TestDirectory(t *testing.T) {
+// TestCloseRemovesFiles checks that Close, and New when it fails, remove the directory with all its contents.
+func TestCloseRemovesFiles(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -165,22 +166,23 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("a second Servers with the same name: %v", err)
 	}
 	if wrote, err := os.ReadDir(filepath.Join(c.Dir, "one")); len(wrote) == 0 || err != nil {
-		t.Errorf("its servers have written %v, error %v", wrote, err)
+		t.Errorf("the directory has %v, error %v; want files of the servers", wrote, err)
 	}
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
 	c.Etcd = ""
 	if _, err := testservers.New(t.Context(), c, "two"); err == nil {
-		t.Error("there is no etcd process")
+		t.Error("New without an etcd: no error")
 	}
 	if left, err := os.ReadDir(c.Dir); len(left) > 0 || err != nil {
 		t.Errorf("files left: %v, error %v", left, err)
 	}
 }
 
-// TestTurns checks that the servers' order alternates.
-func TestTurns(t *testing.T) {
+// TestEachAlternatesTheOrder checks that every second round has the reverse order of servers, and that Each ends after the
+// first failure.
+func TestEachAlternatesTheOrder(t *testing.T) {
 	trials := testservers.Trials{Servers: []string{testservers.Stock, testservers.Larder}, Rounds: 3}
 	if err := trials.Check(); err != nil {
 		t.Error(err)

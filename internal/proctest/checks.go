@@ -75,7 +75,7 @@ func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
 			return
 		}
 	}
-	t.Errorf("%d times as much takes more than %d times the work", 1<<GrowthSteps, growthSlack<<GrowthSteps)
+	t.Errorf("an input %d times as large takes more than %d times the CPU time", 1<<GrowthSteps, growthSlack<<GrowthSteps)
 }
 
 // Iterations returns the number of iterations of a comparison of random input: a third of n, but at least 1, with -short

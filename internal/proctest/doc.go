@@ -8,7 +8,7 @@
 // A test binary can be the process itself: [Role] runs it again with an environment variable that its
 // TestMain reads.
 //
-// [Ports] belong to one test until it ends, even among tests of other binaries.
+// No other test, even of another binary, gets the [Ports] of a test until it ends.
 //
 // [Main] checks that tests leave no goroutines behind.
 package proctest

@@ -8,11 +8,11 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// leaving is a run of tests that leaves a goroutine behind until ctx ends.
-type leaving struct{ ctx context.Context }
+// leakingTests leave a goroutine behind, which ends with ctx.
+type leakingTests struct{ ctx context.Context }
 
 // Run implements goleak.TestingM.
-func (l leaving) Run() int {
+func (l leakingTests) Run() int {
 	go func() { <-l.ctx.Done() }()
 	return 0
 }
@@ -21,7 +21,7 @@ func (l leaving) Run() int {
 func TestMainWaitsForGoroutines(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if code := (proctest.Settling{TestingM: leaving{late}}).Run(); code != 0 || late.Err() == nil {
-		t.Errorf("exit code %d, the goroutine's context ended with %v", code, late.Err())
+	if code := (proctest.Settling{TestingM: leakingTests{late}}).Run(); code != 0 || late.Err() == nil {
+		t.Errorf("exit code %d after the context's error %v; want 0 after %v", code, late.Err(), context.DeadlineExceeded)
 	}
 }

@@ -18,20 +18,20 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// roleVariable makes the test binary stay idle, end, or start a process that stays idle.
+// roleVariable selects what the test binary does instead of running tests.
 const roleVariable = "LARDER_PROCTEST_ROLE"
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
-	case `"stand"`:
-		fmt.Println("standing")
+	case `"idle"`:
+		fmt.Println("idle")
 		blockForever()
 	case `"spin"`:
 		fmt.Println("spinning")
 		runtime.GOMAXPROCS(8)
 		for range 8 {
 			go func() {
-				//lint:ignore SA5002 a process that spins is what the test needs
+				//lint:ignore SA5002 the test pauses running threads
 				for {
 				}
 			}()
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Exit(3)
 	case `"parent"`:
 		child := proctest.New(withoutCleanup{}, "child", func() *exec.Cmd {
-			cmd := proctest.Role(withoutCleanup{}, roleVariable, "stand")()
+			cmd := proctest.Role(withoutCleanup{}, roleVariable, "idle")()
 			cmd.Stdout = os.Stdout
 			return cmd
 		})
@@ -60,44 +60,44 @@ func blockForever() {
 	<-never
 }
 
-// withoutCleanup is a test that does not clean up.
+// withoutCleanup is a testing.TB for a process that is not a test.
 type withoutCleanup struct{ testing.TB }
 
 func (withoutCleanup) Helper()        {}
 func (withoutCleanup) Cleanup(func()) {}
 
-func TestProcessesStartAgain(t *testing.T) {
-	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "stand"))
+func TestProcessesRestart(t *testing.T) {
+	p := proctest.New(t, "idle", proctest.Role(t, roleVariable, "idle"))
 	if out := p.Output(); out != "" {
-		t.Errorf("output %q before the start", out)
+		t.Errorf("output before the start: %q, want none", out)
 	}
-	p.Kill() // ends no process
+	p.Kill() // does nothing before the start
 	for range 2 {
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
-		p.Await(t, "standing")
+		p.Await(t, "idle")
 		if err := p.Ended(); err != nil {
 			t.Error(err)
 		}
 		if err := p.Terminate(t); err == nil || !strings.Contains(err.Error(), "terminated") {
-			t.Errorf("ended with %v", err)
+			t.Errorf("Terminate: %v, want signal: terminated", err)
 		}
 	}
-	if got := p.Output(); got != "standing\n" {
-		t.Errorf("output %q of the second life", got)
+	if got := p.Output(); got != "idle\n" {
+		t.Errorf("output since the second start: %q, want idle", got)
 	}
 	if err := p.Signal(syscall.SIGCONT); err == nil {
-		t.Error("a process that has ended was sent a signal")
+		t.Error("Signal after the end of the process: no error")
 	}
 }
 
-// TestPausedProcessesStandStill checks that a paused process does nothing, and continues when it is resumed.
-func TestPausedProcessesStandStill(t *testing.T) {
+// TestPauseStopsAllThreads checks that Pause returns after all threads have stopped, and that SIGCONT resumes them.
+func TestPauseStopsAllThreads(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells that a process stands still")
+		t.Skip("only Linux has /proc with the state of threads")
 	}
-	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "spin"))
+	p := proctest.New(t, "spinning", proctest.Role(t, roleVariable, "spin"))
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestPausedProcessesStandStill(t *testing.T) {
 		}
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
 		if err != nil || len(threads) == 0 {
-			t.Fatalf("%q, %v", threads, err)
+			t.Fatalf("threads %q, error %v; want at least one", threads, err)
 		}
 		for _, thread := range threads {
 			stat, err := os.ReadFile(thread)
@@ -124,24 +124,24 @@ func TestPausedProcessesStandStill(t *testing.T) {
 		}
 	}
 	if err := p.Terminate(t); err == nil || !strings.Contains(err.Error(), "terminated") {
-		t.Errorf("ended with %v", err)
+		t.Errorf("Terminate: %v, want signal: terminated", err)
 	}
 }
 
-func TestEndedSaysHowAProcessEnded(t *testing.T) {
-	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "end"))
+func TestEndedHasExitStatusAndOutput(t *testing.T) {
+	p := proctest.New(t, "ending", proctest.Role(t, roleVariable, "end"))
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Wait(t); err == nil || err.Error() != "exit status 3" {
-		t.Errorf("ended with %v", err)
+		t.Errorf("Wait: %v, want exit status 3", err)
 	}
 	if err := p.Ended(); err == nil || !strings.Contains(err.Error(), "exit status 3\nlast words") {
-		t.Errorf("ended: %v", err)
+		t.Errorf("Ended: %v, want the exit status and the output", err)
 	}
-	missing := proctest.New(t, "nothing", func() *exec.Cmd { return exec.Command("/no/such/file") })
-	if err := missing.Start(); err == nil || !strings.Contains(err.Error(), "start nothing") {
-		t.Errorf("a file that is not there was started: %v", err)
+	missing := proctest.New(t, "missing", func() *exec.Cmd { return exec.Command("/no/such/file") })
+	if err := missing.Start(); err == nil || !strings.Contains(err.Error(), "start missing") {
+		t.Errorf("Start of a missing file: %v, want an error with its name", err)
 	}
 }
 
@@ -169,24 +169,24 @@ func TestProcessesDoNotOutliveTheirParent(t *testing.T) {
 	read.SetDeadline(time.Now().Add(proctest.Patience))
 	out := bufio.NewReader(read)
 	for range 2 { // the parent's line and the child's
-		if line, err := out.ReadString('\n'); err != nil || line != "<nil>\n" && line != "standing\n" {
-			t.Fatalf("%q, %v", line, err)
+		if line, err := out.ReadString('\n'); err != nil || line != "<nil>\n" && line != "idle\n" {
+			t.Fatalf("line %q, error %v; want that parent and child have started", line, err)
 		}
 	}
 	parent.Kill()
-	// The pipe ends when no process holds it any more.
+	// The pipe is closed when both processes have ended.
 	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 {
-		t.Errorf("the child lives on: %q, %v", rest, err)
+		t.Errorf("read %q, error %v; want the end of the pipe", rest, err)
 	}
 }
 
-// TestPortsAreGivenOutOnce checks that ports are free, and that no two tests get the same port.
-func TestPortsAreGivenOutOnce(t *testing.T) {
+// TestPortsAreReserved checks that ports are free, and that no two tests get the same port.
+func TestPortsAreReserved(t *testing.T) {
 	ports := proctest.Ports(t, 20)
 	seen := make(map[int]bool)
 	for _, port := range ports {
 		if seen[port] {
-			t.Errorf("port %d twice", port)
+			t.Errorf("got port %d twice", port)
 		}
 		seen[port] = true
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -199,6 +199,6 @@ func TestPortsAreGivenOutOnce(t *testing.T) {
 	var port int
 	t.Run("other test", func(t *testing.T) { port = proctest.Port(t) })
 	if seen[port] {
-		t.Errorf("port %d belongs to two tests", port)
+		t.Errorf("two tests got port %d", port)
 	}
 }

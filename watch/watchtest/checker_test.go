@@ -44,8 +44,8 @@ func r(t watchtest.Type, key string, revision int64, digest string) watchtest.Re
 	return watchtest.Report{Type: t, Key: key, Revision: revision, Digest: digest}
 }
 
-// one puts each report into a separate batch.
-func one(reports ...watchtest.Report) (batches [][]watchtest.Report) {
+// each puts each report into its own batch.
+func each(reports ...watchtest.Report) (batches [][]watchtest.Report) {
 	for _, report := range reports {
 		batches = append(batches, []watchtest.Report{report})
 	}
@@ -66,37 +66,37 @@ func TestCheckerNamesTheBrokenGuarantee(t *testing.T) {
 		upTo    int64
 		want    string // guarantees broken
 	}{
-		{"everything", after1, append(one(all...), seven), 7, ""},
-		{"a prefix", after1, one(all[:2]...), 0, ""},
-		{"a prefix that is too short", after1, one(all[:2]...), 4, "W3"},
-		{"a hole", after1, one(all[0], all[2]), 0, "W3"},
-		{"a hole after resuming", watchtest.Request{After: 1, Resumed: true}, one(all[1]), 0, "W5"},
-		{"out of order", after1, one(all[1], all[0]), 0, "W1"},
+		{"everything", after1, append(each(all...), seven), 7, ""},
+		{"a prefix", after1, each(all[:2]...), 0, ""},
+		{"a prefix that is too short", after1, each(all[:2]...), 4, "W3"},
+		{"a gap", after1, each(all[0], all[2]), 0, "W3"},
+		{"a gap after resuming", watchtest.Request{After: 1, Resumed: true}, each(all[1]), 0, "W5"},
+		{"out of order", after1, each(all[1], all[0]), 0, "W1"},
 		{"twice", after1, [][]watchtest.Report{{all[0], all[0]}}, 0, "W2"},
-		{"an event up to After", watchtest.Request{After: 2}, one(all[0], all[1]), 0, "W2 W7"},
-		{"a revision in two batches", watchtest.Request{After: 6}, one(seven...), 7, "W4"},
-		{"half a revision", watchtest.Request{After: 6}, one(seven[0]), 7, "W3"},
-		{"the new object with a deletion", after1, one(all[0], all[1], r(deleted, "a", 4, "v4")), 0, "W7"},
-		{"a deletion with the object's revision", after1, one(all[0], all[1], r(deleted, "a", 2, "v2")), 0, "W1 W7"},
-		{"the wrong type", after1, one(r(modified, "a", 2, "v2")), 0, "W7"},
-		{"an object that is not selected", watchtest.Request{}, one(r(added, "a", 1, "v1")), 0, "W7"},
-		{"no digest", after1, one(r(added, "a", 2, "")), 0, ""},
-		{"a bookmark", after1, one(all[0], r(bookmark, "", 2, "")), 0, ""},
-		{"a bookmark beyond", watchtest.Request{After: 7}, one(r(bookmark, "", 99, "")), 99, ""},
-		{"a bookmark too early", after1, one(r(bookmark, "", 2, ""), all[0]), 0, "W6"},
-		{"a bookmark that skips", after1, one(r(bookmark, "", 3, "")), 0, "W6"},
-		{"a bookmark that goes back", after1, one(all[0], all[1], r(bookmark, "", 2, "")), 0, "W1"},
-		{"initial objects", watchtest.Request{Initial: true}, one(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(initialEnd, "", 3, ""), all[2]), 4, ""},
-		{"initial objects without an end", watchtest.Request{Initial: true, At: 3}, one(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), all[2]), 4, ""},
-		{"initial objects of an unknown revision", watchtest.Request{Initial: true}, one(r(added, "b", 3, "v3")), 4, ""},
-		{"initial object missing", watchtest.Request{Initial: true}, one(r(added, "a", 2, "v2"), r(initialEnd, "", 3, "")), 0, "W3"},
-		{"initial objects out of order", watchtest.Request{Initial: true}, one(r(added, "b", 3, "v3"), r(added, "a", 2, "v2"), r(initialEnd, "", 3, "")), 0, "W1"},
-		{"initial object twice", watchtest.Request{Initial: true}, one(r(added, "b", 3, "v3"), r(added, "b", 3, "v3"), r(initialEnd, "", 4, "")), 0, "W2"},
-		{"initial object not selected", watchtest.Request{Initial: true}, one(r(added, "a", 4, "v4"), r(added, "b", 3, "v3"), r(initialEnd, "", 4, "")), 0, "W7"},
-		{"initial object of another revision", watchtest.Request{Initial: true}, one(r(added, "a", 4, ""), r(added, "b", 3, "v3"), r(initialEnd, "", 5, "")), 0, "W7"},
-		{"two ends", watchtest.Request{Initial: true}, one(r(initialEnd, "", 1, ""), r(initialEnd, "", 1, "")), 0, "W6"},
-		{"an end before its objects", watchtest.Request{Initial: true}, one(r(added, "a", 2, "v2"), r(initialEnd, "", 1, "")), 0, "W6 W7"},
-		{"an event up to the revision of the initial objects", watchtest.Request{Initial: true, At: 3}, one(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(modified, "b", 3, "v3")), 3, "W2 W7"},
+		{"an event up to After", watchtest.Request{After: 2}, each(all[0], all[1]), 0, "W2 W7"},
+		{"a revision in two batches", watchtest.Request{After: 6}, each(seven...), 7, "W4"},
+		{"half a revision", watchtest.Request{After: 6}, each(seven[0]), 7, "W3"},
+		{"the new object with a deletion", after1, each(all[0], all[1], r(deleted, "a", 4, "v4")), 0, "W7"},
+		{"a deletion with the object's revision", after1, each(all[0], all[1], r(deleted, "a", 2, "v2")), 0, "W1 W7"},
+		{"the wrong type", after1, each(r(modified, "a", 2, "v2")), 0, "W7"},
+		{"an object that is not selected", watchtest.Request{}, each(r(added, "a", 1, "v1")), 0, "W7"},
+		{"no digest", after1, each(r(added, "a", 2, "")), 0, ""},
+		{"a bookmark", after1, each(all[0], r(bookmark, "", 2, "")), 0, ""},
+		{"a bookmark beyond", watchtest.Request{After: 7}, each(r(bookmark, "", 99, "")), 99, ""},
+		{"a bookmark too early", after1, each(r(bookmark, "", 2, ""), all[0]), 0, "W6"},
+		{"a bookmark that skips", after1, each(r(bookmark, "", 3, "")), 0, "W6"},
+		{"a bookmark that goes back", after1, each(all[0], all[1], r(bookmark, "", 2, "")), 0, "W1"},
+		{"initial objects", watchtest.Request{Initial: true}, each(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(initialEnd, "", 3, ""), all[2]), 4, ""},
+		{"initial objects without an end", watchtest.Request{Initial: true, At: 3}, each(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), all[2]), 4, ""},
+		{"initial objects of an unknown revision", watchtest.Request{Initial: true}, each(r(added, "b", 3, "v3")), 4, ""},
+		{"initial object missing", watchtest.Request{Initial: true}, each(r(added, "a", 2, "v2"), r(initialEnd, "", 3, "")), 0, "W3"},
+		{"initial objects out of order", watchtest.Request{Initial: true}, each(r(added, "b", 3, "v3"), r(added, "a", 2, "v2"), r(initialEnd, "", 3, "")), 0, "W1"},
+		{"initial object twice", watchtest.Request{Initial: true}, each(r(added, "b", 3, "v3"), r(added, "b", 3, "v3"), r(initialEnd, "", 4, "")), 0, "W2"},
+		{"initial object not selected", watchtest.Request{Initial: true}, each(r(added, "a", 4, "v4"), r(added, "b", 3, "v3"), r(initialEnd, "", 4, "")), 0, "W7"},
+		{"initial object of another revision", watchtest.Request{Initial: true}, each(r(added, "a", 4, ""), r(added, "b", 3, "v3"), r(initialEnd, "", 5, "")), 0, "W7"},
+		{"two ends", watchtest.Request{Initial: true}, each(r(initialEnd, "", 1, ""), r(initialEnd, "", 1, "")), 0, "W6"},
+		{"an end before its objects", watchtest.Request{Initial: true}, each(r(added, "a", 2, "v2"), r(initialEnd, "", 1, "")), 0, "W6 W7"},
+		{"an event up to the revision of the initial objects", watchtest.Request{Initial: true, At: 3}, each(r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(modified, "b", 3, "v3")), 3, "W2 W7"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
