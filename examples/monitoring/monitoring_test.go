@@ -22,9 +22,9 @@ import (
 )
 
 var (
-	rulesOfOthers      = flag.String("rules", "", "file of Prometheus rules, or of a PrometheusRule, to test too; rules about other programs are skipped")
-	dashboardsOfOthers = flag.String("dashboard", "", "file of a Grafana dashboard to test too")
-	selected           = flag.String("groups", "apiserver", "regular expression of the groups of -rules to test")
+	rulesFile     = flag.String("rules", "", "file of Prometheus rules, or of a PrometheusRule, to test too; rules about other programs are skipped")
+	dashboardFile = flag.String("dashboard", "", "file of a Grafana dashboard to test too")
+	selected      = flag.String("groups", "apiserver", "regular expression of the groups of -rules to test")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,44 +40,44 @@ func TestExpressionsFindSomething(t *testing.T) {
 	docs := filepath.Join("..", "..", "docs", "monitoring")
 	groups := rulesIn(t, filepath.Join(docs, "rules.yaml"), ".")
 	dashboards := []string{filepath.Join(docs, "dashboard.json")}
-	if *rulesOfOthers != "" {
-		groups.Groups = append(groups.Groups, rulesIn(t, *rulesOfOthers, *selected).Groups...)
+	if *rulesFile != "" {
+		groups.Groups = append(groups.Groups, rulesIn(t, *rulesFile, *selected).Groups...)
 	}
-	if *dashboardsOfOthers != "" {
-		dashboards = append(dashboards, *dashboardsOfOthers)
+	if *dashboardFile != "" {
+		dashboards = append(dashboards, *dashboardFile)
 	}
 
-	s, kept := serve(t), newStore(t)
+	s, metrics := serve(t), newStore(t)
 	s.prepare(t)
 	s.watch(t)
 	target := map[string]string{"job": "apiserver", "instance": strings.TrimPrefix(s.url, "https://")}
 	at := time.Now()
 	for round := range rounds {
 		s.traffic(t, round)
-		code, metrics := s.ask(t, "GET", "/metrics", "json", "")
+		code, text := s.send(t, "GET", "/metrics", "json", "")
 		if code != 200 {
-			t.Fatalf("/metrics: %d %s", code, metrics)
+			t.Fatalf("/metrics: %d %s", code, text)
 		}
 		at = at.Add(interval)
-		kept.scrape(t, metrics, target, at)
-		kept.record(t, groups, at)
+		metrics.scrape(t, text, target, at)
+		metrics.record(t, groups, at)
 	}
 	for _, group := range groups.Groups {
 		for _, rule := range group.Rules {
-			t.Run(group.Name+"/"+rule.Record+rule.Alert, func(t *testing.T) { checkRule(t, kept, rule, at) })
+			t.Run(group.Name+"/"+rule.Record+rule.Alert, func(t *testing.T) { checkRule(t, metrics, rule, at) })
 		}
 	}
 	for _, selector := range mixin {
-		if missing := kept.unmatched(t, selector); len(missing) > 0 {
-			t.Errorf("nothing is %s", missing)
+		if missing := metrics.unmatched(t, selector); len(missing) > 0 {
+			t.Errorf("no series matches %s", missing)
 		}
 	}
 	for _, dashboard := range dashboards {
 		for title, expressions := range panelsOf(t, dashboard, target["instance"]) {
 			t.Run(filepath.Base(dashboard)+"/"+title, func(t *testing.T) {
 				for _, expression := range expressions {
-					if len(kept.query(t, expression, at)) == 0 {
-						t.Errorf("no response to %s; what selects nothing: %q", expression, kept.unmatched(t, expression))
+					if len(metrics.query(t, expression, at)) == 0 {
+						t.Errorf("%s has no result; selectors without series: %q", expression, metrics.unmatched(t, expression))
 					}
 				}
 			})
@@ -110,17 +110,17 @@ var mixin = []string{
 	`go_goroutines`,
 }
 
-// checkRule checks that each metric of a rule exists, possibly without the labels of events that did
-// not happen. A recording rule must record something if all its metrics exist.
-func checkRule(t *testing.T, kept *store, rule rulefmt.Rule, at time.Time) {
-	found, unmatched := kept.query(t, rule.Expr, at), kept.unmatched(t, rule.Expr)
+// checkRule checks that each metric of a rule exists. It may lack the series of events that did not happen. A recording
+// rule must record something if all its selectors match.
+func checkRule(t *testing.T, metrics *store, rule rulefmt.Rule, at time.Time) {
+	found, unmatched := metrics.query(t, rule.Expr, at), metrics.unmatched(t, rule.Expr)
 	if rule.Record != "" && len(found) == 0 && len(unmatched) == 0 {
 		t.Errorf("records nothing: %s", rule.Expr)
 	}
 	for _, selector := range unmatched {
 		name, _, _ := strings.Cut(selector, "{")
-		if len(kept.names(name)) == 0 {
-			t.Errorf("there is no %s", name)
+		if len(metrics.names(name)) == 0 {
+			t.Errorf("no metric %s", name)
 		}
 	}
 }
@@ -145,10 +145,10 @@ func rulesIn(t *testing.T, name, groups string) *rulefmt.RuleGroups {
 	if t.Failed() {
 		t.FailNow()
 	}
-	asked := regexp.MustCompile(groups)
-	read.Groups = slices.DeleteFunc(read.Groups, func(g rulefmt.RuleGroup) bool { return !asked.MatchString(g.Name) })
+	selects := regexp.MustCompile(groups)
+	read.Groups = slices.DeleteFunc(read.Groups, func(g rulefmt.RuleGroup) bool { return !selects.MatchString(g.Name) })
 	if len(read.Groups) == 0 {
-		t.Fatalf("%s has no groups %q", name, groups)
+		t.Fatalf("no group in %s matches %q", name, groups)
 	}
 	return read
 }

@@ -57,8 +57,8 @@ func serve(t *testing.T) *server {
 		reads.Wait()
 		_ = cmd.Wait() // it may have ended by itself
 	})
-	stuck := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-	defer stuck.Stop()
+	timeout := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer timeout.Stop()
 	for lines := bufio.NewScanner(out); ; {
 		if !lines.Scan() {
 			t.Fatalf("the server did not start:\n%s", &log)
@@ -73,7 +73,7 @@ func serve(t *testing.T) *server {
 }
 
 // freePort returns a TCP port that stays free until the test ends. It is below the range of outgoing
-// connections, and its UDP port is bound as a sign to Larder's other tests.
+// connections. Its UDP port is bound, so that Larder's other tests do not choose it.
 func freePort(t *testing.T) int {
 	t.Helper()
 	const first, last, tries = 17000, 30000, 1000
@@ -139,8 +139,8 @@ func clientOf(t *testing.T, kubeconfig string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// ask sends a request and returns its response. kind is the body's subtype of application.
-func (s *server) ask(t *testing.T, method, path, kind, body string) (int, []byte) {
+// send sends a request and returns the response's status code and body. kind is the subtype of the body's media type.
+func (s *server) send(t *testing.T, method, path, kind, body string) (int, []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
@@ -155,22 +155,22 @@ func (s *server) ask(t *testing.T, method, path, kind, body string) (int, []byte
 		return 0, nil
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Error(err)
 	}
-	return resp.StatusCode, answer
+	return resp.StatusCode, got
 }
 
 // expect sends a request and fails the test if the response's code differs.
 func (s *server) expect(t *testing.T, code int, method, path, kind, body string) {
 	t.Helper()
-	if got, answer := s.ask(t, method, path, kind, body); got != code {
-		t.Errorf("%s %s: %d, want %d: %.300s", method, path, got, code, answer)
+	if got, text := s.send(t, method, path, kind, body); got != code {
+		t.Errorf("%s %s: %d, want %d: %.300s", method, path, got, code, text)
 	}
 }
 
-// prepare creates what later requests fail at: a webhook and an API group without servers.
+// prepare creates a webhook and an APIService whose servers do not exist, so that later requests fail.
 func (s *server) prepare(t *testing.T) {
 	s.expect(t, 201, "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "json",
 		`{"metadata":{"name":"broken"},"webhooks":[{"name":"broken.example.com","clientConfig":{"url":"https://127.0.0.1:1/"},"sideEffects":"None","admissionReviewVersions":["v1"],`+
@@ -180,30 +180,30 @@ func (s *server) prepare(t *testing.T) {
 	s.await(t, services+"/v1.example.com", `"type":"Available","status":"True"`)
 	s.expect(t, 200, "PATCH", services+"/v1.example.com", "merge-patch+json", `{"spec":{"service":{"name":"missing","namespace":"default"}}}`)
 	s.await(t, services+"/v1.example.com", `"type":"Available","status":"False"`)
-	s.awaitAnswer(t, `failed calling webhook`, "POST", configMaps+"?dryRun=All", `{"metadata":{"name":"c","labels":{"fail":"yes"}}}`)
+	s.awaitResponse(t, `failed calling webhook`, "POST", configMaps+"?dryRun=All", `{"metadata":{"name":"c","labels":{"fail":"yes"}}}`)
 }
 
 // await waits until an object contains a text.
 func (s *server) await(t *testing.T, path, text string) {
 	t.Helper()
-	s.awaitAnswer(t, text, "GET", path, "")
+	s.awaitResponse(t, text, "GET", path, "")
 }
 
-// awaitAnswer sends a request until its response contains a text.
-func (s *server) awaitAnswer(t *testing.T, text, method, path, body string) {
+// awaitResponse sends a request until its response contains a text.
+func (s *server) awaitResponse(t *testing.T, text, method, path, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for again := time.NewTicker(20 * time.Millisecond); ; {
-		_, answer := s.ask(t, method, path, "json", body)
-		if strings.Contains(string(answer), text) {
+		_, got := s.send(t, method, path, "json", body)
+		if strings.Contains(string(got), text) {
 			again.Stop()
 			return
 		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			t.Fatalf("%s %s is not answered with %s: %s", method, path, text, answer)
+			t.Fatalf("%s %s: got %s, want %s in it", method, path, got, text)
 		}
 	}
 }

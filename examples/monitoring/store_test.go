@@ -21,8 +21,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// store keeps scraped and recorded series, and answers queries. One goroutine at a time may use it,
-// beside the engine's.
+// store has scraped and recorded series, and evaluates queries. One goroutine at a time may use it, beside the engine's.
 type store struct {
 	engine *promql.Engine
 	series map[string]*series // by labels
@@ -78,7 +77,7 @@ func (s *store) scrape(t *testing.T, metrics []byte, target map[string]string, a
 	s.append(labels.FromMap(map[string]string{"__name__": "up", "job": target["job"], "instance": target["instance"]}), at, 1)
 }
 
-// query answers an expression.
+// query evaluates an expression.
 func (s *store) query(t *testing.T, expression string, at time.Time) promql.Vector {
 	t.Helper()
 	q, err := s.engine.NewInstantQuery(context.Background(), s, nil, expression, at)
@@ -156,12 +155,12 @@ next:
 	return &seriesSet{found: found, at: -1}
 }
 
-// LabelValues implements storage.LabelQuerier; no query asks for it.
+// LabelValues implements storage.LabelQuerier; no query calls it.
 func (s *store) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	return nil, nil, errors.ErrUnsupported
 }
 
-// LabelNames implements storage.LabelQuerier; no query asks for it.
+// LabelNames implements storage.LabelQuerier; no query calls it.
 func (s *store) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	return nil, nil, errors.ErrUnsupported
 }

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// buildTree builds programs of this tree into a directory, from what the build cache already has.
+// buildTree builds programs of this tree into a directory.
 func buildTree(t *testing.T, dir string, programs ...string) {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"build", "-o", dir + "/"}, programs...)...)

@@ -69,7 +69,7 @@ func (p *proxy) pack(t *testing.T, root, name, version string) string {
 
 func (p *proxy) setEnv(t *testing.T) {
 	t.Helper()
-	was := func(name string) string {
+	goEnv := func(name string) string {
 		value, err := exec.Command("go", "env", name).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -77,9 +77,9 @@ func (p *proxy) setEnv(t *testing.T) {
 		return strings.TrimSpace(string(value))
 	}
 	p.env = append(os.Environ(),
-		"GOPROXY=file://"+filepath.ToSlash(p.dir)+","+was("GOPROXY"), "GONOPROXY=none", "GOWORK=off",
-		"GONOSUMDB="+strings.TrimPrefix(was("GONOSUMDB")+","+modulePath, ","), "GOFLAGS=-modcacherw -ldflags=-s")
-	cache := was("GOMODCACHE")
+		"GOPROXY=file://"+filepath.ToSlash(p.dir)+","+goEnv("GOPROXY"), "GONOPROXY=none", "GOWORK=off",
+		"GONOSUMDB="+strings.TrimPrefix(goEnv("GONOSUMDB")+","+modulePath, ","), "GOFLAGS=-modcacherw -ldflags=-s")
+	cache := goEnv("GOMODCACHE")
 	t.Cleanup(func() {
 		unpacked := filepath.Join(cache, filepath.FromSlash(modulePath)+"@"+p.version)
 		downloads := filepath.Join(cache, "cache", "download", filepath.FromSlash(modulePath), "@v")

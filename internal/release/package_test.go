@@ -28,7 +28,7 @@ func TestPackages(t *testing.T) {
 		t.Skip("builds and installs every package")
 	}
 	if *released == "" {
-		t.Skip("no -programs; TestGoInstall packs the one that it installs")
+		t.Skip("no -programs; TestGoInstall packs the program that it installs")
 	}
 	testPackages(t, *released)
 }
@@ -37,7 +37,7 @@ func TestPackages(t *testing.T) {
 // user who may write only the data.
 func testPackages(t *testing.T, dir string) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("only root of a Linux machine can be another user in another root")
+		t.Skip("only root on Linux can run programs as another user in another root")
 	}
 	texts, err := textsOf(filepath.Join(dir, "larder"), filepath.Join("..", ".."))
 	if err != nil {
@@ -66,7 +66,7 @@ func testDeb(t *testing.T, p *product) {
 	}
 	output(t, "dpkg", "--root="+root, "--force-script-chrootless", "--install", name)
 	if listed := output(t, "dpkg", "--root="+root, "-s", "larder"); !strings.Contains(listed, "Version: "+p.debVersion()+"\n") || !strings.Contains(listed, "Status: install ok installed\n") || !strings.Contains(listed, "\n /etc/default/larder ") {
-		t.Errorf("dpkg knows:\n%s", listed)
+		t.Errorf("unexpected status of the package:\n%s", listed)
 	}
 	if wrong := output(t, "dpkg", "--root="+root, "--verify", "larder"); wrong != "" {
 		t.Errorf("the files that dpkg finds differ from the packed ones:\n%s", wrong)
@@ -85,7 +85,7 @@ func testDeb(t *testing.T, p *product) {
 // checkUnit has systemd read the unit.
 func checkUnit(t *testing.T, root string) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Log("no systemd-analyze here to read the unit")
+		t.Log("systemd-analyze is not installed")
 		return
 	}
 	at := filepath.Join(t.TempDir(), "larder.service")
@@ -172,7 +172,7 @@ func testImage(t *testing.T, p *product) {
 // runIn runs the program of a root as a user. The root is read-only except for the data.
 func runIn(t *testing.T, root string, uid, gid int, args []string) {
 	t.Helper()
-	lend(t, root)
+	copyLibraries(t, root)
 	data := t.TempDir()
 	for _, dir := range []string{data, filepath.Join(root, imageData)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -209,8 +209,8 @@ func runIn(t *testing.T, root string, uid, gid int, args []string) {
 	}
 }
 
-// lend copies the libraries of a program that is not linked statically into root.
-func lend(t *testing.T, root string) {
+// copyLibraries copies the libraries of a program that is not linked statically into root.
+func copyLibraries(t *testing.T, root string) {
 	t.Helper()
 	out, err := exec.Command("ldd", filepath.Join(root, "usr/bin/larder")).CombinedOutput()
 	if err != nil {
@@ -228,7 +228,7 @@ func lend(t *testing.T, root string) {
 	}
 }
 
-// standIns returns a directory with the test's program in place of those of a release.
+// standIns returns a directory with the test binary under the names of a release's programs.
 func standIns(t *testing.T) string {
 	t.Helper()
 	program, err := os.Executable()
@@ -244,8 +244,8 @@ func standIns(t *testing.T) string {
 	return dir
 }
 
-// TestSameBytes checks that the same program gives the same files and sums.
-func TestSameBytes(t *testing.T) {
+// TestPackagesAreReproducible checks that the same program gives the same files and sums.
+func TestPackagesAreReproducible(t *testing.T) {
 	programs := standIns(t)
 	var sums [2]bytes.Buffer
 	for i := range sums {
@@ -313,7 +313,7 @@ func TestImageOfAllPlatforms(t *testing.T) {
 		get(manifest.Config, &config)
 		get(manifest.Layers[0], nil)
 		if of := inner.Manifests[i].Platform; *of != (platform{p.os, p.arch}) || config.OS != p.os || config.Architecture != p.arch {
-			t.Errorf("image %d is for %+v, and says %+v", i, of, config)
+			t.Errorf("image %d: platform %+v, configuration %+v; want %s/%s", i, of, config, p.os, p.arch)
 		}
 	}
 }

@@ -30,7 +30,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "record what writes cost now")
 
-// The variables make the test binary be another process, configured by their value.
+// The variables make the test binary run as another process. Their values configure the process.
 const (
 	memberVariable  = "LARDER_WRITECOSTS_MEMBER"
 	countedVariable = "LARDER_WRITECOSTS_COUNTED"
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	if raw := os.Getenv(memberVariable); raw != "" {
 		err = kvtest.RunMember(raw)
 	} else if raw := os.Getenv(countedVariable); raw != "" {
-		go answerCounts(os.Stdin, os.NewFile(3, "answers"))
+		go serveCounts(os.Stdin, os.NewFile(3, "counts"))
 		err = servertest.Run(raw)
 	} else {
 		os.Exit(m.Run())
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 
 // TestWriteCosts compares the work of a server for one write of each kind with testdata/writecosts.txt:
 // goroutines started, encodes, decodes and deep copies of the object, and conversions between the typed
-// object and a map of its fields. No count may grow; -rewrite records the present counts. -v also logs
+// object and a map of its fields. It fails if a count is higher; -rewrite records the current counts. -v also logs
 // bytes and allocations, which are not compared.
 //
 // Client, server and etcd are three processes, so that the counts are the server's alone. The client
@@ -72,15 +72,15 @@ func TestWriteCosts(t *testing.T) {
 	var rows strings.Builder
 	fmt.Fprintf(&rows, "%-44s%12s%8s%8s%8s%12s\n", "# per object", "goroutines", "encodes", "decodes", "copies", "conversions")
 	for _, l := range lifecycles() {
-		s.live(t, l, func(kind string, c costs, again int64, sites map[string]int64) {
+		s.measure(t, l, func(kind string, c costs, again int64, sites map[string]int64) {
 			fmt.Fprintf(&rows, "%-44s%12v%8v%8v%8v%12v\n", kind, c[0], c[1], c[2], c[3], c[4])
 			bound, ok := bounds[kind]
 			if !ok && !*rewrite {
-				t.Errorf("%s names no %q", file, kind)
+				t.Errorf("%s has no row %q", file, kind)
 			}
 			for i, name := range costNames {
 				if ok && c[i] > bound[i]+again {
-					t.Errorf("%s: %v %s, at most %v before%s", kind, c[i], name, bound[i], happened(sites, name))
+					t.Errorf("%s: %v %s, want at most %v%s", kind, c[i], name, bound[i], listSites(sites, name))
 				}
 			}
 		})
@@ -125,13 +125,13 @@ func readCosts(t *testing.T, file string) map[string]costs {
 	return rows
 }
 
-// counted is a server that counts, and a client of it.
+// counted is a server that counts its work, and its client.
 type counted struct {
 	*proctest.Process
 	url      string
 	client   *http.Client
 	commands io.Writer
-	answers  *bufio.Scanner
+	counts   *bufio.Scanner
 }
 
 func startCounted(t *testing.T) *counted {
@@ -149,13 +149,13 @@ func startCounted(t *testing.T) *counted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers, out, err := os.Pipe()
+	counts, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // a test's own server
-	s := &counted{url: "https://127.0.0.1:" + strconv.Itoa(port), client: &http.Client{Transport: transport}, commands: commands, answers: bufio.NewScanner(answers)}
-	s.answers.Buffer(nil, 64<<20)
+	s := &counted{url: "https://127.0.0.1:" + strconv.Itoa(port), client: &http.Client{Transport: transport}, commands: commands, counts: bufio.NewScanner(counts)}
+	s.counts.Buffer(nil, 64<<20)
 	s.Process = proctest.New(t, "larder", func() *exec.Cmd {
 		cmd := role()
 		cmd.Stdin, cmd.ExtraFiles = stdin, []*os.File{out}
@@ -164,7 +164,7 @@ func startCounted(t *testing.T) *counted {
 	})
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		for _, f := range []*os.File{stdin, commands, answers, out} {
+		for _, f := range []*os.File{stdin, commands, counts, out} {
 			f.Close()
 		}
 	})
@@ -175,14 +175,14 @@ func startCounted(t *testing.T) *counted {
 	return s
 }
 
-// tell sends a command and returns the response.
-func (s *counted) tell(t *testing.T, command string) (w work) {
+// send sends a command and returns the response.
+func (s *counted) send(t *testing.T, command string) (w work) {
 	t.Helper()
 	fmt.Fprintln(s.commands, command)
-	if !s.answers.Scan() {
-		t.Fatalf("no response to %s: %v", command, s.answers.Err())
+	if !s.counts.Scan() {
+		t.Fatalf("no response to %s: %v", command, s.counts.Err())
 	}
-	if err := json.Unmarshal(s.answers.Bytes(), &w); err != nil {
+	if err := json.Unmarshal(s.counts.Bytes(), &w); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -225,17 +225,17 @@ func (s *counted) must(t *testing.T, r request, obj any) {
 	}
 }
 
-// The first batch of writes is not counted. The next two are profiled, and the lesser counts are the
-// writes' own: a write that finds the cache late does some work twice. The totals of the others are
-// read, in the last batch after each write.
+// The first batch of writes is not counted. The next two are profiled, and the lower counts are used, because a write
+// that the cache has not caught up with does some work twice. The other batches read the totals of the process; the
+// last one reads them after each write.
 const (
 	batches  = 5
 	batch    = 30
-	profiled = 2 // the last of them
+	profiled = 2 // the last profiled batch
 )
 
-// live sends all writes of l to objects, and reports the costs of each kind of write.
-func (s *counted) live(t *testing.T, l lifecycle, told func(kind string, c costs, again int64, sites map[string]int64)) {
+// measure sends all writes of l and reports the costs of each kind of write.
+func (s *counted) measure(t *testing.T, l lifecycle, report func(kind string, c costs, again int64, sites map[string]int64)) {
 	t.Helper()
 	for _, r := range l.before {
 		s.must(t, r, nil)
@@ -247,20 +247,20 @@ func (s *counted) live(t *testing.T, l lifecycle, told func(kind string, c costs
 		for b := range batches {
 			requests := s.requests(t, l, w, b)
 			if b > 0 && b <= profiled {
-				s.tell(t, countProfile)
+				s.send(t, countProfile)
 			}
-			before := s.tell(t, countTotals)
+			before := s.send(t, countTotals)
 			var started []uint64
 			for _, r := range requests {
 				s.must(t, r, nil)
 				if b == batches-1 {
-					started = append(started, s.tell(t, countTotals).Goroutines)
+					started = append(started, s.send(t, countTotals).Goroutines)
 				}
 			}
 			s.try(request{method: http.MethodGet, path: l.path(b, batch-1)}, nil) // waits until the cache has all
-			after := s.tell(t, countTotals)
+			after := s.send(t, countTotals)
 			if b > 0 && b <= profiled {
-				w := s.tell(t, countProfiled)
+				w := s.send(t, countProfiled)
 				totals.Sites = w.Sites
 				for i, n := range []int64{w.Encodes, w.Decodes, w.Copies, w.Conversions} {
 					counts[i+1] = min(counts[i+1], perObject(n))
@@ -275,14 +275,14 @@ func (s *counted) live(t *testing.T, l lifecycle, told func(kind string, c costs
 		}
 		kind := l.name + " " + w.name
 		if testing.Verbose() {
-			t.Logf("%s: %d bytes, %d allocations%s", kind, totals.Bytes/batch, totals.Objects/batch, happened(totals.Sites, ""))
+			t.Logf("%s: %d bytes, %d allocations%s", kind, totals.Bytes/batch, totals.Objects/batch, listSites(totals.Sites, ""))
 		}
-		told(kind, counts, w.again, totals.Sites)
+		report(kind, counts, w.again, totals.Sites)
 	}
 }
 
-// happened lists the places where something happened of that name, "" for all, a line for each.
-func happened(sites map[string]int64, name string) string {
+// listSites lists the sites whose names have a prefix, one in a line.
+func listSites(sites map[string]int64, name string) string {
 	var lines strings.Builder
 	for _, site := range slices.Sorted(maps.Keys(sites)) {
 		if strings.HasPrefix(site, name) {

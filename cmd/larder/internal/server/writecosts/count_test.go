@@ -38,29 +38,29 @@ type work struct {
 
 // Commands to a server that counts.
 const (
-	countTotals   = "totals"   // answered with the totals of the process
-	countProfile  = "profile"  // from now on all allocations are recorded
-	countProfiled = "profiled" // returns the work recorded since
+	countTotals   = "totals"   // returns the totals of the process
+	countProfile  = "profile"  // starts to record all allocations
+	countProfiled = "profiled" // returns the work recorded since countProfile
 )
 
-// answerCounts executes commands until there are no more.
-func answerCounts(commands io.Reader, answers io.Writer) error {
+// serveCounts executes commands until the end of the input, and writes a work in response to each.
+func serveCounts(commands io.Reader, counts io.Writer) error {
 	before := make(map[allocation]int64)
 	for lines := bufio.NewScanner(commands); lines.Scan(); {
-		var answer work
+		var w work
 		switch lines.Text() {
 		case countTotals:
-			answer.readTotals()
+			w.readTotals()
 		case countProfile:
 			runtime.MemProfileRate = 1
 			before = allocations()
 		case countProfiled:
 			runtime.MemProfileRate = 0
 			for a, n := range allocations() {
-				answer.add(a, n-before[a])
+				w.add(a, n-before[a])
 			}
 		}
-		if err := json.NewEncoder(answers).Encode(answer); err != nil {
+		if err := json.NewEncoder(counts).Encode(w); err != nil {
 			return err
 		}
 	}
@@ -82,9 +82,9 @@ type allocation struct {
 	stack [stackDepth]uintptr
 }
 
-// allocations returns how often each happened while all were recorded.
+// allocations returns the number of each while all were recorded.
 func allocations() map[allocation]int64 {
-	const cycles = 2 // after which the record has all that was allocated before
+	const cycles = 2 // the profile lacks the allocations since the last two garbage collections
 	for range cycles {
 		runtime.GC()
 	}
