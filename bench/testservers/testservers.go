@@ -29,7 +29,7 @@ const issuer = "https://kubernetes.default.svc"
 type Config struct {
 	// Dir is an existing directory for the servers' files.
 	Dir string
-	// Stock, Larder and Etcd are the paths of the programs. Those that are not started may be "".
+	// Stock (kube-apiserver), Larder and Etcd are the paths of the programs. Those that are not started may be "".
 	Stock, Larder, Etcd string
 	// Streams, if positive, makes the Targets use HTTP/2, with up to as many concurrent requests on a connection.
 	Streams int

@@ -53,7 +53,7 @@ func differentMembers(stock, larder response) string {
 		maps.Copy(names, other)
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			if !bytes.Equal(own[name], other[name]) {
-				out += fmt.Sprintf("%s %s\n    stock  %.300s\n    larder %.300s\n", section, name, other[name], own[name])
+				out += fmt.Sprintf("%s %s\n    kube-apiserver %.300s\n    larder         %.300s\n", section, name, other[name], own[name])
 			}
 		}
 		delete(ours, section)
@@ -61,7 +61,7 @@ func differentMembers(stock, larder response) string {
 	}
 	for name := range theirs {
 		if !bytes.Equal(ours[name], theirs[name]) {
-			out += fmt.Sprintf("%s\n    stock  %.300s\n    larder %.300s\n", name, theirs[name], ours[name])
+			out += fmt.Sprintf("%s\n    kube-apiserver %.300s\n    larder         %.300s\n", name, theirs[name], ours[name])
 		}
 	}
 	return out

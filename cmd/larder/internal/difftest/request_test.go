@@ -237,14 +237,14 @@ func normalize(body []byte) []byte {
 func compare(stock, larder response) string {
 	var out []string
 	if stock.err != nil || larder.err != nil {
-		out = append(out, fmt.Sprintf("error: stock %v, larder %v", stock.err, larder.err))
+		out = append(out, fmt.Sprintf("error: kube-apiserver %v, larder %v", stock.err, larder.err))
 	}
 	if stock.code != larder.code {
-		out = append(out, fmt.Sprintf("status: stock %d, larder %d", stock.code, larder.code))
+		out = append(out, fmt.Sprintf("status: kube-apiserver %d, larder %d", stock.code, larder.code))
 	}
 	for _, name := range heads {
 		if a, b := stock.head[name], larder.head[name]; !slices.Equal(a, b) {
-			out = append(out, fmt.Sprintf("%s: stock %q, larder %q", name, a, b))
+			out = append(out, fmt.Sprintf("%s: kube-apiserver %q, larder %q", name, a, b))
 		}
 	}
 	if a, b := stock.body, larder.body; !bytes.Equal(a, b) {
@@ -253,7 +253,7 @@ func compare(stock, larder response) string {
 			at++
 		}
 		cut := func(s []byte) []byte { return s[min(max(0, at-80), len(s)):min(len(s), at+160)] }
-		out = append(out, fmt.Sprintf("body: at byte %d of %d and %d\n    stock  %q\n    larder %q", at, len(a), len(b), cut(a), cut(b)))
+		out = append(out, fmt.Sprintf("body: at byte %d of %d and %d\n    kube-apiserver %q\n    larder         %q", at, len(a), len(b), cut(a), cut(b)))
 	}
 	return strings.Join(out, "\n  ")
 }
