@@ -193,10 +193,10 @@ func TestReadFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]bench.ReadConfig{
-		"nobody there": {Path: "/", Load: bench.Load{Operations: 1, Clients: 1}},
-		"no requests":  {Path: "/", Load: bench.Load{Clients: 1}},
-		"no clients":   {Path: "/", Load: bench.Load{Operations: 1}},
-		"bad rate":     {Path: "/", Load: bench.Load{Operations: 1, Clients: 1, Rate: -1}},
+		"no server":   {Path: "/", Load: bench.Load{Operations: 1, Clients: 1}},
+		"no requests": {Path: "/", Load: bench.Load{Clients: 1}},
+		"no clients":  {Path: "/", Load: bench.Load{Operations: 1}},
+		"bad rate":    {Path: "/", Load: bench.Load{Operations: 1, Clients: 1, Rate: -1}},
 	} {
 		if _, err := bench.Read(t.Context(), target, c); err == nil {
 			t.Errorf("%s: want an error", name)

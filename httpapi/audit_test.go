@@ -286,7 +286,7 @@ func TestPatchesAreRecordedAsJSON(t *testing.T) {
 		{patch("merge-patch+json", configmaps+"/one", `{"data": {"l":"x"}}`), 200, `{"data":{"l":"x"}}`},
 	} {
 		if a := p.ours.call(t, as("alice", test.call)); a.code != test.code {
-			t.Errorf("%s: %d %s", test.call.body, a.code, a.body)
+			t.Errorf("%s: got %d %s, want %d", test.call.body, a.code, a.body, test.code)
 		}
 		all := ours.next(t, auditapi.StageResponseComplete)
 		body, err := json.Marshal(all[len(all)-1].(map[string]any)["RequestObject"])

@@ -46,7 +46,7 @@ func TestDrippingHeader(t *testing.T) {
 		c := &dripConn{scriptConn{in: bytes.NewReader([]byte(script))}}
 		s.http1.Session(c).Serve()
 		if !strings.HasPrefix(c.out.String(), "HTTP/1.1 200 OK") {
-			t.Errorf("%.60q: %.60q", script, c.out.String())
+			t.Errorf("%.60q: got %.60q, want 200", script, c.out.String())
 		}
 	}
 }

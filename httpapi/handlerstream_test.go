@@ -302,6 +302,6 @@ func TestProxiedQueriesAreNotRewritten(t *testing.T) {
 	}
 	_, _, handed := served("GET", "http://other:1/healthz")
 	if handed == nil || handed.Host != "other:1" || handed.URL.Host != "" || handed.RequestURI != "/healthz" {
-		t.Errorf("%+v", handed)
+		t.Errorf("the handler got %+v, want the path /healthz and the host other:1", handed)
 	}
 }

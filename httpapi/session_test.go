@@ -69,7 +69,7 @@ func TestLongHeaders(t *testing.T) {
 				body, _ := io.ReadAll(resp.Body)
 				if c.refused {
 					if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-						t.Errorf("%+v: %d", c, resp.StatusCode)
+						t.Errorf("%+v: got %d, want 431", c, resp.StatusCode)
 					}
 					break
 				}

@@ -36,7 +36,7 @@ func TestRemoteServersGetTheUser(t *testing.T) {
 
 	resp, body := s.get(t, "/apis/example.com/v1/x", "X-Remote-User", "root", "X-Remote-Group", "system:masters", "X-Remote-Extra-Power", "much", "X-Other", "o")
 	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%d %s", resp.StatusCode, body)
+		t.Fatalf("GET: %d %s, want 200", resp.StatusCode, body)
 	}
 	header, shown := r.last()
 	if shown != "first" {
@@ -283,7 +283,7 @@ func TestBuiltInVersionsAreRegistered(t *testing.T) {
 		o, err := client.Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
 		if o.Spec.Service != nil || len(o.Status.Conditions) != 1 || o.Status.Conditions[0].Reason != "Local" || o.Status.Conditions[0].Status != apiregistrationv1.ConditionTrue {
-			t.Errorf("%s: %+v %+v", name, o.Spec, o.Status)
+			t.Errorf("%s: spec %+v, status %+v; want a local, available APIService", name, o.Spec, o.Status)
 		}
 	}
 	if _, err := client.Get(t.Context(), "v1.apiregistration.k8s.io", metav1.GetOptions{}); !apierrors.IsNotFound(err) {

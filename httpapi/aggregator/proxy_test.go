@@ -92,7 +92,7 @@ func TestUpgradesEndWithTheirRequest(t *testing.T) {
 	cancel()
 	<-ended
 	if w.Code != http.StatusServiceUnavailable {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf("upgrade whose context ended: %d %s, want 503", w.Code, w.Body)
 	}
 }
 

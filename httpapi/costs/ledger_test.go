@@ -113,7 +113,7 @@ func TestWindowsAge(t *testing.T) {
 			}
 		}
 		if len(l.accounts) != 0 {
-			t.Errorf("%d accounts, though nobody asks for anything", len(l.accounts))
+			t.Errorf("%d accounts, without requests, want 0", len(l.accounts))
 		}
 	})
 }
@@ -166,7 +166,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	row := d.Rows[0]
 	if len(row.User) > 3*maxUser || len(row.UserAgent) > 3*maxAgent || len(row.Resource) > 3*maxResource || !strings.HasPrefix(row.UserAgent, "<script>\ufffd\x00\"<") {
-		t.Fatalf("%+v", row)
+		t.Fatalf("row %+v, want shorter fields, with invalid UTF-8 replaced", row)
 	}
 	if strings.Contains(w.Body.String(), "<") {
 		t.Fatal("the JSON is not fit for a page: " + w.Body.String())
@@ -203,11 +203,11 @@ func TestServeHTTP(t *testing.T) {
 		Path + "?limit=-1":  `costs: limit must be a number of rows, not \"-1\"`,
 	} {
 		if code, body := ask("GET", target); code != 400 || !strings.Contains(body, want) || !strings.Contains(body, `"kind":"Status"`) {
-			t.Errorf("%s: %d %s", target, code, body)
+			t.Errorf("%s: got %d %s, want 400 and %q", target, code, body, want)
 		}
 	}
 	if code, body := ask("POST", Path); code != 405 || !strings.Contains(body, `"reason":"MethodNotAllowed"`) {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("POST: got %d %s, want 405", code, body)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 func TestInformersFollowCustomResources(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
-	client, err := dynamic.NewForConfig(&restclient.Config{Host: "https://larder.invalid", Transport: s.door.RoundTripper(), QPS: -1})
+	client, err := dynamic.NewForConfig(&restclient.Config{Host: "https://larder.invalid", Transport: s.http.RoundTripper(), QPS: -1})
 	must(t, err)
 	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "shelves"}
 	own := client.Resource(gvr).Namespace("ns")

@@ -114,7 +114,7 @@ func TestWebhookConvertsEachStateOnce(t *testing.T) {
 		t.Helper()
 		a := s.get(t, path)
 		if a.code != http.StatusOK {
-			t.Fatalf("%s: %s", path, a)
+			t.Fatalf("%s: got %s, want 200", path, a)
 		}
 		contains(t, a.body, want)
 	}
@@ -355,7 +355,7 @@ func TestWebhookThatIsDownFailsOnlyConversions(t *testing.T) {
 	for _, path := range []string{shelvesV2 + "/old", shelvesV2} {
 		a := s.get(t, path)
 		if a.code != http.StatusInternalServerError {
-			t.Errorf("%s: %s", path, a)
+			t.Errorf("%s: got %s, want 500", path, a)
 		}
 		contains(t, a.body, "conversion webhook for example.com/v1, Kind=Shelf failed")
 		if want := s.upstream(t, call{method: http.MethodGet, path: path}); want.code != a.code || want.body != a.body {
@@ -393,7 +393,7 @@ func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
 		for _, accept := range []string{"", "", "application/json;as=Table;v=v1;g=meta.k8s.io"} {
 			a := s.send(t, call{method: http.MethodGet, path: path + "timeout=100ms", accept: accept})
 			if a.code != http.StatusGatewayTimeout {
-				t.Fatalf("%s, %q: %s", path, accept, a)
+				t.Fatalf("%s as %q: got %s, want 504", path, accept, a)
 			}
 		}
 	}

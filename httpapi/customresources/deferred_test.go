@@ -49,7 +49,7 @@ func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	} {
 		c.method = http.MethodGet
 		if a := s.send(t, c); a.code != http.StatusOK {
-			t.Errorf("%+v: %s", c, a)
+			t.Errorf("%+v: got %s, want 200", c, a)
 		}
 	}
 	if a := s.get(t, shelvesV1+"/nobody"); a.code != http.StatusNotFound {
@@ -62,7 +62,7 @@ func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	}
 	for _, c := range []call{shelf("a"), {method: http.MethodGet, path: shelvesV1}, {method: http.MethodDelete, path: shelvesV1}} {
 		if a := s.send(t, c); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
-			t.Errorf("%s %s: %s", c.method, c.path, a)
+			t.Errorf("%s %s: got %s, want 500 and %q", c.method, c.path, a, unresolved)
 		}
 	}
 }
@@ -204,7 +204,7 @@ func TestFirstWritesMeetDeletions(t *testing.T) {
 	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
 	for _, a := range await() {
 		if a.code == http.StatusInternalServerError {
-			t.Errorf("%s", a)
+			t.Errorf("got %s, want another status", a)
 		}
 	}
 	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return a.code == http.StatusNotFound })

@@ -48,7 +48,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
 			if a := s.send(t, call{method: method, path: path}); a.code != http.StatusNotFound {
-				t.Errorf("%s %s: %s", method, path, a)
+				t.Errorf("%s %s: got %s, want 404", method, path, a)
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 				"/apis/" + group + "/v1": http.StatusOK,
 			} {
 				if a := s.get(t, path); a.code != want {
-					t.Errorf("%s: %s", path, a)
+					t.Errorf("%s: got %s, want %d", path, a, want)
 				}
 			}
 			if n := strings.Count(s.send(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"name":"`+group+`"`); n != 1 {
@@ -164,7 +164,7 @@ func TestEstablishedCRDsAreServedImmediately(t *testing.T) {
 			d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: name + "shelves", Singular: name + "shelf", Kind: "Shelf" + name, ListKind: "Shelf" + name + "List"}
 		})
 		if a := s.get(t, "/apis/example.com/v1/"+name+"shelves"); a.code != http.StatusOK {
-			t.Fatalf("%s: %s", name, a)
+			t.Fatalf("%sshelves: got %s, want 200", name, a)
 		}
 	}
 }

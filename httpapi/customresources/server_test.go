@@ -42,7 +42,7 @@ import (
 // server is an API server with custom resources and a store in memory, and a client for its CRDs.
 type server struct {
 	store      *kvtest.Memory
-	door       *httpapi.Server
+	http       *httpapi.Server
 	registry   *registry.Registry
 	extensions *customresources.Extensions
 	crds       clientset.Interface
@@ -65,7 +65,7 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	config := customresources.Config{
 		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything.WithSource(aggregated.CRDSource),
-		Schemas:  func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
+		Schemas:  func() (map[string]*spec.Schema, error) { return s.http.Schemas() },
 		Complete: func() bool { return true }, MinRequestTimeout: time.Minute,
 	}
 	configure(&config)
@@ -75,7 +75,7 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	must(t, err)
 	pair := httptest.NewTLSServer(nil)
 	defer pair.Close()
-	s.door, err = httpapi.New(httpapi.Config{
+	s.http, err = httpapi.New(httpapi.Config{
 		Registry: back.Registry, Listener: listener, TLS: pair.TLS.Clone(),
 		Access:     httpapi.Access{Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()},
 		Version:    &version.Info{Major: "1", Minor: "36", EmulationMajor: "1", EmulationMinor: "36", GitVersion: "v1.36.3"},
@@ -84,7 +84,7 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	must(t, err)
 	back.Start(t)
 	kvtest.RunUntilEnd(t, s.extensions.Run)
-	kvtest.RunUntilEnd(t, s.door.Run)
+	kvtest.RunUntilEnd(t, s.http.Run)
 	kvtest.RunUntilEnd(t, s.extensions.Follow)
 	must(t, s.extensions.WaitSynced(t.Context()))
 	s.crds, err = clientset.NewForConfig(back.ClientConfig)
@@ -187,7 +187,7 @@ func (c call) request(ctx context.Context) *http.Request {
 // send sends a request to the server and reads the response.
 func (s *server) send(t testing.TB, c call) response {
 	t.Helper()
-	resp, err := s.door.RoundTripper().RoundTrip(c.request(t.Context()))
+	resp, err := s.http.RoundTripper().RoundTrip(c.request(t.Context()))
 	must(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -234,7 +234,7 @@ type stream struct {
 func (s *server) watch(t testing.TB, path string) *stream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
-	resp, err := s.door.RoundTripper().RoundTrip(call{method: http.MethodGet, path: path}.request(ctx))
+	resp, err := s.http.RoundTripper().RoundTrip(call{method: http.MethodGet, path: path}.request(ctx))
 	must(t, err)
 	if resp.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(resp.Body)

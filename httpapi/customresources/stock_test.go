@@ -41,7 +41,7 @@ func newUpstreamHandler(t *testing.T, s *server, crd *apiextensionsv1.CustomReso
 	back := registrytest.New(t, nil)
 	webhooks, err := admission.NewWebhooks(admission.NewServiceResolver(back.Registry, false), back.ClientConfig, nil, nil)
 	must(t, err)
-	schemas, err := s.door.Schemas()
+	schemas, err := s.http.Schemas()
 	must(t, err)
 	crd = crd.DeepCopy()
 	for i := range crd.Status.Conditions {

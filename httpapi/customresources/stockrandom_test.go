@@ -218,7 +218,7 @@ func TestRandomRequestsMatchUpstream(t *testing.T) {
 			return to(req)
 		}
 		own := func(req *http.Request) response {
-			resp, err := s.door.RoundTripper().RoundTrip(req)
+			resp, err := s.http.RoundTripper().RoundTrip(req)
 			must(t, err)
 			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)

@@ -62,7 +62,7 @@ func TestRefusedImpersonation(t *testing.T) {
 	req, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
 	req.Header.Set("Impersonate-Group", "a") // of no user
 	if passed, _ := NewImpersonation(nil).Admit(w, req); passed != nil || w.Code < 400 {
-		t.Errorf("%v, %d", passed, w.Code)
+		t.Errorf("Admit returns %v, status %d; want nil and an error", passed, w.Code)
 	}
 }
 

@@ -122,7 +122,7 @@ func TestBodilessAnswersHaveNoBody(t *testing.T) {
 		for range 2 {
 			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path)
 			if resp := read(t, in); "/"+fmt.Sprint(resp.StatusCode) != path {
-				t.Errorf("%s: %v", path, resp)
+				t.Errorf("GET %s: got %v, want that status", path, resp)
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func TestForwardedRequestsKeepTheirAuditID(t *testing.T) {
 		req.Header.Set("Audit-Id", "of the client")
 		s.ask(t, req).Body.Close()
 		if got := <-sent; got != "audit-id" {
-			t.Errorf("%s: %q", method, got)
+			t.Errorf("%s: got audit ID %q, want audit-id", method, got)
 		}
 	}
 }
@@ -263,11 +263,11 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 	resp := s.ask(t, req)
 	var buf [16]byte
 	if n, err := io.ReadFull(resp.Body, buf[:5]); err != nil || string(buf[:n]) != "first" {
-		t.Fatalf("%q %v", buf[:n], err)
+		t.Fatalf("read %q, error %v; want first", buf[:n], err)
 	}
 	close(next)
 	if n, err := io.ReadFull(resp.Body, buf[:6]); err != nil || string(buf[:n]) != "second" {
-		t.Fatalf("%q %v", buf[:n], err)
+		t.Fatalf("read %q, error %v; want second", buf[:n], err)
 	}
 	// The client leaves: the check for disconnected clients finds that, and the handler's context ends.
 	resp.Body.Close()
@@ -304,9 +304,9 @@ func TestConnectionsAreTakenOver(t *testing.T) {
 	in := bufio.NewReader(c)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
-		t.Fatalf("%v %v", resp, err)
+		t.Fatalf("response %v, error %v; want 101", resp, err)
 	}
 	if line, err := in.ReadString('\n'); line != "you said hello\n" {
-		t.Errorf("%q %v", line, err)
+		t.Errorf("read %q, error %v; want the echo of hello", line, err)
 	}
 }

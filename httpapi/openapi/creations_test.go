@@ -21,7 +21,7 @@ import (
 func TestCreationsUnderServedSchemas(t *testing.T) {
 	back := registrytest.New(t, nil)
 	m := NewModels()
-	kinds, remembered := 0, 0
+	kinds, cached := 0, 0
 	for _, g := range back.Registry.Groups() {
 		converter := m.Converter(g)
 		for _, v := range g.Versions {
@@ -31,15 +31,15 @@ func TestCreationsUnderServedSchemas(t *testing.T) {
 				}
 				kinds++
 				if checkCreations(t, g, e, converter) {
-					remembered++
+					cached++
 				} else {
-					t.Logf("no record of %s is remembered", e.GVK)
+					t.Logf("managedFields of %s are not cached", e.GVK)
 				}
 			}
 		}
 	}
-	if kinds < 50 || remembered < kinds*9/10 {
-		t.Errorf("managedFields of %d kinds of %d are cached", remembered, kinds)
+	if kinds < 50 || cached < kinds*9/10 {
+		t.Errorf("managedFields of %d kinds of %d are cached", cached, kinds)
 	}
 }
 

@@ -353,7 +353,7 @@ func TestIndexFollowsCRDs(t *testing.T) {
 				got := httptest.NewRecorder()
 				s.serveDocument(got, httptest.NewRequest(http.MethodGet, entry.ServerRelativeURL, nil))
 				if got.Code != http.StatusOK || got.Header().Get("Cache-Control") != "public, immutable" || got.Body.Len() == 0 {
-					t.Errorf("%s: %d %v", name, got.Code, got.Header())
+					t.Errorf("%s: got %d, header %v; want 200 that may be cached", name, got.Code, got.Header())
 				}
 			}
 		}
@@ -396,6 +396,6 @@ func TestDocumentThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if data := must(p.unpack()); string(*data) != "{}" {
-		t.Errorf("%q", *data)
+		t.Errorf("unpacked %q, want {}", *data)
 	}
 }

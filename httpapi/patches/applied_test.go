@@ -164,7 +164,7 @@ func FuzzToJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data string) {
 		for _, kind := range []types.PatchType{types.MergePatchType, types.ApplyYAMLPatchType, types.ApplyCBORPatchType} {
 			if got := ToJSON(kind, []byte(data)); got != nil && (!json.Valid(got) || !utf8.Valid(got)) {
-				t.Errorf("%s %q: %q", kind, data, got)
+				t.Errorf("%s %q: got %q, want JSON in UTF-8", kind, data, got)
 			}
 		}
 	})

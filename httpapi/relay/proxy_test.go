@@ -111,12 +111,12 @@ func TestResponsesGoThrough(t *testing.T) {
 			resp.Body.Close()
 			h := resp.Header
 			if err != nil || resp.StatusCode != code || strings.Join(h["Warning"], "|") != "299 - a|299 - b" || strings.Join(h["Audit-Id"], "|") != "upstreams" || len(h["Cache-Control"]) != 1 {
-				t.Errorf("%s: %d, %v, %v", path, resp.StatusCode, h, err)
+				t.Errorf("%s: status %d, header %v, error %v; want %d and the upstream's header", path, resp.StatusCode, h, err, code)
 			}
 			switch {
 			case path == "/moved" && h.Get("Location") != "https://elsewhere/", path == "/zipped" && (string(body) != "\x1f\x8b no gzip" || h.Get("Content-Encoding") != "gzip"),
 				path == "/large" && len(body) != 5<<20, strings.HasSuffix(path, "/proxy/") && (resp.Trailer.Get("Grpc-Status") != "7" || string(body) != "body"):
-				t.Errorf("%s: %v, %v, %.20q", path, h, resp.Trailer, body)
+				t.Errorf("%s: header %v, trailer %v, body %.20q; want the upstream's", path, h, resp.Trailer, body)
 			}
 		}
 	}
@@ -227,7 +227,7 @@ func TestUpgrades(t *testing.T) {
 			c, in := s.upgrade(t, name, method, "/api/v1/namespaces/n/pods/p/exec?command=sh", protocol)
 			resp, err := http.ReadResponse(in, nil)
 			if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != protocol || resp.Header.Get("X-Stream-Protocol-Version") != "v4" {
-				t.Fatalf("%v, %v", resp, err)
+				t.Fatalf("upgrade to %s: response %v, error %v; want 101", protocol, resp, err)
 			}
 			for _, text := range []string{"hello\n", "you said one\n", "you said two\n"} {
 				if line, err := in.ReadString('\n'); err != nil || line != text {
@@ -239,12 +239,12 @@ func TestUpgrades(t *testing.T) {
 			}
 			c.Close()
 			if got := <-u.received; got.header.Get("Authorization") != want || got.proto != "HTTP/1.1" || (got.header.Get("Impersonate-User") == "bob") != (name == "bob") {
-				t.Errorf("%s: %v", name, got)
+				t.Errorf("user %q: the upstream got %v, want the credential %q", name, got, want)
 			}
 		}
 		_, in := s.upgrade(t, name, "POST", "/api/v1/namespaces/n/pods/p/exec?refuse", "SPDY/3.1")
 		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusForbidden {
-			t.Errorf("%v, %v", resp, err)
+			t.Errorf("refused upgrade: response %v, error %v; want 403", resp, err)
 		}
 		<-u.received
 	}
@@ -252,7 +252,7 @@ func TestUpgrades(t *testing.T) {
 	for _, protocol := range []string{"h2c", "TLS/1.0", "websocket, h2c"} {
 		_, in := s.upgrade(t, "bob", "GET", "/api/v1/namespaces/n/pods/p/exec", protocol)
 		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusBadRequest || len(u.received) > 0 {
-			t.Errorf("%s: %v, %v", protocol, resp, err)
+			t.Errorf("upgrade to %s: response %v, error %v; want 400, and nothing sent", protocol, resp, err)
 		}
 	}
 }
@@ -293,10 +293,10 @@ func TestUnreachableUpstream(t *testing.T) {
 			err := json.NewDecoder(resp.Body).Decode(&status)
 			resp.Body.Close()
 			if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != c.after || resp.Header.Get("Content-Type") != "application/json" {
-				t.Errorf("%s %s: %d, %v, %v", c.method, path, resp.StatusCode, resp.Header, err)
+				t.Errorf("%s %s: status %d, header %v, error %v; want 503 with Retry-After %q", c.method, path, resp.StatusCode, resp.Header, err, c.after)
 			}
 			if status.Kind != "Status" || status.APIVersion != "v1" || status.Status != "Failure" || status.Reason != metav1.StatusReasonServiceUnavailable || status.Code != 503 || (status.Details != nil) != (c.after != "") {
-				t.Errorf("%s %s: %+v", c.method, path, status)
+				t.Errorf("%s %s: got %+v, want a Status that says ServiceUnavailable", c.method, path, status)
 			}
 		}
 	}
@@ -376,7 +376,7 @@ func TestRequestsThatDoNotGoThrough(t *testing.T) {
 			c := s.dial(t, s.tlsFor(t, name))
 			_, _ = io.WriteString(c, request)
 			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != code || len(u.received) > 0 {
-				t.Errorf("%q: %v, %v", request, resp, err)
+				t.Errorf("%q: response %v, error %v; want %d, and nothing sent", request, resp, err, code)
 			}
 		}
 	}
@@ -391,7 +391,7 @@ func TestDeadlines(t *testing.T) {
 		resp := send(t, newTransport(t, s.tlsFor(t, ""), false), req)
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusGatewayTimeout {
-			t.Errorf("%s: %d", method, resp.StatusCode)
+			t.Errorf("%s: got %d, want 504", method, resp.StatusCode)
 		}
 	}
 }

@@ -356,7 +356,7 @@ func TestOpenID(t *testing.T) {
 		w := httptest.NewRecorder()
 		served.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			t.Errorf("%s: got %d %s, want 200 and %q", path, w.Code, w.Body, want)
 		}
 	}
 	c.Authentication.ServiceAccounts.Issuers = []string{"plain-name"}

@@ -189,7 +189,7 @@ func TestNamesShareDecisions(t *testing.T) {
 		q := *reader
 		q.Name = fmt.Sprintf("pod-%d", i)
 		if decision, _, _ := d.Authorize(t.Context(), q); decision != authorizer.DecisionAllow {
-			t.Fatalf("%s: %v", q.Name, decision)
+			t.Fatalf("%s: decision %v, want allow", q.Name, decision)
 		}
 	}
 	if calls != 1 {

@@ -77,7 +77,7 @@ func TestListsOfOtherKinds(t *testing.T) {
 		w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: listKind})
 		meta := wire.ListMeta{Revision: 9}
 		if _, err := codecs()["protobuf"].list(w.AppendListFooter(w.AppendListHeader(nil, meta, 0, 0), meta, 0)); (err == nil) != ok {
-			t.Errorf("%q: %v", listKind, err)
+			t.Errorf("list kind %q: error %v, want success: %t", listKind, err, ok)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestDecodingIsLimited(t *testing.T) {
 			t.Errorf("%s: %d objects, %v", name, len(l.objects), err)
 		}
 		if _, err := decodeStatus(make([]byte, maxStatus+1)); !errors.Is(err, errTooLarge) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error %v, want %v", name, err, errTooLarge)
 		}
 	}
 	body := []byte(`{"metadata":{"resourceVersion":"1"},"items":[0` + strings.Repeat(",0", 1<<20) + `]}`)

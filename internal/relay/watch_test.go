@@ -53,7 +53,7 @@ func TestWatchEnds(t *testing.T) {
 		compacted := func(what string, watch <-chan kv.WatchResponse) {
 			t.Helper()
 			if response := <-watch; !errors.Is(response.Err, kv.ErrCompacted) {
-				t.Errorf("%s: %+v", what, response)
+				t.Errorf("%s: got %+v, want %v", what, response, kv.ErrCompacted)
 			}
 			expect(t, watch, "closed")
 		}

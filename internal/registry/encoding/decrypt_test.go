@@ -125,7 +125,7 @@ func TestOneKMSPluginOfSeveralHangs(t *testing.T) {
 			t.Error("decrypted a value of an unknown provider")
 		}
 		if n := len(transformer.(*timeoutTransformer).providers); n > maxProviders+1 {
-			t.Errorf("%d providers are remembered", n)
+			t.Errorf("%d providers are cached", n)
 		}
 	})
 }

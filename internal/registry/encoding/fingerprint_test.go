@@ -122,7 +122,7 @@ func TestUselessFingerprintsAreNotTaken(t *testing.T) {
 		registrytest.Object(r, "ns/name", stored(t, obj, gvk), 1)
 	}
 	if taken := r.Codec().FingerprintsKnown(); taken > values/2 {
-		t.Errorf("%d fingerprints of %d values are remembered, want at most half", taken, values)
+		t.Errorf("%d fingerprints of %d values are kept, want at most half", taken, values)
 	}
 	want := "key-last"
 	got := registrytest.Object(r, "ns/name", stored(t, &core.ConfigMap{Data: map[string]string{want: "x"}}, gvk), 1)

@@ -96,7 +96,7 @@ func TestReadsHaveNewDefaults(t *testing.T) {
 	event, _ := (<-events.ResultChan()).Object.(*corev1.Pod)
 	for how, pod := range map[string]*corev1.Pod{"get": got, "list": &list.Items[0], "watch": event} {
 		if pod == nil || pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || pod.Spec.SchedulerName != "default-scheduler" {
-			t.Errorf("%s: %+v", how, pod)
+			t.Errorf("%s: got %+v, want a pod with defaults", how, pod)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func TestManagedFieldsAreInEveryRead(t *testing.T) {
 	}
 }
 
-// TestClientsMayMutateReturnedObjects checks that callers own returned objects: nobody else sees their changes.
+// TestClientsMayMutateReturnedObjects checks that changes of a returned object are not visible to other callers.
 func TestClientsMayMutateReturnedObjects(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)

@@ -18,7 +18,7 @@ func TestWritesToBookmarksAreCaught(t *testing.T) {
 	e := &Encoder{Writer: wire.JSON(wire.Kind{Partial: true}), bookmark: func() (bookmark, error) { return made, nil }}
 	const want = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"}}}` + "\n"
 	if got, err := e.AppendBookmark(nil, 5, false); string(got) != want || err != nil {
-		t.Fatalf("%q, %v", got, err)
+		t.Fatalf("bookmark %q, error %v; want %q", got, err, want)
 	}
 	item[0]++
 	defer func() {

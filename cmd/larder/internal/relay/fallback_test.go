@@ -151,7 +151,7 @@ func TestReviewsAreForbidden(t *testing.T) {
 		change(&a)
 		decision, _, err := authorizes.Authorize(t.Context(), a)
 		if decision != authorizer.DecisionNoOpinion || errors.Is(err, relay.ErrNoReviews) != through || !auth.IsUnreachable(err) {
-			t.Errorf("%s: %v, %v", a.Verb, decision, err)
+			t.Errorf("%s: decision %v, error %v; want no opinion and an unreachable upstream", a.Verb, decision, err)
 		}
 	}
 }
@@ -241,6 +241,6 @@ func TestNothingIsRepeatedWithoutABound(t *testing.T) {
 	}
 	o.err = errDown
 	if _, ok, err := a.AuthenticateRequest(bearer(t, "anns")); ok || err == nil {
-		t.Errorf("%v, %v", ok, err)
+		t.Errorf("authenticated: %t, error %v; want an error", ok, err)
 	}
 }

@@ -187,7 +187,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 		a := rights(t, upstream, ca)
 		resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "anns"))
 		if err != nil || !ok || resp.User.GetName() != "ann" || resp.User.GetUID() != "7" || !slices.Contains(resp.User.GetGroups(), "dev") {
-			t.Fatalf("%s: %v, %v, %v", name, resp, ok, err)
+			t.Fatalf("%s: response %v, authenticated %t, error %v; want ann", name, resp, ok, err)
 		}
 		if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "bad")); ok || err == nil || auth.IsUnreachable(err) {
 			t.Errorf("%s: a bad token: %v, %v, %v", name, resp, ok, err)
@@ -197,7 +197,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 		}
 		for namespace, want := range map[string]authorizer.Decision{"hers": authorizer.DecisionAllow, "his": authorizer.DecisionNoOpinion} {
 			if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(resp.User, namespace)); decision != want || err != nil {
-				t.Errorf("%s: %s: %v, %v", name, namespace, decision, err)
+				t.Errorf("%s in %s: decision %v, error %v; want %v", name, namespace, decision, err, want)
 			}
 		}
 		if a.ClientCA == nil {
@@ -257,11 +257,11 @@ func decidesNothing(t *testing.T, what string, a *auth.Auth) {
 	t.Helper()
 	for name, authenticates := range map[string]authenticator.Request{"request": a.Authenticator, "watch": a.Revocation().Authenticator} {
 		if _, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns")); ok || !auth.IsUnreachable(err) {
-			t.Errorf("%s: %s: %v, %v", what, name, ok, err)
+			t.Errorf("%s, %s: authenticated %t, error %v; want an unreachable upstream", what, name, ok, err)
 		}
 	}
 	if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers")); decision != authorizer.DecisionNoOpinion || !auth.IsUnreachable(err) {
-		t.Errorf("%s: %v, %v", what, decision, err)
+		t.Errorf("%s: decision %v, error %v; want an unreachable upstream", what, decision, err)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestMissingPermissions(t *testing.T) {
 	for certificates, want := range map[bool][]string{false: usual, true: slices.Concat(usual, impersonation)} {
 		lines, err := missingPermissions(t.Context(), client, certificates)
 		if err != nil || len(lines) != len(want) {
-			t.Fatalf("%q, %v", lines, err)
+			t.Fatalf("lines %q, error %v; want %d lines", lines, err, len(want))
 		}
 		for i, name := range want {
 			if !strings.Contains(lines[i], name) {
