@@ -43,8 +43,8 @@ func TestBodiesAreDrained(t *testing.T) {
 	}
 }
 
-// TestFrames checks that a stream that arrives in pieces of any size is read as whole events.
-func TestFrames(t *testing.T) {
+// TestStreamsAreSplitIntoEvents checks that a stream that arrives in pieces of any size is read as whole events.
+func TestStreamsAreSplitIntoEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := rapid.SliceOf(rapid.SliceOfN(rapid.ByteRange(' ', '~'), 1, 9000)).Draw(t, "events")
 		lines := rapid.Bool().Draw(t, "lines")
@@ -112,8 +112,8 @@ func TestErrorsHaveTheServersMessage(t *testing.T) {
 	}
 }
 
-// TestMarks checks that a mark that markText writes is found in any text.
-func TestMarks(t *testing.T) {
+// TestMarksAreFound checks that a mark that markText writes is found in any text.
+func TestMarksAreFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run := rapid.Int64Range(0, 99_999_999_999_999).Draw(t, "run")
 		i := rapid.IntRange(0, 99_999_999).Draw(t, "change")

@@ -258,8 +258,8 @@ func TestStopEndsLoops(t *testing.T) {
 	}
 }
 
-// TestSeries has seconds in which no operation ends, and seconds with failures.
-func TestSeries(t *testing.T) {
+// TestSeriesHasEverySecond has seconds in which no operation ends, and seconds with failures.
+func TestSeriesHasEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget(t)
 		target.Series = true

@@ -178,8 +178,8 @@ func TestRoundsShowTheirSpread(t *testing.T) {
 	}
 }
 
-// TestText checks that the text has the figures of each result.
-func TestText(t *testing.T) {
+// TestTextHasAllFigures checks that the text has the figures of each result.
+func TestTextHasAllFigures(t *testing.T) {
 	with := some(100, 1)
 	with.FirstError = "failure"
 	with.Values = []bench.Value{{Name: "memory per watch", Value: 12345, Unit: "B"}, {Name: "pace", Value: 2.5, Unit: "/s"}, {Name: "lag", Value: 0.0015, Unit: "s"}}
@@ -195,8 +195,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestFigures checks how durations, sizes and the machine are written.
-func TestFigures(t *testing.T) {
+// TestFormatsOfFigures checks how durations, sizes and the machine are written.
+func TestFormatsOfFigures(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0", 999: "1.00 µs", 22 * time.Microsecond: "22.0 µs", 1500 * time.Microsecond: "1.50 ms", 444 * time.Millisecond: "444 ms", 2900 * time.Millisecond: "2.90 s", 75 * time.Second: "75.0 s", -time.Millisecond: "-1.00 ms"} {
 		if got := bench.Duration(d); got != want {
 			t.Errorf("%d ns are written as %q, want %q", d, got, want)

@@ -65,8 +65,8 @@ func config(t *testing.T) Config {
 	}
 }
 
-// TestComparison runs a few rows. The same small server stands for all servers.
-func TestComparison(t *testing.T) {
+// TestComparisonHasAllRows runs a few rows. The same small server stands for all servers.
+func TestComparisonHasAllRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compares twenty rows")
 	}
@@ -194,8 +194,8 @@ func best(stock, limit, larder float64) map[string]float64 {
 	return map[string]float64{Stock: stock, Limit: limit, Larder: larder}
 }
 
-// TestRatios checks the ratios of figures, which are 0 if a figure is missing.
-func TestRatios(t *testing.T) {
+// TestRatiosOfFigures checks the ratios of figures, which are 0 if a figure is missing.
+func TestRatiosOfFigures(t *testing.T) {
 	for _, c := range []struct {
 		figure       Figure
 		stock, limit float64
@@ -212,8 +212,8 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// TestBest checks that the best value is the lowest cost or the highest rate, and that failed runs do not count.
-func TestBest(t *testing.T) {
+// TestBestValues checks that the best value is the lowest cost or the highest rate, and that failed runs do not count.
+func TestBestValues(t *testing.T) {
 	results := func(values ...int) []*bench.Result {
 		var all []*bench.Result
 		for _, v := range values {

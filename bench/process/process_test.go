@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestFigure checks that figures are found by name, and that missing ones are 0.
-func TestFigure(t *testing.T) {
+// TestFiguresAreFoundByName checks that figures are found by name, and that missing ones are 0.
+func TestFiguresAreFoundByName(t *testing.T) {
 	const status = "Name:\tx\nVmHWM:\t  20 kB\nVmRSS:\t  10 kB\nVmSwap:\n"
 	for key, want := range map[string]int64{"VmHWM:": 20, "VmRSS:": 10, "VmSwap:": 0, "RssAnon:": 0, "Name:": 0} {
 		if got := Figure([]byte(status), key); got != want {

@@ -86,9 +86,9 @@ func TestTextAndJSON(t *testing.T) {
 	}
 }
 
-// TestPairs checks that the table shows both servers side by side: the median, minimum and maximum of all rounds, and
+// TestTableComparesServers checks that the table shows both servers side by side: the median, minimum and maximum of all rounds, and
 // the ratio of the medians.
-func TestPairs(t *testing.T) {
+func TestTableComparesServers(t *testing.T) {
 	at := func(server, work string, cpu time.Duration) *bench.Result {
 		return &bench.Result{Name: server + ": " + work, Counts: bench.Counts{Ops: 1}, ServerCPU: cpu, Values: []bench.Value{{Name: "heap", Value: 1e6, Unit: "B"}}}
 	}

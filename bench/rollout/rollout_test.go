@@ -41,9 +41,9 @@ func TestInvalidConfigsAreRejected(t *testing.T) {
 	}
 }
 
-// TestRolledOut checks that a Deployment counts as rolled out when all its pods are new and available, and it has no
+// TestRolledOutDeployments checks that a Deployment counts as rolled out when all its pods are new and available, and it has no
 // other pods.
-func TestRolledOut(t *testing.T) {
+func TestRolledOutDeployments(t *testing.T) {
 	whole := appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: each, UpdatedReplicas: each, AvailableReplicas: each}
 	for name, c := range map[string]struct {
 		change func(*appsv1.DeploymentStatus)

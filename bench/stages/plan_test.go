@@ -22,8 +22,8 @@ func parse(t *testing.T, text string) stages.Plan {
 	return p
 }
 
-// TestDue checks when operations are due, at constant rates and in ramps.
-func TestDue(t *testing.T) {
+// TestDueTimesOfOperations checks when operations are due, at constant rates and in ramps.
+func TestDueTimesOfOperations(t *testing.T) {
 	p := parse(t, "10s:100/s, 10s:100..300/s,5s:300/s")
 	if p.Operations() != 1000+2000+1500 || p.Length() != 25*time.Second || p.Most() != 300 || p.First() != 100 {
 		t.Fatalf("%d operations in %v, highest level %g, first level %g", p.Operations(), p.Length(), p.Most(), p.First())
@@ -63,8 +63,8 @@ func TestDueNeverGoesBack(t *testing.T) {
 	})
 }
 
-// TestClients checks the number of clients over time.
-func TestClients(t *testing.T) {
+// TestNumberOfClients checks the number of clients over time.
+func TestNumberOfClients(t *testing.T) {
 	p := parse(t, "10s:0..4,10s:4,10s:4..0")
 	for at, want := range map[time.Duration]int{
 		0: 0, time.Millisecond: 1, 2500 * time.Millisecond: 1, 2501 * time.Millisecond: 2, 9 * time.Second: 4,
@@ -76,8 +76,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestOtherPlans checks plans with a constant level, and the zero Plan.
-func TestOtherPlans(t *testing.T) {
+// TestConstantAndZeroPlans checks plans with a constant level, and the zero Plan.
+func TestConstantAndZeroPlans(t *testing.T) {
 	if got := parse(t, "1s:5..5/s").Stages[0]; got.From != 5 || got.To != 5 {
 		t.Errorf("a constant level goes from %g to %g, want 5", got.From, got.To)
 	}

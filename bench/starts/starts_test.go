@@ -149,8 +149,8 @@ func TestListsAreCompared(t *testing.T) {
 	}
 }
 
-// TestConfigs checks invalid configurations.
-func TestConfigs(t *testing.T) {
+// TestInvalidConfigsAreRejected checks invalid configurations.
+func TestInvalidConfigsAreRejected(t *testing.T) {
 	for want, c := range map[string]Config{
 		"--objects": {Trials: testservers.Trials{Rounds: 1}},
 		"--rounds":  {Objects: 1},

@@ -52,8 +52,8 @@ func parsed(t *testing.T, flags ...string) thresholds.Thresholds {
 	return all
 }
 
-// TestThresholds checks which thresholds a result crosses, and the text of the error.
-func TestThresholds(t *testing.T) {
+// TestCrossedThresholdsAreReported checks which thresholds a result crosses, and the text of the error.
+func TestCrossedThresholdsAreReported(t *testing.T) {
 	failing := some(100, 1)
 	failing.Errors, failing.Timeouts, failing.Refused = 1, 2, 3
 	for _, c := range []struct {
@@ -161,8 +161,8 @@ func rounds(factor float64, n int) []*bench.Result {
 	return all
 }
 
-// TestBaseline checks which differences from a baseline are regressions.
-func TestBaseline(t *testing.T) {
+// TestRegressionsAreReported checks which differences from a baseline are regressions.
+func TestRegressionsAreReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		factor     float64
 		rounds     int

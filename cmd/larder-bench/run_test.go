@@ -37,8 +37,8 @@ func read(t *testing.T, args ...string) (*report.Report, string, error) {
 	return r, out, err
 }
 
-// TestLoads runs workloads with plans, and in rounds.
-func TestLoads(t *testing.T) {
+// TestPlansAndRounds runs workloads with plans, and in rounds.
+func TestPlansAndRounds(t *testing.T) {
 	server, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
 	pods := []string{"--pods=10", "--namespaces=2", "--nodes=2"}
@@ -97,8 +97,8 @@ func TestProtocolIsPrinted(t *testing.T) {
 	}
 }
 
-// TestFormats writes all output files.
-func TestFormats(t *testing.T) {
+// TestOutputFiles writes all output files.
+func TestOutputFiles(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
 	dir := t.TempDir()
@@ -118,8 +118,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestBaselines compares a run with itself, and with one whose figures are better.
-func TestBaselines(t *testing.T) {
+// TestComparisonsWithBaselines compares a run with itself, and with one whose figures are better.
+func TestComparisonsWithBaselines(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
 	file := filepath.Join(t.TempDir(), "old.json")
@@ -211,8 +211,8 @@ func program(t *testing.T, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// TestInterrupts interrupts a load once, and a load that hangs twice.
-func TestInterrupts(t *testing.T) {
+// TestInterruptedLoads interrupts a load once, and a load that hangs twice.
+func TestInterruptedLoads(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string
 		hangs   bool

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/bench/scenario"
 )
 
-// TestScenarios runs the example of the documentation with a fiftieth of its durations.
-func TestScenarios(t *testing.T) {
+// TestExampleScenario runs the example of the documentation with a fiftieth of its durations.
+func TestExampleScenario(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "bench-scenario.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -39,8 +39,8 @@ func packed(t *testing.T) (box boxes.Box, content corev1.ConfigMap) {
 	return box, content
 }
 
-// TestPacks checks that the controller creates the ConfigMap of a Box that was written in v2, and removes its finalizer.
-func TestPacks(t *testing.T) {
+// TestControllerPacksBoxes checks that the controller creates the ConfigMap of a Box that was written in v2, and removes its finalizer.
+func TestControllerPacksBoxes(t *testing.T) {
 	clean(t)
 	v2 := &boxes.BoxV2{ObjectMeta: newBox(0).ObjectMeta, Volume: "7"}
 	if err := suite.admin.Create(t.Context(), v2); err != nil {
@@ -64,19 +64,19 @@ func TestPacks(t *testing.T) {
 	})
 }
 
-// TestDefaults checks that the controller's webhook sets a size, and that the Box of TestPacks is gone.
-func TestDefaults(t *testing.T) {
+// TestWebhookSetsDefaults checks that the controller's webhook sets a missing size.
+func TestWebhookSetsDefaults(t *testing.T) {
 	clean(t)
 	if err := suite.admin.Create(t.Context(), newBox(0)); err != nil {
 		t.Fatal(err)
 	}
 	if _, content := packed(t); content.Data["size"] != "1" {
-		t.Errorf("a box without a size holds %+v", content.Data)
+		t.Errorf("a Box without a size has the content %+v, want size 1", content.Data)
 	}
 }
 
-// TestRefuses checks that the client receives a webhook's refusal.
-func TestRefuses(t *testing.T) {
+// TestWebhookRefusesBoxes checks that the client receives a webhook's refusal.
+func TestWebhookRefusesBoxes(t *testing.T) {
 	clean(t)
 	err := suite.admin.Create(t.Context(), newBox(101))
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "a box of 101 is too large") {
@@ -109,8 +109,8 @@ func TestLeavesEverythingBehind(t *testing.T) {
 	}
 }
 
-// TestUsers checks that envtest's users have client certificates and the rights that RBAC grants.
-func TestUsers(t *testing.T) {
+// TestUsersHaveRBACPermissions checks that envtest's users have client certificates and the rights that RBAC grants.
+func TestUsersHaveRBACPermissions(t *testing.T) {
 	clean(t)
 	user, err := suite.env.AddUser(envtest.User{Name: "reader", Groups: []string{"readers"}}, nil)
 	if err != nil {

@@ -34,9 +34,9 @@ func inject(t *testing.T, r faults.Rule) faults.Client {
 	return server
 }
 
-// TestLostAnswer checks that the controller does its work although the response to its first write of a ConfigMap is
+// TestLostResponse checks that the controller does its work although the response to its first write of a ConfigMap is
 // lost.
-func TestLostAnswer(t *testing.T) {
+func TestLostResponse(t *testing.T) {
 	clean(t)
 	server := inject(t, faults.Rule{
 		Name: "lost", Match: faults.Match{Verbs: []string{"create", "update"}, Resource: "configmaps"}, Lose: faults.LoseCut, Times: 1,
