@@ -219,8 +219,7 @@ func TestReadsThatCachesMayServe(t *testing.T) {
 func TestFreshness(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources, func(c *Config) { c.ConsistentFrom = 1 })
-		defer stop()
+		s := start(t, resources, func(c *Config) { c.ConsistentFrom = 1 })
 		s.set(func() { s.items["configmaps"] = configMap(t, "x", 95) })
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		const list, all = "/api/v1/configmaps?", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"

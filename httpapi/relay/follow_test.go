@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/kv/kvtest"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -49,10 +50,10 @@ var serverKinds = map[string]wire.Kind{
 	"boxes":                     {APIVersion: "example.com/v1", Kind: "Box", ListKind: "BoxList"},
 }
 
-// start runs a relay of an upstream in a synctest bubble until stop is called.
-func start(t *testing.T, resources *registry.Registry, configure ...func(*Config)) (s *apiServer, stop func()) {
+// start runs a relay of an upstream in a synctest bubble until the test ends.
+func start(t *testing.T, resources *registry.Registry, configure ...func(*Config)) *apiServer {
 	t.Helper()
-	s = &apiServer{revision: 100, minor: "36", conn: new(net.TCPConn), lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
+	s := &apiServer{revision: 100, minor: "36", conn: new(net.TCPConn), lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
 	for resource := range serverKinds {
 		s.events[resource] = make(chan []byte)
 	}
@@ -61,16 +62,9 @@ func start(t *testing.T, resources *registry.Registry, configure ...func(*Config
 	for _, fn := range configure {
 		fn(&s.config)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- s.Run(ctx) }()
+	kvtest.RunUntilEnd(t, s.Run)
 	synctest.Wait()
-	return s, func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
+	return s
 }
 
 func writerOf(resource string) wire.Writer {
@@ -209,8 +203,7 @@ const configMaps, boxes = "/api/v1/configmaps?resourceVersion=0", "/apis/example
 func TestOpenWatchesKeepAResource(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.config.Idle = time.Minute
 		r := s.read(t, configMaps)
 		if r == nil {
@@ -236,8 +229,7 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 	resources := newRegistry(t)
 	for code, limit := range map[int]time.Duration{http.StatusForbidden: 20 * time.Second, http.StatusServiceUnavailable: heartbeat + 70*time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			s, stop := start(t, resources)
-			defer stop()
+			s := start(t, resources)
 			s.set(func() { s.watches = code })
 			r := s.followConfigMaps(t)
 			s.set(func() { s.revision = 101 })
@@ -265,8 +257,7 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 func TestUpstreamsThatSendNothing(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		if s.read(t, configMaps) == nil {
 			t.Fatal("no cache serves the read")
 		}
@@ -293,8 +284,7 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 func TestPageLargerThanTheLimit(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources, func(c *Config) { c.MemoryLimit.limit = 3000 })
-		defer stop()
+		s := start(t, resources, func(c *Config) { c.MemoryLimit.limit = 3000 })
 		s.set(func() { s.items["configmaps"] = configMap(t, strings.Repeat("x", 2000), 95) })
 		s.read(t, configMaps)
 		time.Sleep(rejectedFor)
@@ -317,8 +307,7 @@ func TestPageLargerThanTheLimit(t *testing.T) {
 func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.set(func() { s.cutAfter = 30 * time.Second })
 		var x request.Request
 		if err := x.Parse("GET", configMaps); err != nil {
@@ -342,8 +331,7 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 func TestNewerServerBehindTheSameAddress(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.set(func() { s.cutAfter = time.Second })
 		r := s.read(t, configMaps)
 		if r == nil {
@@ -385,8 +373,7 @@ func TestNewerServerBehindTheSameAddress(t *testing.T) {
 func TestProvenReadsHaveNoAge(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.read(t, configMaps)
 		time.Sleep(time.Second)
 		s.contact.last.Store(time.Now().Add(-time.Minute).UnixNano())
@@ -424,8 +411,7 @@ func configMap(t *testing.T, name string, revision int64) []byte {
 func TestFewRefusalsDoNotEndFollowing(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.set(func() { s.watches = http.StatusForbidden })
 		r := s.followConfigMaps(t)
 		time.Sleep(contactInterval - time.Second)
@@ -470,8 +456,7 @@ func boxCRD(t *testing.T, generation, revision int64) []byte {
 func TestDeletedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		s.items["boxes"] = []byte(`{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"b","resourceVersion":"95"}}`)
 		r := s.read(t, boxes)
@@ -511,8 +496,7 @@ func TestDeletedCRDs(t *testing.T) {
 func TestChangedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		s.event("customresourcedefinitions", "MODIFIED", boxCRD(t, 1, 102))
 		if s.read(t, boxes) == nil {
@@ -535,8 +519,7 @@ func TestChangedCRDs(t *testing.T) {
 func TestRecreatedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		s.event("customresourcedefinitions", "DELETED", boxCRD(t, 1, 102))
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 103))
@@ -555,8 +538,7 @@ func TestRecreatedCRDs(t *testing.T) {
 func TestVersionsThatAreNotServed(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
+		s := start(t, resources)
 		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
 		for i := range 100 {
 			if s.read(t, fmt.Sprintf("/apis/example.com/v%d/boxes?resourceVersion=0", i+2)) != nil {

@@ -221,8 +221,7 @@ func TestOlderServersFillNoCache(t *testing.T) {
 	resources := newRegistry(t)
 	for own, newest := range map[int64]string{36: "37", 37: "37", 38: "37"} {
 		synctest.Test(t, func(t *testing.T) {
-			s, stop := start(t, resources, func(c *Config) { c.CacheNewer, c.Minor = true, own })
-			defer stop()
+			s := start(t, resources, func(c *Config) { c.CacheNewer, c.Minor = true, own })
 			s.set(func() { s.cutAfter = time.Second })
 			first := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
 			s.moveTo(newest)
@@ -270,8 +269,7 @@ func TestOlderServersFillNoCache(t *testing.T) {
 func TestConnectionsThatBecomeShared(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources, func(c *Config) { c.CacheNewer = true })
-		defer stop()
+		s := start(t, resources, func(c *Config) { c.CacheNewer = true })
 		s.moveTo("37")
 		time.Sleep(2 * contactInterval)
 		r := s.readAs(t, configMaps, runtime.ContentTypeProtobuf)
@@ -290,8 +288,7 @@ func TestConnectionsThatBecomeShared(t *testing.T) {
 func TestUpstreamThatStaysOlder(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources, func(c *Config) { c.CacheNewer = true })
-		defer stop()
+		s := start(t, resources, func(c *Config) { c.CacheNewer = true })
 		s.moveTo("37")
 		time.Sleep(2*contactInterval - time.Second)
 		s.moveTo("36")
