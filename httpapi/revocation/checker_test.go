@@ -79,8 +79,7 @@ func TestPanicsDecideNothing(t *testing.T) {
 		prepare(r, c)
 		r.enter(c, [sha256.Size]byte{}, "", held)
 		now := time.Now()
-		r.look(t.Context(), now)
-		r.running.Wait()
+		r.runRound(t, now)
 		if held.Lost() {
 			t.Errorf("%s panics: the watch ended", name)
 		}

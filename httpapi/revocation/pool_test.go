@@ -41,8 +41,7 @@ func TestSlowWebhooksDecide(t *testing.T) {
 			c, held := janesWatch()
 			c.ties.Remote = true
 			r.enter(c, [sha256.Size]byte{}, "", held)
-			r.look(t.Context(), time.Now())
-			r.running.Wait()
+			r.runRound(t, time.Now())
 			if !held.Lost() {
 				t.Errorf("%s refused: the watch did not lose its right", name)
 			}
@@ -109,12 +108,10 @@ func TestTokensThatThisProcessNoLongerAccepts(t *testing.T) {
 		})
 		c, held := janesWatch()
 		r.enter(c, [sha256.Size]byte{}, "", held)
-		r.look(t.Context(), time.Now())
-		r.running.Wait()
+		r.runRound(t, time.Now())
 		accepted := local
 		local, c.asked = false, false
-		r.look(t.Context(), time.Now().Add(interval))
-		r.running.Wait()
+		r.runRound(t, time.Now().Add(interval))
 		if held.Lost() != accepted {
 			t.Errorf("accepted before: %t, lost: %t; want both or neither", accepted, held.Lost())
 		}

@@ -105,6 +105,12 @@ func (r *Rights) enter(c *credential, key [sha256.Size]byte, what string, held *
 	r.join(key, what, func() *credential { return c }, func() *right { return held })
 }
 
+// runRound starts the checks that are due, and waits for them.
+func (r *Rights) runRound(t *testing.T, now time.Time) {
+	r.look(t.Context(), now)
+	r.running.Wait()
+}
+
 // TestUndecidedChecksArePaced checks that a credential is not checked again without a pause if no authorizer can
 // decide, or if it is near its end.
 func TestUndecidedChecksArePaced(t *testing.T) {
@@ -126,8 +132,7 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 		r := newRights(j)
 		r.enter(c, [sha256.Size]byte{}, "", held)
 		for range 4 {
-			r.look(t.Context(), now)
-			r.running.Wait()
+			r.runRound(t, now)
 		}
 		if due := r.newRound(t.Context(), now).claim(); len(due) > 0 {
 			t.Errorf("%s: %d credentials are due again at once, want none", name, len(due))
@@ -163,8 +168,7 @@ func TestChangedUsersAreAuthorizedAgain(t *testing.T) {
 		held := &right{asked: true}
 		held.attributes = authorizer.AttributesRecord{User: c.before, Verb: "watch"}
 		r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: c.before}, [sha256.Size]byte{}, "", held)
-		r.look(t.Context(), time.Now())
-		r.running.Wait()
+		r.runRound(t, time.Now())
 		if len(asked) != c.questions || len(asked) > 0 && asked[0] != user.Info(jane) {
 			t.Errorf("%s changed: authorized %v, want %d authorizations of %v", name, asked, c.questions, jane)
 		}
@@ -191,8 +195,7 @@ func TestNodesThatLostAccessAreAuthorizedAgain(t *testing.T) {
 	join(3, "system:node:c", false)
 	asked := func(now time.Time) int64 {
 		before := int64(j.asked.Load())
-		r.look(t.Context(), now)
-		r.running.Wait()
+		r.runRound(t, now)
 		return int64(j.asked.Load()) - before
 	}
 	now := time.Now()
@@ -247,8 +250,7 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 	} {
 		step.change()
 		now = now.Add(interval)
-		r.look(t.Context(), now)
-		r.running.Wait()
+		r.runRound(t, now)
 		if held.Lost() != step.lost {
 			t.Errorf("%s: lost %t, want %t", step.name, held.Lost(), step.lost)
 		}
@@ -285,13 +287,11 @@ func TestRightsAreAuthorizedAgain(t *testing.T) {
 		r.enter(c, [sha256.Size]byte{}, "", held)
 		now := time.Now()
 		for range 3 {
-			r.look(t.Context(), now)
-			r.running.Wait()
+			r.runRound(t, now)
 		}
 		before := j.asked.Load()
 		ask()
-		r.look(t.Context(), now.Add(remoteInterval))
-		r.running.Wait()
+		r.runRound(t, now.Add(remoteInterval))
 		if j.asked.Load() == before {
 			t.Errorf("%s: the right is not authorized again", name)
 		}
@@ -346,8 +346,7 @@ func TestDecidedRightsAreCheckedAfterChanges(t *testing.T) {
 		before := j.asked.Load()
 		step.change()
 		for range 3 {
-			r.look(t.Context(), time.Now())
-			r.running.Wait()
+			r.runRound(t, time.Now())
 		}
 		if n := j.asked.Load() - before; n != step.want {
 			t.Errorf("%s: %d authorizations, want %d", step.name, n, step.want)
@@ -377,8 +376,7 @@ func TestLossesDuringAnAuthorization(t *testing.T) {
 	c.asked, held.single = true, true
 	r.enter(c, [sha256.Size]byte{}, "", held)
 	for range 4 {
-		r.look(t.Context(), time.Now())
-		r.running.Wait()
+		r.runRound(t, time.Now())
 	}
 	if n := j.asked.Load(); n != 2 {
 		t.Errorf("%d authorizations, want 2: one more after the loss", n)

@@ -83,8 +83,7 @@ func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
 		asks  bool
 	}{{0, true}, {10 * time.Second, false}, {80 * time.Second, false}, {91 * time.Second, true}, {92 * time.Second, false}, {96 * time.Second, true}} {
 		before := access.asked.Load()
-		r.look(t.Context(), began.Add(c.after))
-		r.running.Wait()
+		r.runRound(t, began.Add(c.after))
 		if asked := access.asked.Load() > before; asked != c.asks {
 			t.Errorf("after %v: checked %t, want %t", c.after, asked, c.asks)
 		}
