@@ -349,12 +349,13 @@ func (h *History) Last() int64 {
 	return h.revisions[len(h.revisions)-1].number
 }
 
-// Replay calls visit for every change up to a revision, with the key's state before.
-func (h *History) Replay(upTo int64, visit func(number int64, before *State, change Change)) {
+// Replay calls visit for every change up to a revision, with the key's state before. It returns the objects that exist at
+// the revision, by key.
+func (h *History) Replay(upTo int64, visit func(number int64, before *State, change Change)) map[string]*State {
 	state := make(map[string]*State)
 	for _, r := range h.revisions {
 		if r.number > upTo {
-			return
+			break
 		}
 		for _, change := range r.changes {
 			before := state[change.Key]
@@ -369,18 +370,12 @@ func (h *History) Replay(upTo int64, visit func(number int64, before *State, cha
 			}
 		}
 	}
+	return state
 }
 
 // At returns the objects that exist at a revision, in key order.
 func (h *History) At(number int64) []*State {
-	state := make(map[string]*State)
-	h.Replay(number, func(_ int64, _ *State, change Change) {
-		if change.State == nil {
-			delete(state, change.Key)
-		} else {
-			state[change.Key] = change.State
-		}
-	})
+	state := h.Replay(number, func(int64, *State, Change) {})
 	var sorted []*State
 	for _, key := range slices.Sorted(maps.Keys(state)) {
 		sorted = append(sorted, state[key])
