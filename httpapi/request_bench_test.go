@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // echoConn is a client that repeats one request and discards the responses.
@@ -82,8 +83,8 @@ const tenOfMany = "&labelSelector=ten%3Dtrue"
 // TestReadsAllocateNothingPerItem checks that a list of a thousand objects allocates hardly more often than one of ten,
 // and a GET only a few times.
 func TestReadsAllocateNothingPerItem(t *testing.T) {
-	if raceDetector {
-		t.Skip("pools forget at random under the race detector")
+	if proctest.RaceDetector {
+		t.Skip("sync.Pool drops items at random with the race detector")
 	}
 	p := newReadServer(t, 1000, 100)
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it empties pools

@@ -61,7 +61,7 @@ const (
 // measures several times, because the process may do other work meanwhile.
 func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
 	t.Helper()
-	if raceDetector {
+	if RaceDetector {
 		t.Skip("the race detector's own work grows in another way")
 	}
 	if testing.Short() {
@@ -81,7 +81,7 @@ func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
 // Iterations returns the number of iterations of a comparison of random input: a third of n, but at least 1, with -short
 // and in builds with the race detector, otherwise n.
 func Iterations(n int) int {
-	if raceDetector || testing.Short() {
+	if RaceDetector || testing.Short() {
 		return max(n/3, 1)
 	}
 	return n
@@ -91,7 +91,7 @@ func Iterations(n int) int {
 // These look for races, and builds without it for differences.
 func ReduceRapidChecks(t testing.TB) {
 	checks := flag.Lookup("rapid.checks")
-	if !raceDetector || checks == nil || checks.Value.String() != checks.DefValue {
+	if !RaceDetector || checks == nil || checks.Value.String() != checks.DefValue {
 		return
 	}
 	if err := flag.Set("rapid.checks", "33"); err != nil {

@@ -2,4 +2,5 @@
 
 package proctest
 
-const raceDetector = true
+// RaceDetector reports whether the program was built with the race detector.
+const RaceDetector = true
