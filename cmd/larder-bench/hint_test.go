@@ -27,7 +27,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		}
 		return path
 	}
-	answering := func(status int) string {
+	respondsWith := func(status int) string {
 		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		t.Cleanup(s.Close)
 		return benchtest.Kubeconfig(t, s)
@@ -51,11 +51,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"does not use TLS":                 {"read", "/version", "--kubeconfig", with(own, address(plain))},
 		"https:// in the kubeconfig":       {"read", "/version", "--kubeconfig", with("https://", "http://")},
 		"cannot be resolved":               {"read", "/version", "--kubeconfig", with(`127\.0\.0\.1`, "no.such.host.invalid")},
-		"does not know":                    {"read", "/version", "--kubeconfig", answering(http.StatusUnauthorized)},
-		"bind a role":                      {"watchlist", "--kubeconfig", answering(http.StatusForbidden)},
-		"kubectl get --raw":                {"read", "/none", "--kubeconfig", answering(http.StatusNotFound)},
-		"--accept application/json":        {"read", "/none", "--kubeconfig", answering(http.StatusNotAcceptable)},
-		"--retry-after":                    {"read", "/none", "--kubeconfig", answering(http.StatusTooManyRequests)},
+		"does not know":                    {"read", "/version", "--kubeconfig", respondsWith(http.StatusUnauthorized)},
+		"bind a role":                      {"watchlist", "--kubeconfig", respondsWith(http.StatusForbidden)},
+		"kubectl get --raw":                {"read", "/none", "--kubeconfig", respondsWith(http.StatusNotFound)},
+		"--accept application/json":        {"read", "/none", "--kubeconfig", respondsWith(http.StatusNotAcceptable)},
+		"--retry-after":                    {"read", "/none", "--kubeconfig", respondsWith(http.StatusTooManyRequests)},
 		"--timeout":                        {"read", "/version", "--timeout=50ms", "--kubeconfig", benchtest.Kubeconfig(t, slow)},
 		"with larder-bench seed":           {"mixed", "--kubeconfig", kubeconfig},
 		"or reduce these numbers":          {"watch", "--watchers=1", "--changes=2", "--kubeconfig", kubeconfig},

@@ -227,7 +227,7 @@ func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
 			}
 			x.respond(ctx, w)
 			if timedOut := ctx == late && want == 504; x.StatusCode() != want || strings.Contains(string(x.Bytes), "allotted timeout") != timedOut {
-				t.Errorf("a handler that answers %d, with its deadline passed: %v: %d %s", status, ctx == late, x.StatusCode(), x.Bytes)
+				t.Errorf("a handler that returns %d, deadline passed: %t: got %d %s", status, ctx == late, x.StatusCode(), x.Bytes)
 			}
 		}
 	}

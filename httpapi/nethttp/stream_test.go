@@ -69,8 +69,8 @@ func TestStreamsAreFramed(t *testing.T) {
 	for path := range ours {
 		for _, line := range []string{"GET %s HTTP/1.1", "HEAD %s HTTP/1.1", "GET %s HTTP/1.0"} {
 			line = fmt.Sprintf(line, path)
-			want := answered(t, dialed(t, theirs), line)
-			if got := answered(t, s.dial(t), line); got != want {
+			want := responses(t, dialed(t, theirs), line)
+			if got := responses(t, s.dial(t), line); got != want {
 				t.Errorf("%s\nnet/http:\n%s\nlarder:\n%s", line, want, got)
 			}
 		}
@@ -95,7 +95,7 @@ func TestTruncatedProxyAnswersDoNotLookWhole(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	proxy.Transport, proxy.FlushInterval = transport, -1
 	s := serve(t, map[string]http.HandlerFunc{"/debug/pprof/proxied": proxy.ServeHTTP})
-	if got := answered(t, s.dial(t), "GET /debug/pprof/proxied HTTP/1.1"); !strings.Contains(got, `"some" unexpected EOF`) {
+	if got := responses(t, s.dial(t), "GET /debug/pprof/proxied HTTP/1.1"); !strings.Contains(got, `"some" unexpected EOF`) {
 		t.Error(got)
 	}
 }
@@ -109,8 +109,8 @@ func dialed(t *testing.T, s *httptest.Server) net.Conn {
 	return c
 }
 
-// answered sends a request and returns all responses to it, and how they are framed.
-func answered(t *testing.T, c net.Conn, line string) string {
+// responses sends a request and returns all responses to it, and how they are framed.
+func responses(t *testing.T, c net.Conn, line string) string {
 	t.Helper()
 	defer c.Close()
 	fmt.Fprintf(c, "%s\r\nHost: h\r\nConnection: close\r\n\r\n", line)

@@ -230,7 +230,7 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 	ours.HandleFunc("/openapi/v3/", (&openAPIv3{extensions: custom}).serveDocument)
 
 	for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
-		tag := strings.Trim(answerOf(ours, http.MethodGet, path, nil).Header().Get("Etag"), `"`)
+		tag := strings.Trim(responseTo(ours, http.MethodGet, path, nil).Header().Get("Etag"), `"`)
 		for _, query := range []string{"", "?hash=x", "?hash=" + tag} {
 			for _, accept := range accepted() {
 				for _, more := range []http.Header{
@@ -249,7 +249,7 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 						header.Set("Accept", accept)
 					}
 					for _, method := range []string{http.MethodGet, http.MethodHead} {
-						got, want := summary(t, answerOf(ours, method, path+query, header)), summary(t, answerOf(theirs, method, path+query, header))
+						got, want := summary(t, responseTo(ours, method, path+query, header)), summary(t, responseTo(theirs, method, path+query, header))
 						if got != want {
 							t.Errorf("%s %s %v:\n got %.600s\nwant %.600s", method, path+query, header, got, want)
 						}
@@ -267,7 +267,7 @@ func TestSwaggerIsSentAsKept(t *testing.T) {
 	}, others: (&Describer{}).descriptionsV2}
 	h := gziphandler.GzipHandler(http.HandlerFunc(s.serve))
 	for _, accept := range []string{"application/json", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"} {
-		w := answerOf(h, http.MethodGet, "/openapi/v2", http.Header{"Accept-Encoding": {"gzip"}, "Accept": {accept}})
+		w := responseTo(h, http.MethodGet, "/openapi/v2", http.Header{"Accept-Encoding": {"gzip"}, "Accept": {accept}})
 		kept := s.document().json
 		if accept != "application/json" {
 			kept = s.document().proto
@@ -294,7 +294,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func answerOf(h http.Handler, method, path string, header http.Header) *httptest.ResponseRecorder {
+func responseTo(h http.Handler, method, path string, header http.Header) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, nil)
 	maps.Copy(r.Header, header)
 	w := httptest.NewRecorder()
@@ -340,7 +340,7 @@ func TestIndexFollowsCRDs(t *testing.T) {
 	check := func(want ...string) {
 		t.Helper()
 		for range 2 {
-			w := answerOf(http.HandlerFunc(s.serveIndex), http.MethodGet, "/openapi/v3", http.Header{"If-Modified-Since": {date}})
+			w := responseTo(http.HandlerFunc(s.serveIndex), http.MethodGet, "/openapi/v3", http.Header{"If-Modified-Since": {date}})
 			date = w.Header().Get("Last-Modified")
 			var index handler3.OpenAPIV3Discovery
 			if err := json.Unmarshal(w.Body.Bytes(), &index); err != nil {
@@ -370,7 +370,7 @@ func TestIndexFollowsCRDs(t *testing.T) {
 	check("apis/a.io/v1", "apis/b.io/v1")
 	delete(custom.definitions, "other")
 	check("apis/a.io/v1")
-	if gone := answerOf(http.HandlerFunc(s.serveDocument), http.MethodGet, "/openapi/v3/apis/b.io/v1", nil); gone.Code != http.StatusNotFound {
+	if gone := responseTo(http.HandlerFunc(s.serveDocument), http.MethodGet, "/openapi/v3/apis/b.io/v1", nil); gone.Code != http.StatusNotFound {
 		t.Errorf("the document of a deleted CRD: %d", gone.Code)
 	}
 	if want := map[string]int{"ones.a.io 0": 1, "others.b.io 0": 1, "ones.a.io 1": 1}; !maps.Equal(custom.built, want) {

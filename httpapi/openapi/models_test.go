@@ -128,8 +128,8 @@ func TestDocumentIsInflatedOncePerRead(t *testing.T) {
 			proctest.OfProcess.CheckGrowth(t, test.n, func(n int) func() {
 				header := http.Header{test.header: {test.value(n)}}
 				return func() {
-					if w := answerOf(handler, http.MethodGet, "/openapi/v2", header); w.Code != test.code {
-						t.Fatalf("answered %d, want %d", w.Code, test.code)
+					if w := responseTo(handler, http.MethodGet, "/openapi/v2", header); w.Code != test.code {
+						t.Fatalf("got %d, want %d", w.Code, test.code)
 					}
 				}
 			})

@@ -55,7 +55,7 @@ func TestWritersBehindTLS(t *testing.T) {
 					return nil
 				})
 			}
-			await("the answer waits", l.blocked.Load)
+			await("the response waits", l.blocked.Load)
 			both.Go(func() {
 				if err := l.Send(l, []byte("x"), false, &two); err != nil {
 					t.Error(err)

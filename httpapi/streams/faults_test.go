@@ -65,10 +65,10 @@ func TestBookmarksOvertakeNoEvent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				injected := inject.New(0)
 				if rule != "" {
-					answer := httptest.NewRecorder()
-					injected.ServeHTTP(answer, httptest.NewRequest(http.MethodPut, "/larder/faults/r", strings.NewReader(rule)))
-					if answer.Code >= 300 {
-						t.Fatal(answer.Body)
+					response := httptest.NewRecorder()
+					injected.ServeHTTP(response, httptest.NewRequest(http.MethodPut, "/larder/faults/r", strings.NewReader(rule)))
+					if response.Code >= 300 {
+						t.Fatal(response.Body)
 					}
 				}
 				sent := &sink{}

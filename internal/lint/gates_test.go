@@ -51,9 +51,9 @@ var replaced = []string{
 var idle = map[string]string{
 	"APIServingWithRoutine":                    "says on which goroutine a request is served",
 	"BtreeWatchCache":                          locked,
-	"ConsistentListFromCache":                  "says what flow control estimates, by upstream's estimator, which runs here; the answer is the same",
+	"ConsistentListFromCache":                  "says what flow control estimates, by upstream's estimator, which runs here; the result is the same",
 	"ConcurrentWatchObjectDecode":              "says how many goroutines decode the events of one watch of etcd",
-	"ListFromCacheSnapshot":                    "says whether a list at an exact revision is read from the cache or from etcd; its answer is the same",
+	"ListFromCacheSnapshot":                    "says whether a list at an exact revision is read from the cache or from etcd; its result is the same",
 	"ResilientWatchCacheInitialization":        "says which reads fail before a cache has loaded: here they wait for it",
 	"SeparateCacheWatchRPC":                    "says by which connection etcd is watched",
 	"ServiceAccountTokenNodeBinding":           locked,

@@ -87,7 +87,7 @@ func TestLibraryLinksNoServer(t *testing.T) {
 		pkg, _ := local(path)
 		want, ok := serves[pkg]
 		if !ok {
-			t.Fatalf("go list answers %s, which was not requested", path)
+			t.Fatalf("go list returned %s, which was not requested", path)
 		}
 		delete(serves, pkg)
 		if links := strings.Contains(deps, " go.etcd.io/etcd/server/"); links != want {
@@ -95,7 +95,7 @@ func TestLibraryLinksNoServer(t *testing.T) {
 		}
 	}
 	if len(serves) > 0 {
-		t.Errorf("go list does not answer %v", serves)
+		t.Errorf("go list did not return %v", serves)
 	}
 }
 

@@ -71,7 +71,7 @@ func (r *running) failures(t *testing.T) (failed []string) {
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "apiserver_request_total{") {
 			requests++
-			if strings.Contains(line, `code="5`) && !strings.Contains(line, `subresource="/readyz"`) { // /readyz answers 500 for a moment
+			if strings.Contains(line, `code="5`) && !strings.Contains(line, `subresource="/readyz"`) { // /readyz returns 500 for a moment
 				failed = append(failed, strings.TrimSpace(line))
 			}
 		}

@@ -37,7 +37,7 @@ const relaysToken = "token-of-the-relay"
 type reviewer struct {
 	*httptest.Server
 	dir     string
-	away    atomic.Bool            // answers 500
+	away    atomic.Bool            // responds with 500
 	refuses atomic.Bool            // refuses everything
 	page    atomic.Bool            // a proxy in front of it sends a login page
 	gateway atomic.Pointer[string] // the response of a proxy in front of it
@@ -47,7 +47,7 @@ type reviewer struct {
 func newReviewer(t *testing.T) *reviewer {
 	t.Helper()
 	r := &reviewer{dir: t.TempDir()}
-	r.Server = httptest.NewTLSServer(http.StripPrefix("/base", http.HandlerFunc(r.answer)))
+	r.Server = httptest.NewTLSServer(http.StripPrefix("/base", http.HandlerFunc(r.serveReview)))
 	t.Cleanup(r.Close)
 	ca := (&testcert.Authority{Cert: r.Certificate()}).PEM()
 	for name, text := range map[string]string{"ca.crt": ca, "token": relaysToken} {
@@ -58,7 +58,7 @@ func newReviewer(t *testing.T) *reviewer {
 	return r
 }
 
-func (r *reviewer) answer(w http.ResponseWriter, req *http.Request) {
+func (r *reviewer) serveReview(w http.ResponseWriter, req *http.Request) {
 	r.asked.Add(1)
 	if r.away.Load() {
 		http.Error(w, "etcd is away", http.StatusInternalServerError)
