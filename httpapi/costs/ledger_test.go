@@ -178,7 +178,7 @@ func TestServeHTTP(t *testing.T) {
 	l.Account(Key{User: "a", UserAgent: "x/1", Resource: "deployments.apps/scale", Verb: "get"}).
 		Add(Usage{CPU: 2e6, Bytes: 10, Requests: 1})
 	l.Account(Key{User: "b", UserAgent: "x/1", Resource: "pods", Verb: "watch"}).Add(Usage{CPU: 1e6, Bytes: 20, Events: 3})
-	ask := func(method, target string) (int, string) {
+	send := func(method, target string) (int, string) {
 		w := httptest.NewRecorder()
 		l.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 		return w.Code, w.Body.String()
@@ -189,7 +189,7 @@ func TestServeHTTP(t *testing.T) {
 		Path + "?by=user&sort=events&limit=1&window=start": `[{"user":"b","used":{"cpuSeconds":0.001,"bytes":20,"requests":0,"events":3},"missed":{"cpuSeconds":0,"bytes":0,"requests":0,"events":0}}]`,
 	} {
 		var d Report
-		code, body := ask("GET", target)
+		code, body := send("GET", target)
 		if err := json.Unmarshal([]byte(body), &d); code != 200 || err != nil {
 			t.Fatal(code, body, err)
 		}
@@ -202,11 +202,11 @@ func TestServeHTTP(t *testing.T) {
 		Path + "?sort=x":    `costs: sort must be one of`,
 		Path + "?limit=-1":  `costs: limit must be a number of rows, not \"-1\"`,
 	} {
-		if code, body := ask("GET", target); code != 400 || !strings.Contains(body, want) || !strings.Contains(body, `"kind":"Status"`) {
+		if code, body := send("GET", target); code != 400 || !strings.Contains(body, want) || !strings.Contains(body, `"kind":"Status"`) {
 			t.Errorf("%s: got %d %s, want 400 and %q", target, code, body, want)
 		}
 	}
-	if code, body := ask("POST", Path); code != 405 || !strings.Contains(body, `"reason":"MethodNotAllowed"`) {
+	if code, body := send("POST", Path); code != 405 || !strings.Contains(body, `"reason":"MethodNotAllowed"`) {
 		t.Errorf("POST: got %d %s, want 405", code, body)
 	}
 }

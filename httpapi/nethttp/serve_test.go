@@ -28,14 +28,14 @@ func TestLengthsOfAnswersToHead(t *testing.T) {
 	})
 	for path, want := range map[string]string{"/told": "7", "/silent": ""} {
 		req, _ := http.NewRequest(http.MethodHead, "https://"+s.addr+path, nil)
-		resp := s.ask(t, req)
+		resp := s.send(t, req)
 		resp.Body.Close()
 		if got := resp.Header.Get("Content-Length"); got != want {
 			t.Errorf("%s: length %q, want %q", path, got, want)
 		}
 	}
 	req, _ := http.NewRequest(http.MethodGet, "https://"+s.addr+"/told", nil)
-	resp := s.ask(t, req)
+	resp := s.send(t, req)
 	defer resp.Body.Close()
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("the response to a GET is whole without its body")
@@ -87,7 +87,7 @@ func TestAnswersOfHandlers(t *testing.T) {
 		req.Header.Set("A", "value")
 		req.Header.Set("Authorization", "secret")
 		req.Host = "h"
-		resp := s.ask(t, req)
+		resp := s.send(t, req)
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != test.code || string(body) != test.body {
@@ -140,7 +140,7 @@ func TestForwardedRequestsKeepTheirAuditID(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodHead} { // with a response that is buffered, and that is not
 		req, _ := http.NewRequest(method, "https://"+s.addr+"/forwarded/x", nil)
 		req.Header.Set("Audit-Id", "of the client")
-		s.ask(t, req).Body.Close()
+		s.send(t, req).Body.Close()
 		if got := <-sent; got != "audit-id" {
 			t.Errorf("%s: got audit ID %q, want audit-id", method, got)
 		}
@@ -260,7 +260,7 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 		},
 	})
 	req, _ := http.NewRequest("GET", "https://"+s.addr+"/debug/pprof/follow", nil)
-	resp := s.ask(t, req)
+	resp := s.send(t, req)
 	var buf [16]byte
 	if n, err := io.ReadFull(resp.Body, buf[:5]); err != nil || string(buf[:n]) != "first" {
 		t.Fatalf("read %q, error %v; want first", buf[:n], err)

@@ -97,8 +97,8 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 	return s
 }
 
-// ask sends a request and returns the response, whose body the test closes.
-func (s *server) ask(t *testing.T, req *http.Request) *http.Response {
+// send sends a request and returns the response, whose body the test closes.
+func (s *server) send(t *testing.T, req *http.Request) *http.Response {
 	t.Helper()
 	tr := &http.Transport{TLSClientConfig: s.client, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)

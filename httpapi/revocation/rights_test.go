@@ -34,7 +34,7 @@ import (
 
 // fakeAccess authenticates every request as jane, allows her everything, and counts its calls.
 type fakeAccess struct {
-	asked        atomic.Int64
+	calls        atomic.Int64
 	failing      bool   // authentication and authorization fail
 	authnFailing bool   // authentication fails
 	remote       bool   // a webhook takes part in authorization
@@ -47,7 +47,7 @@ var jane = &user.DefaultInfo{Name: "jane"}
 
 // AuthenticateRequest implements authenticator.Request.
 func (f *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
-	f.asked.Add(1)
+	f.calls.Add(1)
 	if f.failing || f.authnFailing {
 		return nil, false, errUnavailable
 	}
@@ -56,7 +56,7 @@ func (f *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response
 
 // Authorize implements authorizer.Authorizer.
 func (f *fakeAccess) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-	f.asked.Add(1)
+	f.calls.Add(1)
 	if f.failing {
 		return authorizer.DecisionNoOpinion, "", errUnavailable
 	}
@@ -140,7 +140,7 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 		if len(r.known) != 1 {
 			t.Errorf("%s: the watch lost its right", name)
 		}
-		if j.asked.Load() == 0 {
+		if j.calls.Load() == 0 {
 			t.Errorf("%s: authenticator and authorizer were never called", name)
 		}
 	}
@@ -159,18 +159,18 @@ func TestChangedUsersAreAuthorizedAgain(t *testing.T) {
 		"groups":  {&user.DefaultInfo{Name: "jane", Groups: []string{"dev"}}, 1},
 		"extra":   {&user.DefaultInfo{Name: "jane", Extra: map[string][]string{"scopes": {"view"}}}, 1},
 	} {
-		var asked []user.Info
+		var authorized []user.Info
 		r := newRights(new(fakeAccess))
 		r.config.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			asked = append(asked, a.GetUser())
+			authorized = append(authorized, a.GetUser())
 			return authorizer.DecisionAllow, "", nil
 		})
 		held := &right{asked: true}
 		held.attributes = authorizer.AttributesRecord{User: c.before, Verb: "watch"}
 		r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: c.before}, [sha256.Size]byte{}, "", held)
 		r.runRound(t, time.Now())
-		if len(asked) != c.questions || len(asked) > 0 && asked[0] != user.Info(jane) {
-			t.Errorf("%s changed: authorized %v, want %d authorizations of %v", name, asked, c.questions, jane)
+		if len(authorized) != c.questions || len(authorized) > 0 && authorized[0] != user.Info(jane) {
+			t.Errorf("%s changed: authorized %v, want %d authorizations of %v", name, authorized, c.questions, jane)
 		}
 	}
 }
@@ -193,30 +193,30 @@ func TestNodesThatLostAccessAreAuthorizedAgain(t *testing.T) {
 	join(1, "system:node:a", true)
 	join(2, "system:node:b", true)
 	join(3, "system:node:c", false)
-	asked := func(now time.Time) int64 {
-		before := int64(j.asked.Load())
+	authorizations := func(now time.Time) int64 {
+		before := int64(j.calls.Load())
 		r.runRound(t, now)
-		return int64(j.asked.Load()) - before
+		return int64(j.calls.Load()) - before
 	}
 	now := time.Now()
-	if n := asked(now); n != 3 {
+	if n := authorizations(now); n != 3 {
 		t.Fatalf("%d authorizations when the watches began, want 3", n)
 	}
-	if n := asked(now); n != 0 {
+	if n := authorizations(now); n != 0 {
 		t.Errorf("%d authorizations when nothing has changed, want 0", n)
 	}
 	all++
 	lost["system:node:a"]++
-	if n := asked(now); n != 1 {
+	if n := authorizations(now); n != 1 {
 		t.Errorf("%d authorizations when a node has lost access, want 1", n)
 	}
-	if n := asked(now); n != 0 {
+	if n := authorizations(now); n != 0 {
 		t.Errorf("%d authorizations after that, want 0", n)
 	}
 	all += 2
 	lost["system:node:a"]++
 	lost["system:node:b"]++
-	if n := asked(now); n != 2 {
+	if n := authorizations(now); n != 2 {
 		t.Errorf("%d authorizations when two nodes have lost access, want 2", n)
 	}
 }
@@ -263,7 +263,7 @@ func TestImpersonationIsCheckedAgain(t *testing.T) {
 // TestRightsAreAuthorizedAgain checks that a right of an impersonated node is authorized again when the node has lost
 // access, and that a right that a webhook decides is authorized again every few seconds.
 func TestRightsAreAuthorizedAgain(t *testing.T) {
-	for name, prepare := range map[string]func(*fakeAccess, *credential) (ask func()){
+	for name, prepare := range map[string]func(*fakeAccess, *credential) (change func()){
 		"impersonated node": func(j *fakeAccess, c *credential) func() {
 			c.impersonates = true
 			return func() { j.losses++ }
@@ -277,7 +277,7 @@ func TestRightsAreAuthorizedAgain(t *testing.T) {
 		r := newRights(j)
 		c, held := janesWatch()
 		held.single, held.attributes.User = true, &user.DefaultInfo{Name: "system:node:a"}
-		ask := prepare(j, c)
+		change := prepare(j, c)
 		r.config.Revocation.NodeChanges = func(node user.Info) uint64 {
 			if node.GetName() == "jane" {
 				return 0
@@ -289,10 +289,10 @@ func TestRightsAreAuthorizedAgain(t *testing.T) {
 		for range 3 {
 			r.runRound(t, now)
 		}
-		before := j.asked.Load()
-		ask()
+		before := j.calls.Load()
+		change()
 		r.runRound(t, now.Add(remoteInterval))
-		if j.asked.Load() == before {
+		if j.calls.Load() == before {
 			t.Errorf("%s: the right is not authorized again", name)
 		}
 	}
@@ -343,12 +343,12 @@ func TestDecidedRightsAreCheckedAfterChanges(t *testing.T) {
 		{"another user", func() { c.changeUserLocked(jane) }, 2},
 		{"nothing", func() {}, 0},
 	} {
-		before := j.asked.Load()
+		before := j.calls.Load()
 		step.change()
 		for range 3 {
 			r.runRound(t, time.Now())
 		}
-		if n := j.asked.Load() - before; n != step.want {
+		if n := j.calls.Load() - before; n != step.want {
 			t.Errorf("%s: %d authorizations, want %d", step.name, n, step.want)
 		}
 		if !c.decided.known {
@@ -366,7 +366,7 @@ func TestLossesDuringAnAuthorization(t *testing.T) {
 	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return 0, all.Load() }
 	r.config.Revocation.NodeChanges = func(user.Info) uint64 { return lost.Load() }
 	r.config.Authorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if j.asked.Load() == 0 {
+		if j.calls.Load() == 0 {
 			lost.Add(1)
 			all.Add(1)
 		}
@@ -378,7 +378,7 @@ func TestLossesDuringAnAuthorization(t *testing.T) {
 	for range 4 {
 		r.runRound(t, time.Now())
 	}
-	if n := j.asked.Load(); n != 2 {
+	if n := j.calls.Load(); n != 2 {
 		t.Errorf("%d authorizations, want 2: one more after the loss", n)
 	}
 }
@@ -401,7 +401,7 @@ func BenchmarkQuietRound(b *testing.B) {
 	for b.Loop() {
 		r.look(b.Context(), now)
 	}
-	if j.asked.Load() != 0 {
+	if j.calls.Load() != 0 {
 		b.Error("the authenticator or authorizer was called")
 	}
 }

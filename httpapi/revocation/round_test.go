@@ -80,12 +80,12 @@ func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
 	r.enter(credential, [sha256.Size]byte{}, "", held)
 	for _, c := range []struct {
 		after time.Duration
-		asks  bool
+		want  bool
 	}{{0, true}, {10 * time.Second, false}, {80 * time.Second, false}, {91 * time.Second, true}, {92 * time.Second, false}, {96 * time.Second, true}} {
-		before := access.asked.Load()
+		before := access.calls.Load()
 		r.runRound(t, began.Add(c.after))
-		if asked := access.asked.Load() > before; asked != c.asks {
-			t.Errorf("after %v: checked %t, want %t", c.after, asked, c.asks)
+		if checked := access.calls.Load() > before; checked != c.want {
+			t.Errorf("after %v: checked %t, want %t", c.after, checked, c.want)
 		}
 	}
 }

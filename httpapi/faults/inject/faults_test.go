@@ -19,7 +19,7 @@ import (
 
 var update = RequestOf("manager/v1", "alice", "update", "apps", "deployments", "", "default", "web")
 
-func ask(t *testing.T, f *Faults, method, path, body string) (int, string) {
+func send(t *testing.T, f *Faults, method, path, body string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	f.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
@@ -269,7 +269,7 @@ func TestWhatIsKeptOfRequestsHasALimit(t *testing.T) {
 func TestThereAreNotTooManyRules(t *testing.T) {
 	f := New(0)
 	put := func(n int) (int, string) {
-		return ask(t, f, http.MethodPut, fmt.Sprintf("%s/r%d", faults.Path, n), `{"hold":"changes"}`)
+		return send(t, f, http.MethodPut, fmt.Sprintf("%s/r%d", faults.Path, n), `{"hold":"changes"}`)
 	}
 	for n := range maxRules {
 		if code, body := put(n); code != http.StatusOK {
@@ -307,7 +307,7 @@ func TestEndpointAnswersWithStatuses(t *testing.T) {
 		{http.MethodDelete, "/r", "", 404, `not found`},
 		{http.MethodDelete, "", "", 200, `"status":"Success"`},
 	} {
-		if code, body := ask(t, f, c.method, faults.Path+c.below, c.body); code != c.code || !strings.Contains(body, c.want) {
+		if code, body := send(t, f, c.method, faults.Path+c.below, c.body); code != c.code || !strings.Contains(body, c.want) {
 			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.below, code, body, c.code, c.want)
 		}
 	}

@@ -30,30 +30,30 @@ var (
 	errRefused  = utilerrors.NewAggregate([]error{errors.New("[invalid bearer token, it has expired]")})
 )
 
-// oracle responds according to its fields.
-type oracle struct {
+// fakeReviewer authenticates and authorizes according to its fields.
+type fakeReviewer struct {
 	ok    bool
 	err   error
 	hangs bool // responds when the context ends
-	asked int
+	calls int
 }
 
-func (o *oracle) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+func (o *fakeReviewer) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	if err := o.wait(req.Context()); err != nil {
 		return nil, false, err
 	}
 	return &authenticator.Response{User: &user.DefaultInfo{Name: req.Header.Get("Authorization")}}, o.ok, nil
 }
 
-func (o *oracle) Authorize(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+func (o *fakeReviewer) Authorize(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if err := o.wait(ctx); err != nil || !o.ok {
 		return authorizer.DecisionNoOpinion, "not for you", err
 	}
 	return authorizer.DecisionAllow, "", nil
 }
 
-func (o *oracle) wait(ctx context.Context) error {
-	o.asked++
+func (o *fakeReviewer) wait(ctx context.Context) error {
+	o.calls++
 	if o.hangs {
 		<-ctx.Done()
 		return ctx.Err()
@@ -63,16 +63,16 @@ func (o *oracle) wait(ctx context.Context) error {
 
 // step is a review at a time, the upstream's response, and the client's result.
 type step struct {
-	after  time.Duration
-	oracle oracle
-	ok     bool
-	err    bool
-	asked  int
+	after    time.Duration
+	upstream fakeReviewer
+	ok       bool
+	err      bool
+	calls    int
 }
 
 var (
-	allows, refuses = oracle{ok: true}, oracle{}
-	down, hangs     = oracle{err: errDown}, oracle{hangs: true}
+	allows, refuses = fakeReviewer{ok: true}, fakeReviewer{}
+	down, hangs     = fakeReviewer{err: errDown}, fakeReviewer{hangs: true}
 )
 
 // TestLastDecisions checks that the last decision is repeated only if the upstream does not respond, and only for a
@@ -89,7 +89,7 @@ func TestLastDecisions(t *testing.T) {
 		"back":                     {{0, allows, true, false, 1}, {61 * time.Second, down, false, true, 1}, {time.Second, allows, true, false, 1}},
 	} {
 		t.Run("token/"+name, func(t *testing.T) {
-			o := new(oracle)
+			o := new(fakeReviewer)
 			authenticates := newDecisionFallback(time.Minute).authenticator(o)
 			follow(t, o, steps, func(t *testing.T) (bool, error) {
 				_, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns"))
@@ -97,7 +97,7 @@ func TestLastDecisions(t *testing.T) {
 			})
 		})
 		t.Run("request/"+name, func(t *testing.T) {
-			o := new(oracle)
+			o := new(fakeReviewer)
 			authorizes := newDecisionFallback(time.Minute).authorizer(o)
 			if name == "refused" { // the refusal is repeated
 				steps[2].err = false
@@ -111,14 +111,14 @@ func TestLastDecisions(t *testing.T) {
 }
 
 // follow takes the steps, in virtual time.
-func follow(t *testing.T, o *oracle, steps []step, ask func(*testing.T) (bool, error)) {
+func follow(t *testing.T, o *fakeReviewer, steps []step, review func(*testing.T) (bool, error)) {
 	synctest.Test(t, func(t *testing.T) {
 		for i, step := range steps {
 			time.Sleep(step.after)
-			*o = step.oracle
+			*o = step.upstream
 			began := time.Now()
-			if ok, err := ask(t); ok != step.ok || (err != nil) != step.err || o.asked != step.asked || time.Since(began) > fallbackTimeout {
-				t.Errorf("step %d: %v, %v, after %d questions and %v", i, ok, err, o.asked, time.Since(began))
+			if ok, err := review(t); ok != step.ok || (err != nil) != step.err || o.calls != step.calls || time.Since(began) > fallbackTimeout {
+				t.Errorf("step %d: got %t, error %v after %d calls and %v; want %+v", i, ok, err, o.calls, time.Since(began), step)
 			}
 		}
 	})
@@ -126,7 +126,7 @@ func follow(t *testing.T, o *oracle, steps []step, ask func(*testing.T) (bool, e
 
 // TestReasonsOfRefusals checks that an error that the upstream returned counts as a refusal.
 func TestReasonsOfRefusals(t *testing.T) {
-	o := &oracle{ok: true}
+	o := &fakeReviewer{ok: true}
 	a := newDecisionFallback(time.Minute).authenticator(o)
 	for i, step := range []struct {
 		err error
@@ -143,7 +143,7 @@ func TestReasonsOfRefusals(t *testing.T) {
 // else does.
 func TestReviewsAreForbidden(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errors.New("not for relays"))
-	authorizes := newDecisionFallback(time.Minute).authorizer(&oracle{err: utilerrors.NewAggregate([]error{forbidden})})
+	authorizes := newDecisionFallback(time.Minute).authorizer(&fakeReviewer{err: utilerrors.NewAggregate([]error{forbidden})})
 	for through, change := range map[bool]func(*authorizer.AttributesRecord){
 		true: func(*authorizer.AttributesRecord) {}, false: func(a *authorizer.AttributesRecord) { a.Verb = "impersonate" },
 	} {
@@ -234,7 +234,7 @@ func TestLargeDecisionsAreNotRemembered(t *testing.T) {
 
 // TestNothingIsRepeatedWithoutABound checks that by default no decision is repeated.
 func TestNothingIsRepeatedWithoutABound(t *testing.T) {
-	o := &oracle{ok: true}
+	o := &fakeReviewer{ok: true}
 	a := newDecisionFallback(0).authenticator(o)
 	if _, ok, _ := a.AuthenticateRequest(bearer(t, "anns")); !ok {
 		t.Fatal("refused")
