@@ -157,7 +157,7 @@ func TestFailedLookupsOfCredentialsGet429(t *testing.T) {
 		t.Errorf("got %s with header %v, want 429 with Retry-After 1", resp.Status, resp.Header)
 	}
 	if len(recorded.next(t, auditapi.StageResponseStarted)) == 0 {
-		t.Error("nothing was recorded")
+		t.Error("no audit event was recorded")
 	}
 }
 

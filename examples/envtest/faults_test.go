@@ -69,7 +69,7 @@ func TestStaleCache(t *testing.T) {
 	eventually(t, func() error {
 		state, err := server.State(t.Context())
 		if err != nil || len(state.Watches) == 0 || state.Watches[0].Held == 0 {
-			return fmt.Errorf("nothing is held: %v %w", state.Watches, err)
+			return fmt.Errorf("no watch is held: %v, error %w", state.Watches, err)
 		}
 		return nil
 	})
@@ -81,7 +81,7 @@ func TestStaleCache(t *testing.T) {
 			return err
 		}
 		if content.Data["size"] != "9" {
-			return fmt.Errorf("it holds %v", content.Data)
+			return fmt.Errorf("the ConfigMap has %v", content.Data)
 		}
 		return nil
 	})

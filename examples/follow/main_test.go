@@ -104,6 +104,6 @@ func TestProgramIsSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(deps, []byte("go.etcd.io/etcd/server")) || bytes.Contains(deps, []byte("k8s.io/api/")) {
-		t.Error("it links an etcd server, or Kubernetes")
+		t.Error("the program links the etcd server or Kubernetes")
 	}
 }

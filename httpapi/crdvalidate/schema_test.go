@@ -174,9 +174,8 @@ func TestProvenObjectsAreValidUpstream(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("of %d valid values %d are proved; %d are invalid", valid, proved, invalid)
 	if proved < valid*19/20 || invalid < rounds/2 {
-		t.Errorf("of %d valid values %d are proved; %d are invalid", valid, proved, invalid)
+		t.Errorf("recognized %d of %d valid values, want 95 %%; %d values are invalid, want %d", proved, valid, invalid, rounds/2)
 	}
 }
 
@@ -204,11 +203,11 @@ func TestChangesOfKinds(t *testing.T) {
 		for kind, v := range values {
 			want := kind == asked || asked == "number" && kind == "integer"
 			if got := s.Valid(v); got != want {
-				t.Errorf("a value of type %s where %s is asked for: proved %v", kind, asked, got)
+				t.Errorf("a value of type %s for a schema of type %s: recognized %t, want %t", kind, asked, got, want)
 			}
 		}
 		if s.Valid(nil) || s.Valid(int32(1)) {
-			t.Errorf("null or an int32 is proved to be of type %s", asked)
+			t.Errorf("null or an int32 is recognized as of type %s", asked)
 		}
 	}
 }

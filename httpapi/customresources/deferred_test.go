@@ -210,7 +210,7 @@ func TestFirstWritesMeetDeletions(t *testing.T) {
 	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a response) bool { return a.code == http.StatusNotFound })
 	proctest.Eventually(t, "the CRD is deleted", func() error {
 		if _, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it still exists: %v", err)
+			return fmt.Errorf("get: error %v, want not found", err)
 		}
 		return nil
 	})

@@ -167,6 +167,6 @@ func TestCRDOutlivesItsObjects(t *testing.T) {
 		must(t, err)
 		describe(time.Now().String())(crd) // a change makes the controllers process the CRD again
 		_, err = client.Update(t.Context(), crd, metav1.UpdateOptions{})
-		return fmt.Errorf("it still exists, error %v", err)
+		return fmt.Errorf("get: error %v, want not found", err)
 	})
 }

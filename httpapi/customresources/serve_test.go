@@ -144,7 +144,7 @@ func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 			must(t, client.Delete(t.Context(), name, deleteNow()))
 			proctest.Eventually(t, "the CRD is deleted", func() error {
 				if _, err := client.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-					return fmt.Errorf("it still exists, error %v", err)
+					return fmt.Errorf("get: error %v, want not found", err)
 				}
 				return nil
 			})

@@ -88,7 +88,7 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 				if apierrors.IsNotFound(err) {
 					return nil
 				}
-				return fmt.Errorf("it still exists, error %v", err)
+				return fmt.Errorf("get: error %v, want not found", err)
 			})
 			if left, err := s.store.Range(t.Context(), everythingBelow("/registry/example.com/shelves/")); err != nil || len(left.Items) > 0 {
 				t.Errorf("%d objects are left, error %v", len(left.Items), err)
@@ -115,7 +115,7 @@ func TestUpdatesDoNotDelayTheDeletion(t *testing.T) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it still exists, error %v", err)
+		return fmt.Errorf("get: error %v, want not found", err)
 	})
 	close(plugin.open)
 	if a := <-patched; a.code != http.StatusNotFound && a.code != http.StatusConflict {

@@ -23,6 +23,6 @@ func TestAnnouncedLengthsAreNotBelieved(t *testing.T) {
 	proxied := &Recorder{header: http.Header{"Content-Length": {"8388608"}}, most: maxFlushed}
 	proxied.Write([]byte("a"))
 	if got := proxied.body.Cap(); got > 2*maxFlushed {
-		t.Errorf("of another server: room for %d bytes", got)
+		t.Errorf("forwarded response: room for %d bytes, want at most %d", got, 2*maxFlushed)
 	}
 }

@@ -84,7 +84,7 @@ func TestRecordsOfOneWriteLeaveTogether(t *testing.T) {
 			t.Errorf("%d bytes, %d records, made %d packets", size, records, after-before)
 		}
 		if kept > 0 {
-			t.Errorf("of %d bytes %d are kept back", size, kept)
+			t.Errorf("%d of %d bytes are not sent", kept, size)
 		}
 		for n > 0 {
 			n -= <-read

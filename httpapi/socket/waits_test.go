@@ -61,13 +61,13 @@ func TestWritersBehindTLS(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			await("the writer tells that it waits", func() bool { return second.waits.Load() == 1 })
+			await("the second writer waits", func() bool { return second.waits.Load() == 1 })
 			if n, err := io.CopyN(io.Discard, client, 32<<20+1); err != nil {
 				t.Fatal(n, err)
 			}
 			both.Wait()
 			if n := first.waits.Load(); n != first.goesOn.Load() || (n == 1) != early || second.goesOn.Load() != second.waits.Load() {
-				t.Errorf("of %d and %d waits, %d and %d went on", n, second.waits.Load(), first.goesOn.Load(), second.goesOn.Load())
+				t.Errorf("the writers waited %d and %d times, and continued %d and %d times", n, second.waits.Load(), first.goesOn.Load(), second.goesOn.Load())
 			}
 		})
 	}

@@ -33,7 +33,7 @@ func testKubelet(t *testing.T, r *running, ns string) {
 	eventually(t, "the pod runs", func() error {
 		pod, err = r.client.CoreV1().Pods(ns).Get(ctx, "p", metav1.GetOptions{})
 		if err == nil && pod.Status.Phase != corev1.PodRunning {
-			err = fmt.Errorf("it is %s", pod.Status.Phase)
+			err = fmt.Errorf("the pod is %s", pod.Status.Phase)
 		}
 		return err
 	})
@@ -107,7 +107,7 @@ func testTokens(t *testing.T, r *running, ns string) {
 	eventually(t, "the secret has a token", func() error {
 		secret, err := secrets.Get(ctx, "robot", metav1.GetOptions{})
 		if err == nil && (len(secret.Data["token"]) == 0 || len(secret.Data["ca.crt"]) == 0) {
-			err = fmt.Errorf("it has %d entries", len(secret.Data))
+			err = fmt.Errorf("the secret has %d entries", len(secret.Data))
 		}
 		if err == nil {
 			client = r.bearer(t, string(secret.Data["token"]))
@@ -121,7 +121,7 @@ func testTokens(t *testing.T, r *running, ns string) {
 	eventually(t, "the secret is gone", func() error {
 		_, err := secrets.Get(ctx, "robot", metav1.GetOptions{})
 		if err == nil {
-			return fmt.Errorf("it is there")
+			return fmt.Errorf("the secret still exists")
 		}
 		return ignore(err, apierrors.IsNotFound)
 	})

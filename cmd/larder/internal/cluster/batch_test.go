@@ -43,10 +43,10 @@ func testJobs(t *testing.T, r *running, ns string) {
 			return nil
 		})
 	}
-	eventually(t, "the passing one is gone", func() error {
+	eventually(t, "the passing job is deleted", func() error {
 		_, err := jobs.Get(t.Context(), "passing", metav1.GetOptions{})
 		if err == nil {
-			return fmt.Errorf("it is there")
+			return fmt.Errorf("the job still exists")
 		}
 		return ignore(err, apierrors.IsNotFound)
 	})

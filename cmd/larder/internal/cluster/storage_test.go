@@ -110,14 +110,14 @@ func testClaims(t *testing.T, r *running, ns string) {
 	eventually(t, "the claim is gone", func() error {
 		_, err := claims.Get(t.Context(), "local", metav1.GetOptions{})
 		if err == nil {
-			return fmt.Errorf("it is there")
+			return fmt.Errorf("the claim still exists")
 		}
 		return ignore(err, apierrors.IsNotFound)
 	})
 	eventually(t, "the volume is released", func() error {
 		v, err := r.client.CoreV1().PersistentVolumes().Get(t.Context(), "claims-local", metav1.GetOptions{})
 		if err == nil && v.Status.Phase != corev1.VolumeReleased {
-			err = fmt.Errorf("it is %s", v.Status.Phase)
+			err = fmt.Errorf("the volume is %s", v.Status.Phase)
 		}
 		return err
 	})

@@ -93,10 +93,10 @@ func (r *running) serveMetrics(t *testing.T, ns string) {
 	must(t, err)
 	t.Cleanup(func() { // before the namespace is deleted, which sends requests to all servers
 		must(t, services.Delete(context.Background(), name, metav1.DeleteOptions{}))
-		eventually(t, "metrics are served no more", func() error {
+		eventually(t, "metrics.k8s.io is removed", func() error {
 			groups, err := r.client.Discovery().ServerGroups()
 			if err == nil && strings.Contains(fmt.Sprint(groups.Groups), "metrics.k8s.io") {
-				err = fmt.Errorf("they are")
+				err = fmt.Errorf("discovery still has metrics.k8s.io")
 			}
 			return err
 		})
@@ -195,7 +195,7 @@ func testGarbage(t *testing.T, r *running, ns string) {
 		eventually(t, fmt.Sprintf("%s has %d pods left", name, want), func() error {
 			left, err := pods.List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
 			if err == nil && len(left.Items) != want {
-				err = fmt.Errorf("it has %d", len(left.Items))
+				err = fmt.Errorf("%d pods are left", len(left.Items))
 			}
 			return err
 		})
@@ -211,7 +211,7 @@ func testGarbage(t *testing.T, r *running, ns string) {
 		eventually(t, name+" is gone", func() error {
 			_, err := deployments.Get(t.Context(), name, metav1.GetOptions{})
 			if err == nil {
-				return fmt.Errorf("it is there after %v", time.Since(began))
+				return fmt.Errorf("the Deployment still exists after %v", time.Since(began))
 			}
 			return ignore(err, apierrors.IsNotFound)
 		})

@@ -124,7 +124,7 @@ func (tr *truth) await(t *testing.T, revision int64) {
 	t.Helper()
 	proctest.Eventually(t, "the etcd client has the revision", func() error {
 		if newest := tr.newest(); newest < revision {
-			return fmt.Errorf("it is at %d, want %d", newest, revision)
+			return fmt.Errorf("the client is at revision %d, want %d", newest, revision)
 		}
 		return nil
 	})

@@ -168,7 +168,7 @@ func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 			proctest.Eventually(t, "what was orphaned has no owner", func() error {
 				orphan, err := owned.Get(ctx, name, metav1.GetOptions{})
 				if err == nil && len(orphan.OwnerReferences) > 0 {
-					err = fmt.Errorf("it has %v", orphan.OwnerReferences)
+					err = fmt.Errorf("the orphan has the owners %v", orphan.OwnerReferences)
 				}
 				return err
 			})
