@@ -57,8 +57,8 @@ type watchers struct {
 	after *hdrhistogram.Histogram // guarded by mu: times from responses to deliveries
 }
 
-// open opens n watches, or fewer if the target is stopped. With each, it records each as an operation.
-func (w *watchers) open(ctx context.Context, n int, each bool) error {
+// open opens n watches, or fewer if the target is stopped. If record is set, each is an operation of the result.
+func (w *watchers) open(ctx context.Context, n int, record bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	w.opened, w.done = ctx, cancel
 	w.streams = make([]*stream, n)
@@ -83,7 +83,7 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 				conn.close()
 			}
 			w.streams[i] = s
-			if each && ctx.Err() == nil {
+			if record && ctx.Err() == nil {
 				w.rec.record(time.Since(start), outcome{status: StatusOf(err)}, err)
 				return nil
 			}

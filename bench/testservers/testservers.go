@@ -78,8 +78,8 @@ func (f *Servers) Close() error {
 	for i := len(f.all) - 1; i >= 0; i-- {
 		all = append(all, f.all[i].Stop())
 	}
-	for _, sign := range f.reserved {
-		sign.Close()
+	for _, lock := range f.reserved {
+		lock.Close()
 	}
 	f.reserved = nil
 	return errors.Join(append(all, os.RemoveAll(f.config.Dir))...)
@@ -294,17 +294,17 @@ func (f *Servers) port() (string, error) {
 	const tries = 1000
 	for range tries {
 		port := strconv.Itoa(firstPort + mathrand.IntN(lastPort-firstPort))
-		sign, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // reserves the port among Servers
+		lock, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // reserves the port among Servers
 		if err != nil {
 			continue
 		}
 		l, err := net.Listen("tcp", ":"+port)
 		if err != nil {
-			sign.Close()
+			lock.Close()
 			continue
 		}
 		l.Close()
-		f.reserved = append(f.reserved, sign)
+		f.reserved = append(f.reserved, lock)
 		return port, nil
 	}
 	return "", fmt.Errorf("testservers: no free port in %d tries", tries)

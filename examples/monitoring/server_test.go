@@ -80,17 +80,17 @@ func freePort(t *testing.T) int {
 	for range tries {
 		port := first + rand.IntN(last-first)
 		address := fmt.Sprintf("127.0.0.1:%d", port)
-		sign, err := net.ListenPacket("udp4", address)
+		lock, err := net.ListenPacket("udp4", address)
 		if err != nil {
 			continue
 		}
 		listener, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
 		if err != nil {
-			sign.Close()
+			lock.Close()
 			continue
 		}
 		listener.Close()
-		t.Cleanup(func() { sign.Close() })
+		t.Cleanup(func() { lock.Close() })
 		return port
 	}
 	t.Fatalf("no free port in %d tries", tries)
