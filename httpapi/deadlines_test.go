@@ -120,13 +120,15 @@ func TestDeadlineOfWrites(t *testing.T) {
 }
 
 // TestDeadlineOfReads checks that reads whose deadline passes before etcd responds get the response of
-// kube-apiserver's timeout filter.
+// kube-apiserver's timeout filter. So does a list from the cache that was not converted to YAML in time.
 func TestDeadlineOfReads(t *testing.T) {
 	p := newPairWith(t, func(*Config) {})
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
-	p.ours.must(t, post(configmaps, configmap("one", "", "v")))
-	for _, path := range []string{"/one?", "?", "?limit=1&", "?labelSelector=a&", "?resourceVersion=99999&"} {
-		a := p.ours.call(t, get(configmaps+path+"timeout=1ns"))
+	p.ours.must(t, post(configmaps, configmap("one", "", strings.Repeat("v", 600<<10))))
+	for path, accept := range map[string]string{
+		"/one?": "", "?": "", "?limit=1&": "", "?labelSelector=a&": "", "?resourceVersion=99999&": "", "?resourceVersion=0&": "application/yaml",
+	} {
+		a := p.ours.call(t, call{method: "GET", path: configmaps + path + "timeout=1ns", header: map[string]string{"Accept": accept}})
 		if a.code != http.StatusGatewayTimeout || !strings.Contains(string(a.body), "request did not complete within the allotted timeout") {
 			t.Errorf("%s: got status %d and body %s, want the timeout filter's 504", path, a.code, a.body)
 		}

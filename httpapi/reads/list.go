@@ -196,10 +196,15 @@ func (x *Read) sendWhole(r *Resource, f negotiate.Format, size int, body exchang
 }
 
 // sendStreamed sends a large list, which body writes while it is sent. It sends an error and returns false if the list
-// has a string that cannot be YAML.
+// has a string that cannot be YAML, or the request ends before that is known.
 func (x *Read) sendStreamed(r *Resource, f negotiate.Format, body exchange.Body) bool {
 	if f.MediaType == runtime.ContentTypeYAML {
-		if err := writeThrough(wire.NewYAMLWriter(io.Discard), body); err != nil {
+		err := writeThrough(&endingFilter{wire.NewYAMLWriter(io.Discard), x.Base()}, body)
+		switch {
+		case apistorage.IsRequestTimeout(err):
+			x.Fail(x.ReadError(r, err))
+			return false
+		case err != nil:
 			x.FailEncoding(err, f.MediaType)
 			return false
 		}
@@ -451,6 +456,19 @@ func (b filteredBody) WriteTo(w io.Writer) (int64, error) {
 	}
 	out.Flush()
 	return out.Written, out.Err
+}
+
+// endingFilter is a filter that fails once ctx has ended.
+type endingFilter struct {
+	io.WriteCloser
+	ctx context.Context
+}
+
+func (f *endingFilter) Write(p []byte) (int, error) {
+	if f.ctx.Err() != nil {
+		return 0, apistorage.NewTimeoutError("", "request did not complete within requested timeout")
+	}
+	return f.WriteCloser.Write(p)
 }
 
 // writeThrough writes body to filter and closes filter.
