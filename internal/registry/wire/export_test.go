@@ -23,6 +23,9 @@ func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
 // YAMLWriterOf is NewYAMLWriter with pieces of another size.
 func YAMLWriterOf(w io.Writer, size int) io.WriteCloser { return &yamlWriter{to: w, size: size} }
 
+// Convertible is convertible.
+func Convertible(data []byte) bool { return convertible(data) }
+
 // RevisionProtobuf returns the resourceVersion in the metadata of a bare message, 0 if it has none.
 func RevisionProtobuf(msg []byte) (int64, error) {
 	meta, err := ObjectMetaProtobuf(msg)

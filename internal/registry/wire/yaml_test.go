@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
@@ -22,7 +23,7 @@ func oddStrings() []string {
 		"", " ", "a", "  lead", "\tlead", "\n", "\n\n", " \n", "\n a", "trail\n", "trail\n\n\n", "trail \nb", "\ttab\nline", "  two\nlines\n",
 		"- ", "- a\n- b", "---", "--- a\nb", "...", "# a", "a # b", "a: b", "a:", "? a", "| a", "> a", "{a: b}", "[a]", "&a", "*a", "!a", "%a", "@a",
 		"'a'", `"a"`, `\`, "a\r\nb\r\n", "\r", "null", "~", "yes", "1", "0x1f", "1e3", "12:30:45", "2001-01-01", "<<", "=", "\x00", "\x1b[0m\n",
-		"\u0085", "a\u0085b\nc", "\u2028\n", "\ufeff", "\u00fc\U0001F600\n x", strings.Repeat("long words ", 40), strings.Repeat("x", 300) + " y",
+		"\u0085", "a\u0085b\nc", "\u2028\n", "\ufeff", "\u00fc\U0001F600\n x", "\u3000\u00a0", strings.Repeat("long words ", 40), strings.Repeat("x", 300) + " y",
 		strings.Repeat("long words ", 40) + "\nb", "\nitems:\n- 0\n", "items", "rows", "\x7f", "\u0080", "\ufffe",
 	}
 }
@@ -136,6 +137,28 @@ func TestYAMLErrors(t *testing.T) {
 					t.Errorf("%.20q behind %s, to %T: error %v, want %v", value, before, out, err, want)
 				}
 			}
+		}
+	}
+}
+
+// TestConvertibleCharacters converts names and strings of all characters that certainly cause no error. These include the
+// full-width space of Chinese and Japanese, because the conversion of whole lists takes long.
+func TestConvertibleCharacters(t *testing.T) {
+	var all []rune
+	for r := ' '; r <= unicode.MaxRune; r++ {
+		if r != '"' && r != '\\' && wire.Convertible([]byte(`"`+string(r)+`"`)) {
+			all = append(all, r)
+		}
+	}
+	for some := range slices.Chunk(all, 200) {
+		body := fmt.Sprintf(`{"%s":"%s"}`, string(some), string(some))
+		if _, err := yaml.JSONToYAML([]byte(body)); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	for _, r := range "\u00a0\u3000ü世\U0001F600" {
+		if !slices.Contains(all, r) {
+			t.Errorf("%q must be converted", r)
 		}
 	}
 }
