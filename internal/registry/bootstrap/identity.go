@@ -64,14 +64,10 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(i.retired, cancel)()
-		if !await(ctx, namespaces) {
+		if !await(ctx, namespaces) || c.TakesOver != nil && !await(ctx, c.TakesOver) {
 			return
 		}
-		if c.TakesOver != nil {
-			if !await(ctx, c.TakesOver) {
-				return
-			}
-		} else {
+		if c.TakesOver == nil {
 			err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				klog.ErrorS(err, "Cannot delete the lease of this server's previous process", "lease", c.Identity)
