@@ -216,21 +216,17 @@ func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *
 		x.SendFrom(code, mediaType, size, &x.object)
 		return
 	}
-	body := encoder.AppendObject(make([]byte, 0, size), item)
-	if rewritten {
-		x.SendJSON(code, mediaType, pretty, body)
-	} else {
-		x.SendCompressed(code, mediaType, body)
-	}
+	x.SendWhole(code, mediaType, pretty, encoder.AppendObject(make([]byte, 0, size), item))
 }
 
-// SendJSON sends a whole JSON body, as YAML if that is the media type, or indented as upstream's pretty serializer does.
-func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte) {
+// SendWhole sends a whole body. If the media type is YAML, it is made from body, which is JSON. With pretty, JSON is indented
+// as upstream's pretty serializer does.
+func (x *Exchange) SendWhole(code int, mediaType string, pretty bool, body []byte) {
 	var err error
 	switch {
 	case mediaType == runtime.ContentTypeYAML:
 		body, err = yaml.JSONToYAML(body)
-	case pretty:
+	case pretty && mediaType == runtime.ContentTypeJSON:
 		var out bytes.Buffer
 		err = json.Indent(&out, bytes.TrimSuffix(body, []byte("\n")), "", "  ")
 		body = out.Bytes()

@@ -344,7 +344,7 @@ func (x *Read) sendObject(r *Resource, f negotiate.Format, o *cache.Object) erro
 		}
 		body, err := encodeTable(f, table)
 		if err == nil {
-			x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, body)
+			x.SendWhole(http.StatusOK, f.MediaType, f.Pretty, body)
 		}
 		return err
 	}
