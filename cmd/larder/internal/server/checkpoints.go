@@ -109,9 +109,7 @@ func (r resets) otherControllers(ctx context.Context) (warnings []string, err er
 func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
-	ended := make(chan struct{})
-	close(ended)
-	for kind := range r.informers.WaitForCacheSync(ended) { // all started informers
+	for kind := range r.informers.WaitForCacheSync(r.informersStarted) { // all informers, whether they have synced or not
 		object := reflect.New(kind.Elem()).Interface().(runtime.Object)
 		kinds, _, err := scheme.Scheme.ObjectKinds(object)
 		if err != nil {

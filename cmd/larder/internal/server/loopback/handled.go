@@ -5,16 +5,17 @@ import (
 	"sync"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	admissionregistration "k8s.io/client-go/informers/admissionregistration/v1"
+	"k8s.io/client-go/informers/admissionregistration"
+	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
 
-// Handled reports whether the event handlers of an informer of NewInformers have handled the named object as it is in
-// the informer's store, which is updated before they run. Only informers of webhook configurations know; others report
-// true.
+// Handled reports whether the handlers of an informer of NewInformers have handled the named object as it is in the
+// informer's store. Only informers of webhook configurations and policies know; others report true.
 func Handled(informer cache.SharedIndexInformer, name string) bool {
 	recorded, ok := informer.(*recordedInformer)
 	if !ok {
@@ -29,22 +30,27 @@ func Handled(informer cache.SharedIndexInformer, name string) bool {
 	})
 }
 
-// recordWebhooks makes factory's informers of webhook configurations record what their handlers have handled.
-// Upstream's admission plugins keep lists of webhooks, which their handlers invalidate
-// (apiserver pkg/admission/configuration).
-func recordWebhooks(factory informers.SharedInformerFactory) {
-	factory.InformerFor(&admissionregistrationv1.MutatingWebhookConfiguration{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		return &recordedInformer{SharedIndexInformer: admissionregistration.NewMutatingWebhookConfigurationInformer(client, resync, nil)}
-	})
-	factory.InformerFor(&admissionregistrationv1.ValidatingWebhookConfiguration{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		return &recordedInformer{SharedIndexInformer: admissionregistration.NewValidatingWebhookConfigurationInformer(client, resync, nil)}
+// recordingFactory makes the informers of webhook configurations and policies record what their handlers have handled.
+// Upstream's plugins keep lists of webhooks, which handlers invalidate (apiserver pkg/admission/configuration).
+type recordingFactory struct {
+	informers.SharedInformerFactory
+}
+
+// Admissionregistration implements informers.SharedInformerFactory.
+func (f recordingFactory) Admissionregistration() admissionregistration.Interface {
+	return admissionregistration.New(f, metav1.NamespaceAll, nil)
+}
+
+// InformerFor implements informers.SharedInformerFactory.
+func (f recordingFactory) InformerFor(object runtime.Object, create internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	return f.SharedInformerFactory.InformerFor(object, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return &recordedInformer{SharedIndexInformer: create(client, resync)}
 	})
 }
 
-// recordedInformer is an informer that records what its handlers have handled.
+// recordedInformer is an informer that records what its handlers have handled. Its store is updated before they run.
 type recordedInformer struct {
 	cache.SharedIndexInformer
-
 	mu      sync.Mutex
 	handled []cache.Store // for each handler, the objects of the informer's store that it has handled
 }

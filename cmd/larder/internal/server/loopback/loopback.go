@@ -75,9 +75,7 @@ func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	resync := informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{
 		&corev1.Service{}: bootstrap.RepairInterval, &networkingv1.IPAddress{}: bootstrap.RepairInterval,
 	})
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), resync)
-	recordWebhooks(factory)
-	return factory
+	return recordingFactory{informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), resync)}
 }
 
 func trim(object any) (any, error) {

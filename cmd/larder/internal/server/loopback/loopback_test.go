@@ -97,7 +97,8 @@ func TestServicesResync(t *testing.T) {
 	})
 }
 
-// TestHandledFollowsHandlers checks that Handled waits for handlers that are slower than the informer's store.
+// TestHandledFollowsHandlers checks that Handled waits for handlers that are slower than the informer's store. Informers
+// that no part has requested are not started: their resources may be disabled.
 func TestHandledFollowsHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, client := t.Context(), fake.NewClientset()
@@ -112,7 +113,9 @@ func TestHandledFollowsHandlers(t *testing.T) {
 		}
 		stop := make(chan struct{})
 		factory.Start(stop)
-		factory.WaitForCacheSync(stop)
+		if started := factory.WaitForCacheSync(stop); len(started) != 1 {
+			t.Errorf("the informers %v were started, want only the requested one", started)
+		}
 		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 		for _, step := range []struct {
 			name  string
