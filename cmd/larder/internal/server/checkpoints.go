@@ -104,8 +104,8 @@ func (r resets) otherControllers(ctx context.Context) (warnings []string, err er
 	return warnings, nil
 }
 
-// awaitInformed waits until the server's own informers have seen writes, and admission the webhooks. Informers deliver
-// roles, webhooks, CRDs and APIServices; upstream reads policies anew each second only. An informer whose watch has ended takes a second or two to list again.
+// awaitInformed waits until the server's own informers have seen writes, and admission the webhooks. Policies may follow
+// a second later, because upstream polls them. An informer whose watch has ended takes a second or two to list again.
 func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
