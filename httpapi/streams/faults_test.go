@@ -93,7 +93,7 @@ func TestBookmarksOvertakeNoEvent(t *testing.T) {
 }
 
 // TestStep checks how a step ends that has an event to send. A watch keeps its seat, and gets no timer, until the
-// initial events have been sent.
+// initial events have been sent. The metrics count an event that was sent.
 func TestStep(t *testing.T) {
 	encoder := registrytest.New(t, nil).Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "").View.Encoder(encoding.JSON, encoding.Full)
 	for name, c := range map[string]struct {
@@ -113,11 +113,16 @@ func TestStep(t *testing.T) {
 			ws, change := newWatch(t, encoder, sent, inject.New(0))
 			b := getBatch()
 			defer b.release()
+			counted := new(apimetrics.Resources)
+			ws.observer.sent = counted.Of(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "").Of("watch", "cluster")
 			change(c.size)
 			c.change(ws)
 			more, err := ws.step(b)
 			if more != c.more || err != c.end || (sent.all.Len() > 0) != c.sent || (ws.timer != nil) != c.scheduled {
 				t.Errorf("%s: more %t, %v, %d bytes sent, scheduled %t", name, more, err, sent.all.Len(), ws.timer != nil)
+			}
+			if n := value(t, counted, "apiserver_watch_events_total"); c.sent && n != 1 {
+				t.Errorf("%s: %g events are counted, want 1", name, n)
 			}
 		})
 	}
