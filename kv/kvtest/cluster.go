@@ -87,10 +87,7 @@ func URLs(members []*Member) []string {
 }
 
 // Client is an etcd client that bypasses the servers under test.
-type Client struct {
-	client *clientv3.Client
-	urls   []string
-}
+type Client struct{ *clientv3.Client }
 
 // NewClient returns a client of a cluster. It is closed at the end of the test.
 func NewClient(t testing.TB, urls []string) *Client {
@@ -100,14 +97,14 @@ func NewClient(t testing.TB, urls []string) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	return &Client{client: client, urls: urls}
+	return &Client{client}
 }
 
 // Leader returns the client URL of the member that leads. It skips members that do not respond.
 func (c *Client) Leader(ctx context.Context) (string, error) {
-	for _, member := range c.urls {
+	for _, member := range c.Endpoints() {
 		once, cancel := context.WithTimeout(ctx, time.Second)
-		status, err := c.client.Status(once, member)
+		status, err := c.Status(once, member)
 		cancel()
 		if err == nil && status.Leader == status.Header.MemberId {
 			return member, nil
@@ -118,7 +115,7 @@ func (c *Client) Leader(ctx context.Context) (string, error) {
 
 // IDs returns the members' ids by their names.
 func (c *Client) IDs(ctx context.Context) (map[string]uint64, error) {
-	list, err := c.client.MemberList(ctx)
+	list, err := c.MemberList(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: members: %w", err)
 	}
@@ -129,37 +126,11 @@ func (c *Client) IDs(ctx context.Context) (map[string]uint64, error) {
 	return ids, nil
 }
 
-// MoveLeader makes the leader, at its client URL, transfer the leadership to the member named successor.
-func (c *Client) MoveLeader(ctx context.Context, leader, successor string) error {
-	ids, err := c.IDs(ctx)
-	if err != nil {
-		return err
-	}
-	// Only the leader itself accepts the request.
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{leader}, Logger: zap.NewNop()})
-	if err != nil {
-		return fmt.Errorf("kvtest: move leader: %w", err)
-	}
-	defer client.Close()
-	if _, err := client.MoveLeader(ctx, ids[successor]); err != nil {
-		return fmt.Errorf("kvtest: move leader: %w", err)
-	}
-	return nil
-}
-
-// Compact discards all history before a revision.
-func (c *Client) Compact(ctx context.Context, revision int64) error {
-	if _, err := c.client.Compact(ctx, revision); err != nil {
-		return fmt.Errorf("kvtest: compact: %w", err)
-	}
-	return nil
-}
-
 // Compacted returns the oldest revision that the cluster can still be read at.
 func (c *Client) Compacted(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for response := range c.client.Watch(ctx, "\x00", clientv3.WithRev(1), clientv3.WithCreatedNotify()) {
+	for response := range c.Watch(ctx, "\x00", clientv3.WithRev(1), clientv3.WithCreatedNotify()) {
 		if response.CompactRevision > 0 {
 			return response.CompactRevision, nil
 		}
@@ -193,7 +164,7 @@ func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64
 			ops = append(ops, clientv3.OpPut(change.Key, string(change.Value)))
 		}
 	}
-	response, err := c.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
+	response, err := c.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
 		return 0, false, fmt.Errorf("kvtest: transact: %w", err)
 	}
@@ -202,7 +173,7 @@ func (c *Client) Transact(ctx context.Context, changes []Change) (revision int64
 
 // Items returns the items under a prefix.
 func (c *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
-	response, err := c.client.Get(ctx, prefix, clientv3.WithPrefix())
+	response, err := c.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: items: %w", err)
 	}

@@ -150,17 +150,10 @@ func (m *Memory) Compact(revision int64) error {
 func (m *Memory) Restore(revision int64, announce bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var gone []*history
 	m.keys.Ascend(func(h *history) bool {
 		h.versions = slices.DeleteFunc(h.versions, func(v kv.Item) bool { return v.Revision > revision })
-		if len(h.versions) == 0 {
-			gone = append(gone, h)
-		}
 		return true
 	})
-	for _, h := range gone {
-		m.keys.Delete(h)
-	}
 	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
 	m.revision = revision
 	for w := range m.watchers {

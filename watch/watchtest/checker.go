@@ -49,21 +49,12 @@ type Request struct {
 	Resumed bool
 }
 
-// Violation is a broken guarantee.
-type Violation struct {
-	// Guarantee is its number and name, such as "W2 Unique".
-	Guarantee string
-	Text      string
-}
-
-// Error implements error.
-func (v *Violation) Error() string { return v.Guarantee + ": " + v.Text }
-
+// violation returns the error of a broken guarantee. Its text begins with the guarantee.
 func violation(guarantee, format string, args ...any) error {
-	return &Violation{guarantee, fmt.Sprintf(format, args...)}
+	return errors.New(guarantee + ": " + fmt.Sprintf(format, args...))
 }
 
-// The guarantees.
+// The guarantees. The errors of a Checker begin with one of them.
 const (
 	Ordered      = "W1 Ordered"
 	Unique       = "W2 Unique"
