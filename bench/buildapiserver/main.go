@@ -6,55 +6,41 @@
 //
 //	cd bench/buildapiserver && go run . -o DIR
 //
-// writes DIR/kube-apiserver and prints its path. The first build takes minutes. With -registered it
-// builds DIR/registered, a kube-apiserver that writes the names of its registered metrics.
+// writes DIR/kube-apiserver and prints its path. The first build takes minutes.
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 )
 
-const (
-	apiserver         = "k8s.io/kubernetes/cmd/kube-apiserver"
-	registeredMetrics = "github.com/larder-io/larder/bench/buildapiserver/registered"
-)
-
 func main() {
 	dir := flag.String("o", ".", "directory to write kube-apiserver to")
-	registered := flag.Bool("registered", false, "build the server that writes the names of its registered metrics")
 	flag.Parse()
-	program := apiserver
-	if *registered {
-		program = registeredMetrics
-	}
-	if err := run(*dir, program, os.Stdout); err != nil {
+	file, err := build(*dir)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	fmt.Println(file)
 }
 
-func run(dir, program string, out io.Writer) error {
-	dir, err := filepath.Abs(dir)
+// build builds kube-apiserver in dir and returns its path.
+func build(dir string) (string, error) {
+	file, err := filepath.Abs(filepath.Join(dir, "kube-apiserver"))
 	if err != nil {
-		return err
+		return "", err
 	}
-	version, err := command("list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+	version, err := goCommand("list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	if err != nil {
-		return err
+		return "", err
 	}
-	file := filepath.Join(dir, filepath.Base(program))
-	if _, err := command("build", "-ldflags", versionFlags(version), "-o", file, program); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, file)
-	return nil
+	_, err = goCommand("build", "-ldflags", versionFlags(version), "-o", file, "k8s.io/kubernetes/cmd/kube-apiserver")
+	return file, err
 }
 
 // versionFlags returns the linker flags of the release's own build (kubernetes hack/lib/version.sh). The commit
@@ -71,13 +57,13 @@ func versionFlags(version string) string {
 	return strings.Join(flags, " ")
 }
 
-// command runs the go command and returns its standard output.
-func command(args ...string) (string, error) {
-	var out, stderr bytes.Buffer
+// goCommand runs the go command and returns its standard output.
+func goCommand(args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, stderr.String())
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w", args[0], err)
 	}
-	return strings.TrimSpace(out.String()), nil
+	return strings.TrimSpace(string(out)), nil
 }

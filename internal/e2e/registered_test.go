@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// stockRegisters is a program that `go run . -registered` in bench/buildapiserver builds.
+// stockRegisters is a program that `go test -c ./registered` in bench/buildapiserver builds.
 var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that prints the metrics that it has registered")
 
 // registeredFile has the names of metrics that kube-apiserver registers, for runs without -stock-registered.

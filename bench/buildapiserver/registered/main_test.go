@@ -1,13 +1,13 @@
-// Command registered is kube-apiserver. When it ends, it writes the names of all registered metrics to the
-// file that METRICS_FILE names, including metrics without samples.
-package main
+// Package registered has a test binary that is kube-apiserver. When it ends, it writes the names of all registered
+// metrics to the file that METRICS_FILE names, including metrics without samples.
+package registered
 
 import (
-	"fmt"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/cli"
@@ -18,11 +18,11 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 )
 
-func main() {
+// TestMain runs kube-apiserver instead of tests.
+func TestMain(*testing.M) {
 	code := cli.Run(app.NewAPIServerCommand())
 	if err := os.WriteFile(os.Getenv("METRICS_FILE"), []byte(strings.Join(registered(), "\n")+"\n"), 0o644); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
+		panic(err)
 	}
 	os.Exit(code)
 }
