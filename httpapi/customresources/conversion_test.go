@@ -31,6 +31,7 @@ type converter struct {
 	pause atomic.Int64 // delays responses, in nanoseconds
 	calls atomic.Int64
 	held  sync.RWMutex // locked while the webhook hangs
+	free  atomic.Int64 // the number of calls that do not hang
 }
 
 func newConverter(t *testing.T) *converter {
@@ -43,8 +44,10 @@ func newConverter(t *testing.T) *converter {
 // ServeHTTP responds to a ConversionReview, or with 503 while the webhook is down.
 func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c.calls.Add(1)
-	c.held.RLock()
-	defer c.held.RUnlock()
+	if c.free.Add(-1) < 0 {
+		c.held.RLock()
+		defer c.held.RUnlock()
+	}
 	if pause := c.pause.Load(); pause > 0 {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Duration(pause))
 		defer cancel()
@@ -401,6 +404,55 @@ func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
 	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
 	if n := c.calls.Load(); n != 1 {
 		t.Errorf("%d conversions of one object, want 1", n)
+	}
+}
+
+// TestWritesLeaveAWebhookThatHangs checks that if any of a write's calls to the webhook hangs, the write ends at its
+// deadline and has stored nothing.
+func TestWritesLeaveAWebhookThatHangs(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	const body = `{"apiVersion":"example.com/v2","kind":"Shelf","metadata":{"name":"NAME"},"spec":{"colour":"blue"}}`
+	for _, write := range []call{
+		{method: http.MethodPost, path: shelvesV2, kind: "application/json", body: strings.Replace(body, "NAME", "new", 1)},
+		{method: http.MethodPut, path: shelvesV2 + "/old", kind: "application/json", body: strings.Replace(body, "NAME", "old", 1)},
+		{method: http.MethodPatch, path: shelvesV2 + "/old", kind: "application/merge-patch+json", body: `{"spec":{"colour":"blue"}}`},
+		{method: http.MethodPatch, path: shelvesV2 + "/old", kind: "application/json-patch+json", body: `[{"op":"replace","path":"/spec/colour","value":"blue"}]`},
+		{method: http.MethodPatch, path: shelvesV2 + "/old?fieldManager=m&force=true", kind: "application/apply-patch+yaml", body: strings.Replace(body, "NAME", "old", 1)},
+		{method: http.MethodDelete, path: shelvesV2 + "/old"},
+		{method: http.MethodDelete, path: shelvesV2},
+	} {
+		name := write.method + " " + write.path + " " + write.kind
+		separator := "?"
+		if strings.Contains(write.path, "?") {
+			separator = "&"
+		}
+		write.path += separator + "timeout=100ms"
+		for free, done := int64(0), false; !done; free++ {
+			before := s.put(t, shelfKey+"old", strings.Replace(old, "red", fmt.Sprintf("red%d", free), 1))
+			now := write
+			if write.method == http.MethodPut {
+				now.body = strings.Replace(write.body, `"metadata":{`, fmt.Sprintf(`"metadata":{"resourceVersion":"%d",`, before), 1)
+			}
+			c.free.Store(free)
+			c.held.Lock()
+			began := time.Now()
+			a := s.send(t, now)
+			took, hung := time.Since(began), c.free.Load() < 0
+			c.held.Unlock()
+			done = a.code < 300
+			item, _, _, err := s.store.Get(t.Context(), shelfKey+"old")
+			switch {
+			case took > 20*time.Second: // upstream's client waits for 30 s
+				t.Fatalf("%s waited %v for call %d to the webhook", name, took, free)
+			case done && free == 0:
+				t.Errorf("%s calls no webhook", name)
+			case !done && a.code != http.StatusGatewayTimeout:
+				t.Fatalf("%s, call %d hangs: got %s, want 504", name, free, a)
+			case !done && hung && (err != nil || item.Revision != before):
+				t.Errorf("%s, call %d hangs: revision %d, %v, want %d", name, free, item.Revision, err, before)
+			}
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: e.Storage, View: view,
 				},
 				Scope: e.Scope, Admission: own, ManagedFields: managedfields.Uncached(e.Updates, e.Scope.Creater, e.Scope.Kind),
-				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Unrouted: true,
+				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Unrouted: true, Converts: hasWebhook(crd),
 			})
 		}
 	}

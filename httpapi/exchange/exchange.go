@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -189,6 +190,15 @@ func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-localDe
 
 // Peek returns a field of the request's header, without a copy. The bytes end with the exchange.
 func (x *Exchange) Peek(name string) []byte { return x.Carrier.Peek(name) }
+
+// Detached returns a copy of the request, its user and its spans, for code that may outlive x. It has no Carrier.
+func (x *Exchange) Detached() *Exchange {
+	d := &Exchange{Request: x.Request, User: x.User}
+	if x.spans != nil {
+		d.spans = &spans{open: slices.Clone(x.spans.open)}
+	}
+	return d
+}
 
 // CommonHeaders sets the header fields of every response.
 func (x *Exchange) CommonHeaders() {

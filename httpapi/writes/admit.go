@@ -110,10 +110,9 @@ func isTooLarge(err error) bool {
 		strings.Contains(status.GRPCStatus().Message(), "trying to send message larger than max")
 }
 
-// manage sets the managedFields that obj gets when it replaces live. The field manager is the named one, or else the
-// start of the user agent. A create passes a nil live.
-func (w *Write) manage(live, obj runtime.Object, named string) error {
-	e, manager := w.endpoint, managerOf(named, w.Peek("User-Agent"))
+// manage sets the managedFields that obj gets when it replaces live. A create passes a nil live.
+func (w *Write) manage(live, obj runtime.Object, manager string) error {
+	e := w.endpoint
 	if live != nil {
 		e.ManagedFields.Update(live, obj, manager)
 		return nil

@@ -56,7 +56,8 @@ func (w *Write) create() (result, error) {
 	attributes := admission.NewAttributesRecord(obj, nil, scope.Kind, namespace, name, scope.Resource, scope.Subresource,
 		admission.Create, options, dryrun.IsDryRun(options.DryRun), w.User)
 	dedupOwners(w.ctx, obj, duplicateOwners)
-	created, err := w.finish(w.storeNew(obj, name, attributes, options))
+	manager := managerOf(options.FieldManager, w.Peek("User-Agent"))
+	created, err := w.finish(func(w *Write) (runtime.Object, error) { return w.storeNew(obj, name, manager, attributes, options) })
 	if err != nil {
 		w.failed(err)
 		return result{}, err
@@ -83,9 +84,9 @@ func (e *Endpoint) prepareNew(obj runtime.Object, namespace string) error {
 
 // storeNew runs the steps from managedFields to store. If the object is too large for etcd, it retries
 // without managedFields.
-func (w *Write) storeNew(obj runtime.Object, name string, attributes admission.Attributes, options *metav1.CreateOptions) (runtime.Object, error) {
+func (w *Write) storeNew(obj runtime.Object, name, manager string, attributes admission.Attributes, options *metav1.CreateOptions) (runtime.Object, error) {
 	e := w.endpoint
-	if err := w.manage(nil, obj, options.FieldManager); err != nil {
+	if err := w.manage(nil, obj, manager); err != nil {
 		return nil, err
 	}
 	if err := e.admit(w.ctx, attributes); err != nil {

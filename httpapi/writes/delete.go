@@ -9,6 +9,7 @@ import (
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
@@ -41,8 +42,12 @@ func (w *Write) delete() (result, error) {
 	}
 	w.Event("About to delete object from database")
 	validate := rest.AdmissionToValidateObjectDeleteFunc(e.chain, w.deleteAttributes(options), e.Scope)
-	obj, deleted, err := deleter.Delete(w.ctx, w.Name, validate, options)
-	if obj, err = w.finish(obj, err); err != nil {
+	var deleted bool
+	obj, err := w.finish(func(w *Write) (obj runtime.Object, err error) {
+		obj, deleted, err = deleter.Delete(w.ctx, w.Name, validate, options)
+		return obj, err
+	})
+	if err != nil {
 		return result{}, err
 	}
 	w.Event("Object deleted from database")
@@ -77,7 +82,9 @@ func (w *Write) deleteCollection() (result, error) {
 		return result{}, invalidOptions("DeleteOptions", field.ErrorList{field.Invalid(field.NewPath(name), true, why)})
 	}
 	validate := rest.AdmissionToValidateObjectDeleteFunc(e.chain, w.deleteAttributes(options), e.Scope)
-	obj, err := w.finish(e.cleaner.DeleteCollection(w.ctx, validate, options, selected))
+	obj, err := w.finish(func(w *Write) (runtime.Object, error) {
+		return e.cleaner.DeleteCollection(w.ctx, validate, options, selected)
+	})
 	if err != nil {
 		return result{}, err
 	}

@@ -4,7 +4,7 @@
 //
 // An [Endpoint] serves the writes of one resource or subresource in one API version, built-in or
 // custom. [Endpoint.Serve] receives a request that is authenticated and authorized and has a flow
-// control seat. It runs these steps in order on the request's own goroutine:
+// control seat. It runs these steps in order, usually on the request's own goroutine:
 //
 //	step                function                          holds afterwards
 //	route               Write.routed                      upstream's router would accept the headers
@@ -39,9 +39,10 @@
 //
 // ctx ends at the deadline of the request, when the client disconnects, or, except for deletecollection, 34 s after the
 // write begins. Over HTTP/1.1 a disconnect is detected within a second. A write canceled before the store step has
-// changed nothing. During that step the outcome is unknown, as in kube-apiserver; the client gets a 504. An admission
-// plugin that ignores ctx, such as the quota plugin, delays the 504 until it returns. kube-apiserver responds at the
-// deadline and leaves the plugin running.
+// changed nothing. During that step the outcome is unknown, as in kube-apiserver; the client gets a 504. A conversion
+// webhook does not delay the 504: a write that may call one runs its steps from patch to store on a goroutine that may
+// outlive the request. An admission plugin that ignores ctx, such as the quota plugin, delays the 504 until it returns.
+// kube-apiserver responds at the deadline and leaves the plugin running.
 //
 // # Guarantees
 //
@@ -51,7 +52,8 @@
 //
 // # Memory, locks and goroutines
 //
-// The package starts no goroutines. Its only lock guards the warnings, which plugins may add from their own goroutines.
+// Only [Write.finish] starts goroutines, for writes that may call a conversion webhook. They hold the seats of flow control
+// of their writes. Nothing waits for them; a call to a webhook ends after 30 s. The package's only lock guards the warnings, which plugins may add from their own goroutines.
 // An object belongs to the write from decode until the storage returns. The storage may return the same object. The
 // response usually consists of the cache's bytes ([storage.Written]). If upstream's encoder must write it, the stored
 // bytes are decoded first.

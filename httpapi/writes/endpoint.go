@@ -41,6 +41,9 @@ type Config struct {
 	// Unrouted means that upstream serves the endpoint without go-restful, as it serves custom resources. Then the
 	// endpoint itself rejects unsupported media types, and its messages differ from go-restful's.
 	Unrouted bool
+
+	// Converts means that a webhook converts objects.
+	Converts bool
 }
 
 // Endpoint serves the writes of one resource or subresource in one API version. It is immutable and

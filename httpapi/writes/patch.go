@@ -114,7 +114,7 @@ func (p *patched) apply(ctx context.Context, live runtime.Object, exists bool) (
 	if err != nil {
 		return nil, err
 	}
-	return obj, w.manage(live, obj, p.options.FieldManager)
+	return obj, w.manage(live, obj, p.manager)
 }
 
 // applyPatch applies the patch to live. It hides the managedFields of live, often the larger part of an object, from a

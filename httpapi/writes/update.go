@@ -42,10 +42,10 @@ func (w *Write) update() (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	decode := func() (runtime.Object, schema.GroupVersion, error) {
+	decode := func(w *Write) (runtime.Object, schema.GroupVersion, error) {
 		return w.decode(input, directiveOf(options.FieldValidation), e.updater.New)
 	}
-	obj, version, err := decode()
+	obj, version, err := decode(w)
 	if err != nil {
 		return result{}, err
 	}
@@ -63,10 +63,10 @@ func (w *Write) update() (result, error) {
 		next := obj
 		if obj = nil; next == nil { // after a conflict: the storage has changed the object that it received
 			var err error
-			if next, _, err = decode(); err != nil {
+			if next, _, err = decode(c.write); err != nil {
 				return nil, err
 			}
-			if err := w.checkIdentity(next); err != nil { // also sets a missing namespace
+			if err := c.write.checkIdentity(next); err != nil { // also sets a missing namespace
 				return nil, err
 			}
 			dedupOwners(ctx, next, duplicateOwners)
@@ -101,10 +101,11 @@ func (w *Write) checkIdentity(obj runtime.Object) error {
 
 // change is the rest.UpdatedObjectInfo of an update or a patch.
 type change struct {
-	write   *Write
+	write   *Write // in store, the copy of Write.finish
 	updater rest.Updater
 	options *metav1.UpdateOptions
 	create  *metav1.CreateOptions // options, for admission of a create
+	manager string                // of the changed fields
 
 	preconditions *metav1.Preconditions
 	// build returns the new object with its managedFields. If exists is false, live is an empty object.
@@ -118,7 +119,7 @@ var _ rest.UpdatedObjectInfo = (*change)(nil)
 func (w *Write) newChange(updater rest.Updater, options *metav1.UpdateOptions) *change {
 	create := &metav1.CreateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
 	create.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("CreateOptions"))
-	return &change{write: w, updater: updater, options: options, create: create}
+	return &change{write: w, updater: updater, options: options, create: create, manager: managerOf(options.FieldManager, w.Peek("User-Agent"))}
 }
 
 // Preconditions implements rest.UpdatedObjectInfo.
@@ -157,7 +158,7 @@ func (c *change) replace(live, obj runtime.Object, exists bool) (runtime.Object,
 		removeManagedFields(obj)
 		return obj, nil
 	}
-	return obj, c.write.manage(live, obj, c.options.FieldManager)
+	return obj, c.write.manage(live, obj, c.manager)
 }
 
 // result returns the result for the stored object.
@@ -168,15 +169,19 @@ func (c *change) result(stored runtime.Object) result {
 	return result{http.StatusOK, stored}
 }
 
-// store makes the storage update the object, or, with apply, create it. If the new object is too large for etcd, store
-// retries once without managedFields. An apply does not retry: its managedFields are part of the request.
-func (c *change) store(apply bool) (runtime.Object, error) {
-	stored, err := c.storeOnce(apply)
-	if isTooLarge(err) && !apply {
-		c.unmanaged = true
-		stored, err = c.storeOnce(apply)
+// store returns the function for [Write.finish]. It makes the storage update the object, or, with apply, create it. If
+// the new object is too large for etcd, it retries once without managedFields. An apply does not retry: its
+// managedFields are part of the request.
+func (c *change) store(apply bool) func(*Write) (runtime.Object, error) {
+	return func(w *Write) (runtime.Object, error) {
+		c.write = w
+		stored, err := c.storeOnce(apply)
+		if isTooLarge(err) && !apply {
+			c.unmanaged = true
+			stored, err = c.storeOnce(apply)
+		}
+		return stored, err
 	}
-	return stored, err
 }
 
 func (c *change) storeOnce(apply bool) (stored runtime.Object, err error) {

@@ -1,6 +1,7 @@
 package writes
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/finisher"
 	requestmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
@@ -142,9 +144,18 @@ func (w *Write) serve() (result, error) {
 	return result{}, apierrors.NewMethodNotSupported(w.endpoint.Scope.Resource.GroupResource(), w.Verb)
 }
 
-// finish turns a Status of a failure into an error, and an error after the end of ctx into a timeout
-// (apiserver pkg/endpoints/handlers/finisher).
-func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
+// finish calls store and returns its result. It turns a Status of a failure into an error, and an error after the end
+// of ctx into a timeout. A conversion webhook knows nothing of ctx: store then gets a copy of w, which may outlive w.
+func (w *Write) finish(store func(*Write) (runtime.Object, error)) (runtime.Object, error) {
+	if w.endpoint.Converts {
+		own, seat := &Write{Exchange: w.Detached(), endpoint: w.endpoint, ctx: w.ctx, body: bytes.Clone(w.body)}, w.TakeSeat()
+		return finisher.FinishRequest(w.ctx, func() (runtime.Object, error) {
+			defer seat.Release() // limits the writes that wait for webhooks
+			storage.ReserveStack()
+			return store(own)
+		})
+	}
+	obj, err := store(w)
 	if err != nil {
 		if ended := w.ctx.Err(); ended != nil {
 			return nil, apierrors.NewTimeoutError(fmt.Sprintf("request did not complete within requested timeout - %s", ended), 0)
