@@ -179,8 +179,7 @@ func (m *Monitor) Sent(size int) {
 	}
 }
 
-// Resources has the Monitors of all resources that were ever served. None is removed, so that counts never
-// decrease. The zero Resources is empty. Its methods are safe for concurrent use.
+// Resources has the Monitors of all resources that were ever served, also of those that are no longer served. The zero Resources is empty. Its methods are safe for concurrent use.
 type Resources struct {
 	mu  sync.Mutex
 	all map[resourceKey]*Monitors // guarded by mu
@@ -203,6 +202,13 @@ func (r *Resources) Of(gvr schema.GroupVersionResource, subresource string) *Mon
 		r.all[key] = newMonitors(gvr, subresource)
 	}
 	return r.all[key]
+}
+
+// Forget removes the Monitors of a resource, with their counts.
+func (r *Resources) Forget(resource schema.GroupResource) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.all, func(key resourceKey, _ *Monitors) bool { return key.gvr.GroupResource() == resource })
 }
 
 // monitors returns the Monitors of all resources.

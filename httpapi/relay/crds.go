@@ -166,6 +166,9 @@ func (r *Relay) changedCRD(d watch.Delivery) {
 	changed := d.Type == watch.Deleted || d.Prev() != nil && versionOf(d.Prev()) != now
 	resource, group, _ := strings.Cut(d.Object.Key(), ".")
 	gr := schema.GroupResource{Group: group, Resource: resource}
+	if d.Type == watch.Deleted { // clients may create and delete any number of CRDs
+		r.monitors.Forget(gr)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {

@@ -452,7 +452,7 @@ func boxCRD(t *testing.T, generation, revision int64) []byte {
 }
 
 // TestDeletedCRDs checks that watches deliver the deletions of all objects, even if another server of the upstream
-// reports the deletion of the CRD first. Then they end.
+// reports the deletion of the CRD first. Then they end. The counts of reads end with the CRD.
 func TestDeletedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -475,9 +475,14 @@ func TestDeletedCRDs(t *testing.T) {
 		if last, err := next(); err != nil || last != watch.InitialEnd {
 			t.Fatal(last, err)
 		}
+		gvr := r.GroupResource.WithVersion("v1")
+		counts := s.monitors.Of(gvr, "")
 		s.event("customresourcedefinitions", "DELETED", boxCRD(t, 1, 103))
 		if s.read(t, boxes) != nil {
 			t.Error("a cache serves the read although the CRD is deleted")
+		}
+		if s.monitors.Of(gvr, "") == counts {
+			t.Error("the relay keeps the counts of a resource without a CRD")
 		}
 		s.event("boxes", "DELETED", []byte(`{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"b","resourceVersion":"102"}}`))
 		if last, err := next(); err != nil || last != watch.Deleted {

@@ -61,7 +61,7 @@ var ErrNoReviews = errors.New("relay: the upstream does not let the relay create
 // Relay serves reads from caches of the resources of another API server, the upstream. It must be run.
 type Relay struct {
 	config   Config
-	monitors apimetrics.Resources // of custom resources
+	monitors apimetrics.Resources // of custom resources whose CRDs exist
 	contact  contact
 
 	hits, passed atomic.Uint64 // requests that were served from caches, and that went through
