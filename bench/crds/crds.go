@@ -216,6 +216,14 @@ func (p *measurement) use(ctx context.Context, i int) error {
 	return nil
 }
 
+// await reads a document once a second until it contains text n times. Server timeouts do not end it.
+func (p *measurement) await(ctx context.Context, path, accept, text string, n int) error {
+	return until(ctx, func(ctx context.Context) (bool, error) {
+		body, err := p.get(ctx, path, accept)
+		return bytes.Count(body, []byte(text)) >= n, err
+	})
+}
+
 // until calls done once a second until it returns true. Server timeouts do not end it.
 func until(ctx context.Context, done func(context.Context) (bool, error)) error {
 	return wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
@@ -232,15 +240,7 @@ func (p *measurement) served(ctx context.Context) error {
 	if err := p.discovered(ctx); err != nil {
 		return err
 	}
-	if err := until(ctx, func(ctx context.Context) (bool, error) {
-		body, err := p.get(ctx, "/openapi/v3", bench.JSON)
-		for g := range p.config.groups() {
-			if !bytes.Contains(body, fmt.Appendf(nil, `"apis/%s/v1"`, groupName(g))) {
-				return false, err
-			}
-		}
-		return true, err
-	}); err != nil {
+	if err := p.await(ctx, "/openapi/v3", bench.JSON, domain+`/v1"`, p.config.groups()); err != nil {
 		return err
 	}
 	return p.each(p.config.Count, func(ctx context.Context, i int) error {
@@ -253,43 +253,12 @@ func (p *measurement) served(ctx context.Context) error {
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 func (p *measurement) discovered(ctx context.Context) error {
-	return until(ctx, func(ctx context.Context) (bool, error) {
-		body, err := p.get(ctx, "/apis", aggregated)
-		return bytes.Count(body, []byte(`"resource":"`+prefix)) >= p.config.Count, err
-	})
+	return p.await(ctx, "/apis", aggregated, `"resource":"`+prefix, p.config.Count)
 }
 
-// described waits until n CRDs are in the document of OpenAPI v2.
+// described waits until n CRDs are in the document of OpenAPI v2. Each has one path of all namespaces.
 func (p *measurement) described(ctx context.Context, n int) error {
-	return until(ctx, func(ctx context.Context) (bool, error) {
-		body, err := p.get(ctx, "/openapi/v2", bench.JSON)
-		has := paths(body)
-		for i := range n {
-			if !has["/apis/"+group(i)+"/v1/"+plural(i)] {
-				return false, err
-			}
-		}
-		return true, err
-	})
-}
-
-// paths returns the paths below /apis in an OpenAPI document. It makes one pass without decoding the document, which
-// may be large.
-func paths(document []byte) map[string]bool {
-	const start = `"/apis/`
-	found := make(map[string]bool)
-	for {
-		at := bytes.Index(document, []byte(start))
-		if at < 0 {
-			return found
-		}
-		document = document[at+1:]
-		path, rest, closed := bytes.Cut(document, []byte(`"`))
-		if !closed {
-			return found
-		}
-		found[string(path)], document = true, rest
-	}
+	return p.await(ctx, "/openapi/v2", bench.JSON, domain+"/v1/"+prefix, n)
 }
 
 // document reads the document of OpenAPI v3 of a group.
@@ -310,16 +279,17 @@ func (p *measurement) post(ctx context.Context, path string, body []byte) error 
 }
 
 const (
-	prefix   = "kinds" // prefix of the names of resources
-	perGroup = 10      // CRDs in a group
-	perCRD   = 20      // fields in a spec
+	domain   = ".bench.example.com" // ends the names of groups
+	prefix   = "kinds"              // begins the names of resources
+	perGroup = 10                   // CRDs in a group
+	perCRD   = 20                   // fields in a spec
 )
 
 func plural(i int) string { return fmt.Sprintf("%s%d", prefix, i) }
 
 func (c *Config) groups() int { return (c.Count + perGroup - 1) / perGroup }
 
-func groupName(g int) string { return fmt.Sprintf("g%d.bench.example.com", g) }
+func groupName(g int) string { return fmt.Sprintf("g%d%s", g, domain) }
 
 func group(i int) string { return groupName(i / perGroup) }
 

@@ -3,8 +3,6 @@ package crds
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -43,13 +41,5 @@ func TestInvalidConfigsAreRejected(t *testing.T) {
 		if results, err := Run(t.Context(), c); err == nil || results != nil {
 			t.Errorf("%+v: results %v, error %v", c, results, err)
 		}
-	}
-}
-
-// TestPathsOfADocument checks that exactly the paths below /apis are found, also in a truncated document.
-func TestPathsOfADocument(t *testing.T) {
-	got := slices.Sorted(maps.Keys(paths([]byte(`{"paths":{"/api/v1/":{},"/apis/":{},"/apis/a/v1/x":{"$ref":"#/apis/no"},"/apis/a/v1/y":{}},"x":"/apis/cut`))))
-	if want := []string{"/apis/", "/apis/a/v1/x", "/apis/a/v1/y"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
