@@ -47,21 +47,16 @@ func TestBodiesAreDrained(t *testing.T) {
 func TestStreamsAreSplitIntoEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := rapid.SliceOf(rapid.SliceOfN(rapid.ByteRange(' ', '~'), 1, 9000)).Draw(t, "events")
-		lines := rapid.Bool().Draw(t, "lines")
+		accept := rapid.SampledFrom([]string{JSON, Protobuf}).Draw(t, "accept")
 		var all []byte
 		for i := range events {
-			if lines {
+			if accept == JSON {
 				events[i] = append(events[i], '\n')
-				all = appendFrame(all, events[i], JSON)
-				continue
 			}
-			all = appendFrame(all, events[i], Protobuf)
+			all = appendFrame(all, events[i], accept)
 		}
 		pieces := &piecemeal{rest: all, size: rapid.IntRange(1, 5000).Draw(t, "piece")}
-		s := &stream{Frames: Frames{From: pieces}}
-		if lines {
-			s.lines = bufio.NewReaderSize(pieces, smallBuffer)
-		}
+		s := &stream{events: Events(pieces, accept)}
 		for i, want := range events {
 			got, err := s.next()
 			if err != nil || !bytes.Equal(got, want) {
@@ -93,8 +88,8 @@ func (p *piecemeal) Read(buf []byte) (int, error) {
 func TestInvalidFramesAreRejected(t *testing.T) {
 	long := binary.BigEndian.AppendUint32(nil, longestFrame+1)
 	for _, text := range []string{string(long), "\x00\x00\x00\x05abc", "\x00\x00"} {
-		s := &stream{Frames: Frames{From: strings.NewReader(text)}}
-		if _, err := s.next(); err == nil || errors.Is(err, io.EOF) && len(text) > 4 && !errors.Is(err, errStream) {
+		s := &stream{events: Events(strings.NewReader(text), Protobuf)}
+		if _, err := s.next(); err == nil || errors.Is(err, io.EOF) {
 			t.Errorf("%q: error %v, want a malformed stream", text, err)
 		}
 	}

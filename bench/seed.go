@@ -39,8 +39,8 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 		return nil, err
 	}
 	l.through = t.retrying()
-	return l.measure(ctx, t, "seed pods", "pod", func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
-		return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
+	return l.measure(ctx, t, "seed pods", "pod", func(_ context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+		return seedPod(own, seededPod(i, c), c.PodPath(i))
 	})
 }
 
@@ -172,7 +172,7 @@ func (t *Target) revisions(ctx context.Context, path string) (map[string]string,
 	return revisions, nil
 }
 
-func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outcome, error) {
+func seedPod(own *conn, pod *corev1.Pod, path string) (outcome, error) {
 	collection := path[:strings.LastIndexByte(path, '/')]
 	o, err := own.do(Post(collection+"?fieldManager=kube-controller-manager", pod))
 	if o.status == http.StatusConflict {

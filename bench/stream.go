@@ -3,8 +3,8 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -13,17 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// errStream means that a watch sent something other than events.
-var errStream = errors.New("malformed watch stream")
-
 // longestFrame limits the size of an event.
 const longestFrame = 64 << 20
 
 type stream struct {
-	conn  *conn
-	lines *bufio.Reader // for JSON; nil for protobuf
-	buf   []byte        // for lines longer than the buffer of lines
-	Frames
+	conn   *conn
+	events *bufio.Scanner
 }
 
 // watch opens a watch on a connection. It returns when the server has accepted the watch, or after the Target's
@@ -34,66 +29,50 @@ func (c *conn) watch(r Request) (*stream, error) {
 	if err != nil {
 		return nil, c.explain(err)
 	}
-	s := &stream{conn: c, Frames: Frames{From: resp.Body}}
-	if !strings.HasPrefix(r.Accept, Protobuf) {
-		s.lines = bufio.NewReaderSize(s.From, smallBuffer)
-	}
-	return s, nil
+	return &stream{c, Events(resp.Body, r.Accept)}, nil
 }
 
 // next returns the next encoded event, io.EOF at the end of the watch. The bytes are valid until the next call.
 func (s *stream) next() ([]byte, error) {
-	if s.lines != nil {
-		return s.line()
+	if s.events.Scan() {
+		return s.events.Bytes(), nil
 	}
-	return s.Next()
+	return nil, cmp.Or(s.events.Err(), io.EOF)
 }
 
-// Frames reads the events of a watch in protobuf. Each event has a length prefix.
-type Frames struct {
-	From io.Reader
-
-	prefix [4]byte
-	frame  []byte
-}
-
-// Next returns the next event, io.EOF at the end of the watch. The bytes are valid until the next call.
-func (f *Frames) Next() ([]byte, error) {
+// Events returns a Scanner of the events of a watch in a media type. In protobuf each event has a length prefix, which
+// the Scanner omits. In JSON each is a line.
+func Events(body io.Reader, accept string) *bufio.Scanner {
 	const least = 512
-	if _, err := io.ReadFull(f.From, f.prefix[:]); err != nil {
-		return nil, err
+	events := bufio.NewScanner(body)
+	events.Buffer(make([]byte, 0, least), longestFrame)
+	events.Split(splitLine)
+	if strings.HasPrefix(accept, Protobuf) {
+		events.Split(splitPrefixed)
 	}
-	n := int(binary.BigEndian.Uint32(f.prefix[:]))
-	if n > longestFrame {
-		return nil, fmt.Errorf("bench: %w: a frame of %d bytes", errStream, n)
-	}
-	if cap(f.frame) < n {
-		f.frame = make([]byte, 0, max(n+n/4, least))
-	}
-	if _, err := io.ReadFull(f.From, f.frame[:n]); err != nil {
-		return nil, fmt.Errorf("bench: %w: %w", errStream, err)
-	}
-	return f.frame[:n], nil
+	return events
 }
 
-func (s *stream) line() ([]byte, error) {
-	s.buf = s.buf[:0]
-	for {
-		part, err := s.lines.ReadSlice('\n')
-		if err == nil && len(s.buf) == 0 {
-			return part, nil
-		}
-		s.buf = append(s.buf, part...)
-		if err == nil {
-			return s.buf, nil
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return nil, err
-		}
-		if len(s.buf) > longestFrame {
-			return nil, fmt.Errorf("bench: %w: a line of more than %d bytes", errStream, longestFrame)
+// splitLine is a bufio.SplitFunc for lines, which keep their newline.
+func splitLine(data []byte, _ bool) (n int, line []byte, err error) {
+	if n = bytes.IndexByte(data, '\n') + 1; n > 0 {
+		line = data[:n]
+	}
+	return n, line, nil
+}
+
+// splitPrefixed is a bufio.SplitFunc for frames with a length prefix.
+func splitPrefixed(data []byte, atEOF bool) (n int, frame []byte, err error) {
+	const prefix = 4
+	if len(data) >= prefix {
+		if n = prefix + int(binary.BigEndian.Uint32(data)); n <= len(data) {
+			return n, data[prefix:n], nil
 		}
 	}
+	if atEOF && len(data) > 0 {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	return 0, nil, nil
 }
 
 // typeOf reads the type of an event, which both encodings have at the beginning. It returns Modified for all events

@@ -47,22 +47,16 @@ func TestEventsAreRead(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "17"}}
 	// The annotation that marks the end of the initial events may come after others.
 	end := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "18", Annotations: map[string]string{"a": "b", "k8s.io/initial-events-end": "true"}}}
-	frames := bench.Frames{From: iotest.OneByteReader(bytes.NewReader(append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...)))}
+	events := bench.Events(iotest.OneByteReader(bytes.NewReader(append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...))), bench.Protobuf)
 	var got []string
-	for {
-		e, err := frames.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	for events.Scan() {
+		e := events.Bytes()
 		o := object(field(field(e, eventBody), rawExtension))
 		m := metaOf(o)
 		got = append(got, fmt.Sprintf("%s %s/%s %s %d %t", field(e, eventType), m.namespace, m.name, m.uid, m.version, endsInitial(o)))
 	}
-	if want := "ADDED ns/p u 17 false, BOOKMARK /  18 true"; strings.Join(got, ", ") != want {
-		t.Fatalf("%s, want %s", strings.Join(got, ", "), want)
+	if want := "ADDED ns/p u 17 false, BOOKMARK /  18 true"; strings.Join(got, ", ") != want || events.Err() != nil {
+		t.Fatalf("%s (%v), want %s", strings.Join(got, ", "), events.Err(), want)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -145,20 +144,15 @@ func (i *informer) watch(a *attempt) error {
 		a.record(http.StatusOK, nil)
 		i.setSynced(true)
 	}
-	frames := bench.Frames{From: resp.Body}
-	for {
-		frame, err := frames.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	events := bench.Events(resp.Body, bench.Protobuf)
+	for events.Scan() {
+		frame := events.Bytes()
 		i.sim.received.Add(int64(len(frame)))
 		if err := i.receive(a, watch.EventType(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
 			return err
 		}
 	}
+	return events.Err()
 }
 
 func (i *informer) receive(a *attempt, kind watch.EventType, object []byte) error {
@@ -218,12 +212,7 @@ func (i *informer) changedLocked(key uint64, name string, exists bool) {
 
 // key returns a hash of the name of an object.
 func (sim *simulation) key(namespace, name []byte) uint64 {
-	var h maphash.Hash
-	h.SetSeed(sim.seed)
-	h.Write(namespace)
-	h.WriteByte('/')
-	h.Write(name)
-	return h.Sum64()
+	return maphash.Comparable(sim.seed, [2]string{string(namespace), string(name)})
 }
 
 // replaceLocked ends a WatchList. It removes the objects that were not in it.
@@ -260,11 +249,10 @@ func (i *informer) next(a *attempt, err error) (all bool, delay time.Duration) {
 	return true, i.backoff()
 }
 
-func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for sim.lost.Load() > 0 {
-		if bench.Sleep(ctx, 5*time.Millisecond) != nil {
+// awaitSynced waits until all informers have synced but the given number.
+func (sim *simulation) awaitSynced(ctx context.Context, except int64) error {
+	for sim.lost.Load() > except {
+		if bench.Sleep(ctx, time.Millisecond) != nil {
 			return fmt.Errorf("cluster: %d informers have not synced, one because of: %w", sim.lost.Load(), sim.reason())
 		}
 	}

@@ -18,7 +18,7 @@ func (sim *simulation) replacePod(due time.Time) {
 	sim.schedule(due, func(due time.Time) {
 		defer sim.replacing.Done()
 		sim.remove(due, slot, old)
-		sim.forget(old.name)
+		sim.endWait(old.name)
 	})
 	sim.schedule(due, func(due time.Time) {
 		defer sim.replacing.Done()

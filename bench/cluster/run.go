@@ -163,7 +163,11 @@ func (t *trial) run(ctx context.Context) (err error) {
 func (t *trial) settling() time.Duration { return min(t.config.Duration, mostSettling) }
 
 func (t *trial) open(ctx context.Context) error {
-	result, err := t.measured(ctx, "connecting all", func(*bench.Meter) error { return t.simulation.open(ctx, openLimit) })
+	result, err := t.measured(ctx, "connecting all", func(*bench.Meter) error {
+		ctx, cancel := context.WithTimeout(ctx, openLimit)
+		defer cancel()
+		return t.simulation.open(ctx)
+	})
 	if err != nil {
 		return err
 	}
@@ -228,7 +232,9 @@ func (t *trial) restart(ctx context.Context) error {
 		m.Replace(old.Used(), next.Target)
 		ready = time.Since(began)
 		// Clients have noticed the end of the old server by now, because their connections close before its process ends.
-		return t.simulation.awaitAll(ctx, restartLimit)
+		ctx, cancel := context.WithTimeout(ctx, restartLimit)
+		defer cancel()
+		return t.simulation.awaitSynced(ctx, 0)
 	})
 	if err != nil {
 		return err

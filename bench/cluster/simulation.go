@@ -102,7 +102,7 @@ func (sim *simulation) client(agent, user string, groups ...string) (*client, er
 const mostStarting = 400
 
 // open starts all components, and waits until all informers have synced.
-func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error) {
+func (sim *simulation) open(ctx context.Context) (err error) {
 	if sim.control, err = sim.newControl(); err != nil {
 		return err
 	}
@@ -118,18 +118,14 @@ func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	sim.control.start()
 	for _, n := range sim.nodes {
-		for sim.lost.Load() > mostStarting {
-			if bench.Sleep(ctx, time.Millisecond) != nil {
-				return fmt.Errorf("cluster: %d informers wait for their first objects: %w", sim.lost.Load(), ctx.Err())
-			}
+		if err := sim.awaitSynced(ctx, mostStarting); err != nil {
+			return err
 		}
 		n.start()
 	}
-	return sim.awaitAll(ctx, limit)
+	return sim.awaitSynced(ctx, 0)
 }
 
 // begin starts the load: heartbeats, token renewals and the replacement of pods.
@@ -243,24 +239,20 @@ func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct
 
 // seen records that a kubelet's watch has received a pod.
 func (sim *simulation) seen(name string) {
-	sim.mu.Lock()
-	s, ok := sim.bound[name]
-	delete(sim.bound, name)
-	sim.mu.Unlock()
-	if ok {
-		close(s.arrived)
+	if s, ok := sim.endWait(name); ok {
 		s.phase.record(delivery, time.Since(s.due), 0, nil)
 	}
 }
 
-// forget ends the wait for a pod that was deleted.
-func (sim *simulation) forget(name string) {
+// endWait ends the wait for a pod, which has arrived or was deleted. It returns the pod's binding, if there was a wait.
+func (sim *simulation) endWait(name string) (s sentBinding, waited bool) {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
-	if s, ok := sim.bound[name]; ok {
+	if s, waited = sim.bound[name]; waited {
 		delete(sim.bound, name)
 		close(s.arrived)
 	}
+	return s, waited
 }
 
 // client sends the requests of one component. Over HTTP/2, all requests share one connection, as in client-go; over
