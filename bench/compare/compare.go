@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +83,9 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	defer c.table.inOrder()
+	defer func() {
+		slices.SortFunc(c.table.Rows, func(a, b *Row) int { return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) })
+	}()
 	err = c.each(ctx, c.reads)
 	if len(c.starts) > 0 && ctx.Err() == nil {
 		err = errors.Join(err, c.runStarts(ctx))

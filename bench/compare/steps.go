@@ -1,13 +1,10 @@
 package compare
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/larder-io/larder/bench"
@@ -249,14 +246,6 @@ func (c *Comparison) patches() step {
 		paths := c.seed.PodPaths(min(500, c.seed.Pods))
 		return one(bench.Patch(ctx, c.servers[kind].Target, "B38", paths, bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16}))
 	}})
-}
-
-func (t *Table) inOrder() {
-	number := func(r *Row) int {
-		n, _ := strconv.Atoi(strings.TrimLeft(r.ID, "B"))
-		return n
-	}
-	slices.SortStableFunc(t.Rows, func(a, b *Row) int { return cmp.Compare(number(a), number(b)) })
 }
 
 // runStarts stops all servers and runs the steps that start them.
