@@ -36,7 +36,7 @@ func TestDiscoveryMatchesUpstream(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := registrytest.New(t, nil, change).Registry
-			container, _, err := registrytest.Install(r)
+			container, err := registrytest.Install(r)
 			if err != nil {
 				t.Fatal(err)
 			}

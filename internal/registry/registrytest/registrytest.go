@@ -92,7 +92,7 @@ func (s *Server) Start(t testing.TB) {
 	if err := s.Registry.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	container, _, err := Install(s.Registry)
+	container, err := Install(s.Registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,21 +124,19 @@ func withContext(next http.Handler) http.Handler {
 	return filters.WithRequestReceivedTimestamp(handler)
 }
 
-// Install puts every group version of r into one container, and returns it with the versions in the order of r.
-func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, error) {
+// Install puts every group version of r into one container.
+func Install(r *registry.Registry) (*restful.Container, error) {
 	container := restful.NewContainer()
 	container.Router(restful.CurlyRouter{})
 	equivalents := runtime.NewEquivalentResourceRegistry()
-	var versions []schema.GroupVersion
 	for _, group := range r.Groups() {
 		for _, version := range group.Versions {
 			if _, _, err := GroupVersion(group, version.GroupVersion, equivalents).InstallREST(container); err != nil {
-				return nil, nil, err
+				return nil, err
 			}
-			versions = append(versions, version.GroupVersion)
 		}
 	}
-	return container, versions, nil
+	return container, nil
 }
 
 // GroupVersion builds one version of group as newAPIGroupVersion does (apiserver pkg/server/genericapiserver.go),
