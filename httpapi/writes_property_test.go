@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -21,11 +22,24 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
+// reduceRapidChecks reduces the checks of property tests to a third until t ends, in builds with the race detector.
+// These look for races, and builds without it for differences.
+func reduceRapidChecks(t testing.TB) {
+	checks := flag.Lookup("rapid.checks")
+	if !proctest.RaceDetector || checks == nil || checks.Value.String() != checks.DefValue {
+		return
+	}
+	if err := flag.Set("rapid.checks", "33"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set("rapid.checks", checks.DefValue) })
+}
+
 // TestWritesMatchUpstream sends random sequences of requests to Larder and to upstream's handlers behind upstream's
 // filters, each with its own store. It compares everything visible: responses, calls of admission, audit records, spans,
 // metrics and stored objects.
 func TestWritesMatchUpstream(t *testing.T) {
-	proctest.ReduceRapidChecks(t)
+	reduceRapidChecks(t)
 	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		w.sequences++

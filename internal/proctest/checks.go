@@ -1,7 +1,6 @@
 package proctest
 
 import (
-	"flag"
 	"runtime"
 	"testing"
 	"time"
@@ -85,17 +84,4 @@ func Iterations(n int) int {
 		return max(n/3, 1)
 	}
 	return n
-}
-
-// ReduceRapidChecks reduces the checks of property tests to a third until t ends, in builds with the race detector.
-// These look for races, and builds without it for differences.
-func ReduceRapidChecks(t testing.TB) {
-	checks := flag.Lookup("rapid.checks")
-	if !RaceDetector || checks == nil || checks.Value.String() != checks.DefValue {
-		return
-	}
-	if err := flag.Set("rapid.checks", "33"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = flag.Set("rapid.checks", checks.DefValue) })
 }
