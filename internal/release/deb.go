@@ -82,8 +82,8 @@ Priority: optional
 Homepage: https://github.com/larder-io/larder
 Description: Kubernetes API server built around its watch cache
  Larder keeps every object encoded and ready to serve, so that a GET, LIST or
- WATCH costs a copy instead of a decode and an encode. It gives the same
- behaves as kube-apiserver.
+ WATCH costs a copy instead of a decode and an encode. It behaves as
+ kube-apiserver.
 `, p.debVersion(), p.arch, maintainer, size)},
 		{name: "./conffiles", mode: 0o644, data: []byte("/etc/default/larder\n")},
 		{name: "./md5sums", mode: 0o644, data: sums.Bytes()},
