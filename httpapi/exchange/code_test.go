@@ -1,6 +1,14 @@
 package exchange
 
-import "testing"
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2"
+)
 
 // TestCodesHaveThreeDigits checks that a response has a code of three digits. HTTP/1.1 clients reject others, and in a
 // header block of HTTP/2 they would end the connection.
@@ -10,5 +18,28 @@ func TestCodesHaveThreeDigits(t *testing.T) {
 		if r.Head(code, ""); r.StatusCode() != want {
 			t.Errorf("code %d is sent as %d, want %d", code, r.StatusCode(), want)
 		}
+	}
+}
+
+// TestFailedEncodingsAreLogged checks that an error of an encoder is logged as in kube-apiserver.
+func TestFailedEncodingsAreLogged(t *testing.T) {
+	defer klog.CaptureState().Restore()
+	var logged bytes.Buffer
+	flags := flag.NewFlagSet("", flag.PanicOnError)
+	klog.InitFlags(flags)
+	for name, value := range map[string]string{"logtostderr": "false", "one_output": "true", "stderrthreshold": "FATAL"} {
+		if err := flags.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	klog.SetOutput(&logged)
+	x := new(Exchange)
+	if err := x.Parse("GET", "/?pretty=false"); err != nil {
+		t.Fatal(err)
+	}
+	x.FailEncoding(errors.New("yaml: control characters are not allowed"), "application/yaml")
+	klog.Flush()
+	if want := "apiserver was unable to write a JSON response: yaml: control characters are not allowed"; x.StatusCode() != 500 || strings.Count(logged.String(), want) != 1 {
+		t.Errorf("status %d, log %q, want 500 and %q", x.StatusCode(), logged.String(), want)
 	}
 }

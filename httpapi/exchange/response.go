@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/features"
@@ -311,8 +312,9 @@ func (x *Exchange) FailIn(err error, codecs runtime.NegotiatedSerializer, versio
 }
 
 // FailEncoding sends the Status of err, which is why a response could not be encoded, in the media type of that response.
-// Like upstream, it adds nothing to the audit record (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
+// Like upstream, it logs err, and adds nothing to the audit record (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
 func (x *Exchange) FailEncoding(err error, mediaType string) {
+	utilruntime.HandleError(fmt.Errorf("apiserver was unable to write a JSON response: %w", err)) // in any media type
 	status := responsewriters.ErrorToAPIStatus(err)
 	contentType, body := encodeStatus(status, mediaType, x.Pretty(), legacyscheme.Codecs, schema.GroupVersion{Version: "v1"})
 	x.Send(int(status.Code), contentType, body)
