@@ -95,7 +95,7 @@ func (y *yamlWriter) convert(data []byte) ([]byte, error) {
 }
 
 // convertible reports whether the conversion of data, the JSON of an encoder, certainly has no error. It may have one for
-// names of more than 1024 characters, line breaks and other characters that are not graphic, and values in 10,000 others.
+// names of more than 1024 characters, line breaks and characters that YAML does not have, and values in 10,000 others.
 // Raw JSON in an object may also have invalid UTF-8 and escapes that YAML does not have.
 func convertible(data []byte) bool {
 	for at := 0; at < len(data); at++ {
@@ -110,7 +110,9 @@ func convertible(data []byte) bool {
 			return false
 		}
 	}
-	odd := func(r rune) bool { return !unicode.IsGraphic(r) || r == utf8.RuneError }
+	odd := func(r rune) bool {
+		return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff' || r >= utf8.RuneError && r <= '\uffff'
+	}
 	return !bytes.ContainsFunc(data, odd) && bytes.Count(data, []byte("{"))+bytes.Count(data, []byte("[")) < 9000
 }
 
