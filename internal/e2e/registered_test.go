@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// stockRegisters is a program that `go test -c ./registered` in bench/buildapiserver builds.
+// stockRegisters is the test binary of bench/buildapiserver/registered. docs/monitoring/metrics.md has its build command.
 var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that prints the metrics that it has registered")
 
 // registeredFile has the names of metrics that kube-apiserver registers, for runs without -stock-registered.

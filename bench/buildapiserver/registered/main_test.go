@@ -1,5 +1,6 @@
 // Package registered has a test binary that is kube-apiserver. When it ends, it writes the names of all registered
-// metrics to the file that METRICS_FILE names, including metrics without samples.
+// metrics to the file that METRICS_FILE names, including metrics without samples. docs/monitoring/metrics.md has the
+// command that builds it. The version that it sets decides which deprecated metrics are hidden.
 package registered
 
 import (
