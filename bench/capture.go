@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Capture sends one GET request and returns the body of the response.
-func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]byte, error) {
+// Capture sends one request and returns the body of the response.
+func (t *Target) Capture(ctx context.Context, r Request) ([]byte, error) {
 	var body bytes.Buffer
-	_, err := t.Fetch(ctx, Request{Path: path, Accept: accept, Encoding: encoding}, &body)
+	_, err := t.Fetch(ctx, r, &body)
 	return body.Bytes(), err
 }
 
-// CaptureWatchList returns the framed initial events of one watch, which it opens as WatchList does.
-func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
-	return t.captureEvents(ctx, Request{Path: WatchListPath(path), Accept: accept}, nil, func(frame []byte) (keep, last bool) {
+// CaptureWatchList returns the framed initial events of a watch whose path is a WatchListPath.
+func (t *Target) CaptureWatchList(ctx context.Context, r Request) ([]byte, error) {
+	return t.captureEvents(ctx, r, nil, func(frame []byte) (keep, last bool) {
 		return true, endsInitial(frame)
 	})
 }
@@ -92,7 +92,7 @@ func appendFrame(dst, frame []byte, accept string) []byte {
 
 // Version returns the version that the server reports.
 func (t *Target) Version(ctx context.Context) (string, error) {
-	body, err := t.Capture(ctx, "/version", JSON, "")
+	body, err := t.Capture(ctx, Request{Path: "/version", Accept: JSON})
 	if err != nil {
 		return "", err
 	}

@@ -115,10 +115,7 @@ func (c *ComponentsConfig) pod(i int) *corev1.Pod {
 }
 
 func (c *ComponentsConfig) bind(i int) Request {
-	return Post(c.podPath(i)+"/binding", &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: c.podName(i), Namespace: c.Namespace},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: c.node(i % c.Nodes)},
-	})
+	return Post(c.podPath(i)+"/binding", Binding(c.Namespace, c.podName(i), c.node(i%c.Nodes)))
 }
 
 // updatePod returns a controller's update of the whole pod. The update has no resourceVersion, so the workload

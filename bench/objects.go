@@ -43,6 +43,14 @@ func PodEvent(name, namespace, pod, reason, component string) *corev1.Event {
 	}
 }
 
+// Binding returns a scheduler's binding of a pod to a node.
+func Binding(namespace, pod, node string) *corev1.Binding {
+	return &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: namespace},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+	}
+}
+
 // Deployment returns a Deployment with pod as its template. It changes pod's labels.
 func Deployment(name string, pod *corev1.Pod, replicas int32) *appsv1.Deployment {
 	labels := map[string]string{"app.kubernetes.io/name": name}

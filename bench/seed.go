@@ -137,7 +137,7 @@ func (t *Target) ensureNamespace(ctx context.Context, name string) error {
 }
 
 func (t *Target) list(ctx context.Context, path string) (*metav1.PartialObjectMetadataList, error) {
-	body, err := t.Capture(ctx, path, PartialJSON, "")
+	body, err := t.Capture(ctx, Request{Path: path, Accept: PartialJSON})
 	if err != nil {
 		return nil, err
 	}

@@ -67,11 +67,11 @@ func TestServesWhatWasRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	const path = "/api/v1/pods"
-	list, err := origin.Capture(t.Context(), path, bench.JSON, "")
+	list, err := origin.Capture(t.Context(), bench.Request{Path: path, Accept: bench.JSON})
 	if err != nil {
 		t.Fatal(err)
 	}
-	watchList, err := origin.CaptureWatchList(t.Context(), path, bench.Protobuf)
+	watchList, err := origin.CaptureWatchList(t.Context(), bench.Request{Path: bench.WatchListPath(path), Accept: bench.Protobuf})
 	if err != nil {
 		t.Fatal(err)
 	}

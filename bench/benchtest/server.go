@@ -270,15 +270,15 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 
 // send writes an event in two pieces, as servers may.
 func send(w http.ResponseWriter, event []byte, framed bool) error {
+	var prefix []byte
 	if framed {
-		if _, err := w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(event)))); err != nil {
+		prefix = binary.BigEndian.AppendUint32(nil, uint32(len(event)))
+	}
+	for _, piece := range [][]byte{prefix, event} {
+		if _, err := w.Write(piece); err != nil {
 			return err
 		}
 		w.(http.Flusher).Flush()
 	}
-	if _, err := w.Write(event); err != nil {
-		return err
-	}
-	w.(http.Flusher).Flush()
 	return nil
 }

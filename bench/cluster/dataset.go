@@ -288,13 +288,6 @@ func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	return status
 }
 
-func bindingObject(slot int, name string, node int) *corev1.Binding {
-	return &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespaceOf(appOf(slot))},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName(node)},
-	}
-}
-
 func eventObject(slot int, name, component, reason string) *corev1.Event {
 	return bench.PodEvent(fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), namespaceOf(appOf(slot)), name, reason, component)
 }

@@ -51,7 +51,7 @@ func (t *trial) measured(ctx context.Context, part string, work func(*bench.Mete
 }
 
 func (t *trial) etcdMetrics(ctx context.Context) ([]byte, error) {
-	return t.started.Etcd().Target.Capture(ctx, "/metrics", "*/*", "")
+	return t.started.Etcd().Target.Capture(ctx, bench.Request{Path: "/metrics", Accept: "*/*"})
 }
 
 func perMinute(r *bench.Result) {

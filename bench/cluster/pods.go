@@ -51,7 +51,7 @@ func (sim *simulation) create(start time.Time, slot int, name string) {
 		step{40 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp-1) }},
 		step{60 * ms, func(due time.Time) error {
 			arrived = sim.expect(name, due)
-			return sim.send(binding, due, k.scheduler, func() bench.Request { return bench.Post(path+"/binding", bindingObject(slot, name, sim.nodeOf(slot))) })
+			return sim.send(binding, due, k.scheduler, func() bench.Request { return bench.Post(path+"/binding", bench.Binding(pod.Namespace, name, n.name)) })
 		}},
 		step{80 * ms, sim.sending(eventWrite, k.scheduler, func() bench.Request {
 			return bench.Post("/apis/events.k8s.io/v1"+events, scheduledObject(slot, name, sim.nodeOf(slot)))

@@ -184,21 +184,16 @@ func (c *Comparison) record(ctx context.Context) (tape *baseline.Tape, err error
 	larder := c.servers[Larder].Target
 	tape = &baseline.Tape{Responses: make(map[string][]byte)}
 	for _, s := range c.reads {
-		r := s.asks
+		r, capture := s.asks, larder.Capture
 		if r.Path == "" {
 			continue
 		}
-		var body []byte
 		if s.watchList {
-			body, err = larder.CaptureWatchList(ctx, r.Path, r.Accept)
-			r.Path = bench.WatchListPath(r.Path)
-		} else {
-			body, err = larder.Capture(ctx, r.Path, r.Accept, r.Encoding)
+			capture = larder.CaptureWatchList
 		}
-		if err != nil {
+		if tape.Responses[baseline.Key(r.Path, r.Accept, r.Encoding)], err = capture(ctx, r); err != nil {
 			return nil, err
 		}
-		tape.Responses[baseline.Key(r.Path, r.Accept, r.Encoding)] = body
 	}
 	tape.Event, err = larder.CaptureChange(ctx, pods, c.seed.PodPath(0), bench.Protobuf)
 	return tape, err

@@ -21,8 +21,8 @@ const (
 type step struct {
 	rows  []*Row
 	limit bool // whether the limit takes part
-	// asks is the request whose response is recorded for the limit, or the collection of a watch with watchList. It
-	// has no path if nothing is recorded.
+	// asks is the request whose response is recorded for the limit; with watchList, until its initial events end. It has
+	// no path if nothing is recorded.
 	asks      bench.Request
 	watchList bool
 	run       func(ctx context.Context, kind string) ([]*bench.Result, error)
@@ -164,7 +164,8 @@ func (c *Comparison) watchLists() []step {
 	list := func(id, work, path, accept string, objects, clients, stock, fast int) step {
 		spec := row(id, work)
 		spec.body = true
-		return step{rows: []*Row{spec}, limit: true, asks: bench.Request{Path: path, Accept: accept}, watchList: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
+		asks := bench.Request{Path: bench.WatchListPath(path), Accept: accept}
+		return step{rows: []*Row{spec}, limit: true, asks: asks, watchList: true, run: func(ctx context.Context, kind string) ([]*bench.Result, error) {
 			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
 				Name: id, Path: path, Accept: accept, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients}, Objects: objects,
 			}))
