@@ -51,8 +51,8 @@ func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	}
 	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nAuthorization: jane\r\nOrigin: https://h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", configmaps)
 	awaitWatches(1)
-	// The watch, whose client has read nothing, has the only seat.
-	refused := side.call(t, as(call{method: http.MethodGet, path: configmaps + "/c0?timeout=100ms"}, "joe"))
+	// The watch, whose client has read nothing, has the only seat, for which no request waits.
+	refused := side.call(t, as(get(configmaps+"/c0"), "joe"))
 	if refused.code != http.StatusTooManyRequests {
 		t.Errorf("during a watch's initial events: got status %d, want 429", refused.code)
 	}
