@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,39 +28,43 @@ import (
 )
 
 // everything returns all objects that p serves, as JSON without resourceVersion, except events and objects of servers.
-// For a resource that cannot be listed, it returns the error.
-func everything(t *testing.T, p *process) map[string]string {
+// It waits until the resources of the discovery document are served, because discovery has a deleted one for a moment.
+func everything(t *testing.T, p *process) (all map[string]string) {
 	t.Helper()
-	found, err := discovery.NewDiscoveryClientForConfigOrDie(p.config()).ServerPreferredResources()
+	proctest.Eventually(t, "the resources of the discovery document are served", func() (err error) {
+		all, err = listEverything(t.Context(), p.config())
+		return err
+	})
+	return all
+}
+
+func listEverything(ctx context.Context, config *rest.Config) (map[string]string, error) {
+	found, err := discovery.NewDiscoveryClientForConfigOrDie(config).ServerPreferredResources()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	client, all := dynamic.NewForConfigOrDie(p.config()), make(map[string]string)
+	client, all := dynamic.NewForConfigOrDie(config), make(map[string]string)
 	for _, list := range found {
 		version, _ := schema.ParseGroupVersion(list.GroupVersion)
 		for _, r := range list.APIResources {
 			if !slices.Contains(r.Verbs, "list") || r.Name == "events" || r.Name == "leases" || r.Name == "componentstatuses" {
 				continue
 			}
-			items, err := client.Resource(version.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
-			if apierrors.IsNotFound(err) { // discovery still has a deleted resource
-				continue
-			}
+			items, err := client.Resource(version.WithResource(r.Name)).List(ctx, metav1.ListOptions{})
 			if err != nil {
-				all[r.Name] = err.Error()
-				continue
+				return nil, fmt.Errorf("%s of %s: %w", r.Name, version, err)
 			}
 			for _, item := range items.Items {
 				item.SetResourceVersion("")
 				text, err := json.Marshal(item.Object)
 				if err != nil {
-					t.Fatal(err)
+					return nil, err
 				}
 				all[fmt.Sprintf("%s/%s %s/%s", version, r.Name, item.GetNamespace(), item.GetName())] = string(text)
 			}
 		}
 	}
-	return all
+	return all, nil
 }
 
 // saved calls save and returns the state of p at that time. While the state changes, it tries again, because the
