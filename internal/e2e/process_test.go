@@ -18,7 +18,6 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// process is a `larder serve` that a test drives.
 // process is a `larder serve` for a test.
 type process struct {
 	*proctest.Process
