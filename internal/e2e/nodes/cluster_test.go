@@ -34,6 +34,7 @@ type server struct {
 	*proctest.Process
 	name string
 	port int
+	args []string // the command, which may change between two starts
 }
 
 const (
@@ -76,8 +77,8 @@ func (c *cluster) common(port int) []string {
 func (c *cluster) start(t testing.TB, name string, command func(port int) []string) *server {
 	t.Helper()
 	port := proctest.Port(t)
-	args := command(port)
-	s := &server{Process: proctest.New(t, name, func() *exec.Cmd { return exec.Command(args[0], args[1:]...) }), name: name, port: port}
+	s := &server{name: name, port: port, args: command(port)}
+	s.Process = proctest.New(t, name, func() *exec.Cmd { return exec.Command(s.args[0], s.args[1:]...) })
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +88,19 @@ func (c *cluster) start(t testing.TB, name string, command func(port int) []stri
 		return client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error()
 	})
 	return s
+}
+
+// restart stops Larder and starts it again, with more flags.
+func (s *server) restart(t testing.TB, args ...string) {
+	t.Helper()
+	if err := s.Terminate(t); err != nil {
+		t.Error(err)
+	}
+	s.args = append(s.args, args...)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.Await(t, "ready after")
 }
 
 // startStock starts kube-apiserver on Larder's etcd.

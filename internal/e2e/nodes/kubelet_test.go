@@ -315,6 +315,5 @@ func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
-// quiet discards the log of a server's client errors.
 // quiet makes a server discard its errors about clients.
 func quiet(s *httptest.Server) { s.Config.ErrorLog = log.New(io.Discard, "", 0) }

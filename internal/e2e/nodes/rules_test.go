@@ -18,11 +18,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/remotecommand"
 
@@ -175,17 +177,35 @@ func TestStreamsAreRecorded(t *testing.T) {
 }
 
 // TestStreamsHoldNoSeats checks that the request timeout does not end streams, and that streams hold no seats of flow
-// control.
+// control. The requests are a user's who is not exempt from flow control.
 func TestStreamsHoldNoSeats(t *testing.T) {
-	const many = 20
-	c := newCluster(t, "--request-timeout=3s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
+	c := newCluster(t, "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
 	k := c.terminalPod(t, "p", nil)
-	const command = "echo began; until [ -e all-are-open ]; do sleep 0.2; done; sleep 4; echo ended"
+	c.grant(t, "reader", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "pods/log", "pods/exec"}, Verbs: []string{"*"}})
+	var err error
+	// On a slow machine, authorization may take longer than the shortest timeout.
+	for _, timeout := range []time.Duration{3 * time.Second, 15 * time.Second, time.Minute} {
+		c.restart(t, "--request-timeout="+timeout.String())
+		if err = c.holdStreams(t, k, timeout); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
+// holdStreams opens streams, lists pods meanwhile, and returns an error if one of the streams ends early. The streams
+// last longer than the request timeout.
+func (c *cluster) holdStreams(t *testing.T, k *kubelet, timeout time.Duration) error {
+	const many = 20
+	file := fmt.Sprint("open-", timeout)
+	command := fmt.Sprintf("echo began; until [ -e %s ]; do sleep 0.2; done; sleep %d; echo ended", file, timeout/time.Second+1)
 	k.run(t, "default/p/c", "sh", "-c", command)
-	var g errgroup.Group
+	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })
+	pods := c.clientset(t, c.server, reader).CoreV1().Pods("default")
+	g, ctx := errgroup.WithContext(t.Context())
 	for i := range many {
 		g.Go(func() error {
-			stream, err := c.client.CoreV1().Pods("default").GetLogs("p", &corev1.PodLogOptions{Follow: true}).Stream(t.Context())
+			stream, err := pods.GetLogs("p", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 			if err != nil {
 				return err
 			}
@@ -197,25 +217,29 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 		})
 		g.Go(func() error {
 			var out bytes.Buffer
-			err := c.exec(t, t.Context(), transports[i%len(transports)], "p", remotecommand.StreamOptions{Stdout: &out}, "sh", "-c", command)
-			if err != nil || out.String() != "began\nended\n" {
+			o := remotecommand.StreamOptions{Stdout: &out}
+			x := c.executor(t, transports[i%len(transports)], reader, podPath("p", "exec"), execQuery(&o, "sh", "-c", command))
+			if err := x.StreamWithContext(ctx, o); err != nil || out.String() != "began\nended\n" {
 				return fmt.Errorf("command: output %q, error %v", &out, err)
 			}
 			return nil
 		})
 	}
-	proctest.Eventually(t, "all are open", func() error { return none(2*many - k.serving()) })
-	write(t, filepath.Join(k.dir, "all-are-open"), "")
+	proctest.Eventually(t, "all are open", func() error {
+		if ctx.Err() != nil { // one has failed
+			return nil
+		}
+		return none(2*many - k.serving())
+	})
 	for range many {
 		// On a slow machine, one request may take longer than its timeout.
 		proctest.Eventually(t, "pods are listed", func() error {
-			_, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+			_, err := pods.List(t.Context(), metav1.ListOptions{})
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
+	write(t, filepath.Join(k.dir, file), "")
+	return g.Wait()
 }
 
 // TestLargeBodiesAreProxied checks that bodies are forwarded completely in both directions, while they arrive.
