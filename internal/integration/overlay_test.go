@@ -26,6 +26,7 @@ func edits(api string) []edit {
 	const (
 		server, etcd = "cmd/kube-apiserver/app/testing/testserver.go", "test/integration/etcd/server.go"
 		rbac         = "test/integration/auth/rbac_test.go"
+		discovery    = "test/integration/apiserver/discovery/"
 		started      = `external.Start(tCtx, t, nil, opts, certDir, listener, featureGate, func() {})`
 	)
 	return []edit{
@@ -77,6 +78,14 @@ $0`},
 		{rbac, `\nimport \(\n`, "$0\t\"time\"\n"},
 		// Tests set the host names of their servers.
 		{"test/integration/", `SetHostnameFuncForTests\(("[^"]*")\)`, `SetHostnameFuncForTests(external.Hostname($1))`},
+		// The limits of the fast packages are too short for a busy machine.
+		{"test/integration/", `\bwait\.ForeverTestTimeout\b`, `(10 * wait.ForeverTestTimeout)`},
+		{"test/integration/events/", `\b20\*time\.Second\b`, `5*time.Minute`},
+		{"test/integration/namespace/", `\b60\*time\.Second\b`, `5*time.Minute`},
+		{"test/integration/apiserver/portforward/", `\b5\*time\.Second\b`, `5*time.Minute`},
+		{discovery, `\b[125]\*time\.Minute\b`, `10*time.Minute`},
+		{discovery, `\b30\*time\.Second\b`, `5*time.Minute`},
+		{discovery, `\b200\*time\.Millisecond, time\.Second\b`, `200*time.Millisecond, 5*time.Minute`},
 		// etcd 3.7 has renamed the flag.
 		{"test/integration/", `--experimental-watch-progress`, `--watch-progress`},
 		// The tests that compare the contents of etcd start a server without the framework.

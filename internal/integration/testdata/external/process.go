@@ -86,8 +86,8 @@ func (p *process) stop(t TB) {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(20 * time.Second):
-		t.Logf("the server has not ended 20 s after SIGTERM")
+	case <-time.After(proctest.Patience):
+		t.Logf("the server has not ended %v after SIGTERM", proctest.Patience)
 		p.cmd.Process.Kill()
 		<-p.done
 	}
@@ -131,7 +131,7 @@ func start(t TB, dir string, port int, args []string, tokenFile string, wait boo
 	}
 	stop := sync.OnceFunc(func() { p.stop(t) })
 	cfg := &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, QPS: 1000, Burst: 10000}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(proctest.Patience); ; time.Sleep(50 * time.Millisecond) {
 		select {
 		case <-p.done:
 			return nil, nil, fmt.Errorf("the server ended: %v\n%s\n%s", p.err, strings.Join(args, " "), p.out.String())
@@ -142,7 +142,7 @@ func start(t TB, dir string, port int, args []string, tokenFile string, wait boo
 		}
 		if time.Now().After(deadline) {
 			stop()
-			return nil, nil, fmt.Errorf("the server is not healthy after a minute\n%s\n%s", strings.Join(args, " "), p.out.String())
+			return nil, nil, fmt.Errorf("the server is not healthy after %v\n%s\n%s", proctest.Patience, strings.Join(args, " "), p.out.String())
 		}
 	}
 }
@@ -174,7 +174,7 @@ func checkServes(cfg *rest.Config, dir string, args []string, healthy bool) erro
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: rt, Timeout: 5 * time.Second}
+	client := http.Client{Transport: rt, Timeout: time.Minute}
 	r, err := client.Get(cfg.Host + "/healthz")
 	if err != nil {
 		return err

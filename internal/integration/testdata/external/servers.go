@@ -28,6 +28,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // startFlags are the flags that start and flagsOf set themselves.
@@ -150,7 +152,7 @@ func awaitNamespaces(ctx context.Context, cfg *rest.Config, names ...string) err
 	if err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, proctest.Patience, true, func(ctx context.Context) (bool, error) {
 		for _, name := range names {
 			if _, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); err != nil {
 				return false, nil
