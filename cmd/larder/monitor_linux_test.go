@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestMonitorThread checks that the thread is the runtime's monitor: it wakes up again and again while a goroutine
@@ -18,7 +21,10 @@ func TestMonitorThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := switches(t, monitor)
-	for begun := time.Now(); time.Since(begun) < 100*time.Millisecond; {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const computing = 100 * time.Millisecond // of CPU time, because this process may get little of it
+	for end := proctest.OfThread.Now(t) + computing; proctest.OfThread.Now(t) < end; {
 	}
 	if woken := switches(t, monitor) - before; woken < 5 {
 		t.Errorf("thread %d woke up %d times in 100 ms, so it is not the monitor", monitor, woken)
