@@ -47,7 +47,7 @@ func TestWritesSurviveTheLeader(t *testing.T) {
 	write := func(count int) {
 		for done := 0; done < count; attempt++ {
 			key := fmt.Sprintf("/registry/pods/%05d", attempt)
-			once, cancel := context.WithTimeout(ctx, time.Second)
+			once, cancel := context.WithTimeout(ctx, 5*time.Second)
 			result, err := store.Put(once, key, []byte("1"), kv.PutOptions{})
 			cancel()
 			if ctx.Err() != nil {

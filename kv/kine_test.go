@@ -81,7 +81,7 @@ func TestTailSurvivesKillsOfKine(t *testing.T) {
 			group.Go(func() error {
 				for done, attempt := 0, 0; done < 30; attempt++ {
 					key := fmt.Sprintf("/registry/pods/%d-%d-%d", round, i, attempt)
-					once, cancel := context.WithTimeout(writing, time.Second)
+					once, cancel := context.WithTimeout(writing, 5*time.Second)
 					result, err := writer.Put(once, key, []byte("1"), kv.PutOptions{})
 					cancel()
 					if writing.Err() != nil {
