@@ -111,7 +111,27 @@ func (p *process) awaitDrained(watched, created <-chan error, finish io.WriteClo
 // incomplete or wrong.
 func TestDrainInterruptsNoRequest(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
-	config := p.config()
+	const tries = 5
+	for try := 1; ; try++ {
+		slow, err := p.drainUnderReaders()
+		if err == nil {
+			return
+		}
+		if !slow || try == tries {
+			t.Fatal(err)
+		}
+		t.Logf("the machine is too slow: %v", err)
+		p.start()
+		p.awaitReady()
+	}
+}
+
+// drainUnderReaders stops the server under readers, and returns the errors of interrupted requests. slow says that no
+// request was interrupted within a second. The server then closes connections whose clients have not acknowledged the
+// GOAWAY, because they or the server did not run.
+func (p *process) drainUnderReaders() (slow bool, interrupted error) {
+	t, config := p.t, p.config()
+	t.Helper()
 	ended := make(chan error)
 	const readers = 8
 	var reads atomic.Int64
@@ -140,15 +160,20 @@ func TestDrainInterruptsNoRequest(t *testing.T) {
 		}
 		return nil
 	})
+	began := time.Now()
 	p.signal(syscall.SIGTERM)
+	slow = true
 	for range readers {
 		if err := <-ended; !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errHandshake) {
-			t.Errorf("a reader got %v", err)
+			after := time.Since(began)
+			slow = slow && after > time.Second
+			interrupted = errors.Join(interrupted, fmt.Errorf("a reader got %w after %v", err, after))
 		}
 	}
 	if err := p.Wait(t); err != nil {
 		t.Errorf("exit: %v\n%s", err, p.Output())
 	}
+	return slow, interrupted
 }
 
 // errHandshake is the error of readAll if the connection was reset before its TLS handshake, so that no request was
