@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -85,14 +86,12 @@ func encode(certificate []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: certificate})
 }
 
-// Issue generates a key and signs a certificate for it.
+// Issue generates a key and signs a certificate for it. The certificate is valid until template.NotAfter, by default for
+// a year.
 func (a *Authority) Issue(template *x509.Certificate) (certPEM, keyPEM []byte, err error) {
-	return a.issue(template, leafLife)
-}
-
-func (a *Authority) issue(template *x509.Certificate, life time.Duration) (certPEM, keyPEM []byte, err error) {
 	key, keyPEM := newKey()
-	template.NotBefore, template.NotAfter = time.Now().Add(-backdate), time.Now().Add(life)
+	now := time.Now()
+	template.NotBefore, template.NotAfter = now.Add(-backdate), cmp.Or(template.NotAfter, now.Add(leafLife))
 	certificate, err := x509.CreateCertificate(rand.Reader, template, a.Cert, key.Public(), a.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("server: certificate %s: %w", template.Subject, err)

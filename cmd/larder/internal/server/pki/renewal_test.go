@@ -32,7 +32,7 @@ func TestCertificatesNearTheirEndAreReplaced(t *testing.T) {
 		{"ended", -time.Minute, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			certPEM, keyPEM, err := ca.issue(&x509.Certificate{DNSNames: []string{"host"}}, test.life)
+			certPEM, keyPEM, err := ca.Issue(&x509.Certificate{DNSNames: []string{"host"}, NotAfter: time.Now().Add(test.life)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +85,7 @@ func TestOnlyCurrentKubeconfigsAreKept(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "kubeconfig")
 			subject := pkix.Name{CommonName: test.user, Organization: []string{test.group}}
-			certPEM, keyPEM, err := test.signer.issue(&x509.Certificate{Subject: subject}, test.life)
+			certPEM, keyPEM, err := test.signer.Issue(&x509.Certificate{Subject: subject, NotAfter: time.Now().Add(test.life)})
 			if err == nil {
 				err = errors.Join(WriteKubeconfig(file, test.url, test.trust, certPEM, keyPEM), os.Chmod(file, test.mode))
 			}
