@@ -179,7 +179,8 @@ func (m *Monitor) Sent(size int) {
 	}
 }
 
-// Resources has the Monitors of all resources that were ever served, also of those that are no longer served. The zero Resources is empty. Its methods are safe for concurrent use.
+// Resources has the Monitors of all resources that were ever served, unless Forget has removed them. The zero Resources
+// is empty. Its methods are safe for concurrent use.
 type Resources struct {
 	mu  sync.Mutex
 	all map[resourceKey]*Monitors // guarded by mu
