@@ -49,7 +49,7 @@ type Carrier interface {
 	// TLS is nil for requests of this process, which are Internal.
 	TLS() *tls.ConnectionState
 	Internal() bool
-	// Slot stores the handler's data about the client, which all requests of a connection share; it may be nil.
+	// Slot stores the handler's data about the client, which all requests of a connection share.
 	Slot() *atomic.Value
 
 	// Major is the version of HTTP: 1 or 2.

@@ -151,11 +151,7 @@ type credentials struct {
 // and the request has the same Authorization header. The caller has checked that no other field has
 // credentials. A client certificate belongs to the connection, so it cannot differ.
 func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
-	slot := x.Carrier.Slot()
-	if slot == nil {
-		return nil
-	}
-	known, _ := slot.Load().(*credentials)
+	known, _ := x.Carrier.Slot().Load().(*credentials)
 	if known == nil || known.by != a || !x.Received.Before(known.until) || known.generation != a.Generation() {
 		return nil
 	}
@@ -173,10 +169,6 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 		return
 	}
 	secret := x.Peek("Authorization")
-	slot := x.Carrier.Slot()
-	if slot == nil {
-		return
-	}
 	known := &credentials{
 		by: a, response: response, until: x.Received.Add(CacheTTL), generation: generation,
 		digest: a.Digester.Digest(secret), class: apimetrics.ClassOf(name), token: len(secret) > 0,
@@ -188,7 +180,7 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 		}
 		known.token = known.token && name != leaf.Subject.CommonName
 	}
-	slot.Store(known)
+	x.Carrier.Slot().Store(known)
 }
 
 // Digester makes digests of credentials under a key of its own.
