@@ -164,7 +164,7 @@ func (f *fakeAccess) revocation() *auth.Revocation {
 	return &auth.Revocation{
 		Authenticator: authenticator.RequestFunc(f.again), LocalAuthenticator: authenticator.RequestFunc(f.again), LocalAuthorizer: f,
 		Generation: f.generation.Load, Remote: f.remote.Load,
-		AuthorizerChanges: func() (uint64, uint64) { return f.changes.Load(), 0 },
+		AuthorizerChanges: func() uint64 { return f.changes.Load() },
 		NodeChanges:       func(user.Info) uint64 { return 0 },
 		Dependencies: func(*http.Request) auth.Dependencies {
 			f.mu.Lock()

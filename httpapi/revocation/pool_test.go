@@ -64,7 +64,7 @@ func TestSlowServicesAreCalledOnce(t *testing.T) {
 			*running--
 		}
 		var identities, permissions int
-		r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return changes, 0 }
+		r.config.Revocation.AuthorizerChanges = func() uint64 { return changes }
 		r.decideRemotely()
 		r.config.Revocation.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 			slow("provider", &identities, 5*time.Second)

@@ -26,19 +26,12 @@ const (
 	retryInterval = interval / 2
 )
 
-// counters has the counters of changes that may concern all rights.
+// counters has the counters of changes that may concern all rights. A round reads them before it asks questions, so the
+// next round sees changes that happen meanwhile.
 type counters struct {
 	generation uint64
-	all, nodes uint64 // of auth.Revocation.AuthorizerChanges
+	all        uint64 // of auth.Revocation.AuthorizerChanges
 	remote     bool   // the authorizer asks a webhook
-}
-
-// countersOf reads the counters. A round reads them before it asks questions, so the next round sees changes
-// that happen meanwhile.
-func countersOf(config *auth.Revocation) counters {
-	m := counters{generation: config.Generation(), remote: config.Remote()}
-	m.all, m.nodes = config.AuthorizerChanges()
-	return m
 }
 
 // round is one check of all rights. The pools ask its questions, and Run does not wait for them.
@@ -53,7 +46,7 @@ type round struct {
 func (r *Rights) newRound(ctx context.Context, now time.Time) *round {
 	config := r.config.Revocation
 	return &round{
-		Rights: r, counters: countersOf(config), ctx: ctx, now: now,
+		Rights: r, counters: counters{config.Generation(), config.AuthorizerChanges(), config.Remote()}, ctx: ctx, now: now,
 		byLocal:  newChecker(config.LocalAuthenticator, r.config.Audiences, config.LocalAuthorizer),
 		byRemote: newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer),
 	}

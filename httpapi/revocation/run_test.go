@@ -57,11 +57,11 @@ func timeOfRevocation(t *testing.T, remote, reads bool, after time.Duration) tim
 	})
 	config := r.config.Revocation
 	r.config.Authorizer = decide
-	config.AuthorizerChanges = func() (uint64, uint64) {
+	config.AuthorizerChanges = func() uint64 {
 		if !remote && changed.Load() {
-			return 1, 0
+			return 1
 		}
-		return 0, 0
+		return 0
 	}
 	if remote {
 		config.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {

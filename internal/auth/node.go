@@ -320,7 +320,6 @@ func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func
 // Nodes whose names have the same hash share a count, so that reading it needs neither a lock nor the
 // names of nodes. Such nodes are authorized again more often than necessary.
 type losses struct {
-	all   atomic.Uint64 // every change
 	any   atomic.Uint64 // losses that may concern any node
 	nodes [1 << 10]atomic.Uint64
 	seed  maphash.Seed // of the hashes of nodes' names
@@ -334,7 +333,6 @@ func (l *losses) count(name string) {
 	} else {
 		l.of(name).Add(1)
 	}
-	l.all.Add(1)
 }
 
 func (l *losses) of(name string) *atomic.Uint64 {

@@ -37,10 +37,9 @@ type Revocation struct {
 	Dependencies func(*http.Request) Dependencies
 	// Generation changes when all requests must be authenticated again.
 	Generation func() uint64
-	// AuthorizerChanges counts changes after which the authorizer may decide differently. all counts changes that may
-	// concern any user, nodes those that concern nodes and single objects. NodeChanges counts the latter for one node,
-	// before nodes does.
-	AuthorizerChanges func() (all, nodes uint64)
+	// AuthorizerChanges counts changes after which the authorizer may decide differently about any user. NodeChanges
+	// counts those that concern a node and single objects.
+	AuthorizerChanges func() uint64
 	NodeChanges       func(user.Info) uint64
 	// Remote reports whether the authorizer calls a webhook. Its changes are unknown, so it must be called again
 	// periodically.
@@ -338,15 +337,11 @@ func bearer(req *http.Request) string {
 }
 
 // authorizerChanges implements Revocation.AuthorizerChanges.
-func (c *chain) authorizerChanges() (all, nodes uint64) {
-	all = c.changes.Load()
-	if c.decisions != nil {
-		all += c.decisions.changes.Load()
+func (c *chain) authorizerChanges() uint64 {
+	if c.decisions == nil {
+		return c.changes.Load()
 	}
-	if c.graph != nil {
-		nodes = c.graph.losses.all.Load()
-	}
-	return all, nodes
+	return c.changes.Load() + c.decisions.changes.Load()
 }
 
 // lossesOf implements Revocation.NodeChanges.
