@@ -76,6 +76,7 @@ func TestHeadersReachTheHandlerOrAreRejected(t *testing.T) {
 		"an unknown scheme":    {[]string{":method", "GET", ":scheme", "ftp", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"no path":              {[]string{":method", "GET", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
 		"a relative path":      {[]string{":method", "GET", ":scheme", "https", ":path", "a"}, "", "", http2.ErrCodeProtocol},
+		"a URL as path":        {[]string{":method", "GET", ":scheme", "https", ":path", "https://h/a"}, "", "", http2.ErrCodeProtocol},
 		"two paths":            {[]string{":method", "GET", ":scheme", "https", ":path", "/", ":path", "/b"}, "", "", http2.ErrCodeProtocol},
 		"a path, late":         {[]string{":method", "GET", ":scheme", "https", "a", "b", ":path", "/"}, "", "", http2.ErrCodeProtocol},
 		"capitals":             {get("Accept", "x"), "", "", http2.ErrCodeProtocol},
