@@ -41,7 +41,7 @@ type Carrier interface {
 	// Chunks reports whether the client accepts a body without an announced size.
 	Chunks() bool
 
-	// BodyLength is -1 if the length is unknown. ReadBody reads the body, until the deadline.
+	// BodyLength is -1 if the length is unknown. ReadBody reads the body, until the deadline. Its memory is not reused.
 	BodyLength() int64
 	ReadBody(deadline time.Time) ([]byte, error)
 

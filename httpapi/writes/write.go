@@ -1,7 +1,6 @@
 package writes
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -11,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -148,9 +148,19 @@ func (w *Write) serve() (result, error) {
 // of ctx into a timeout. A conversion webhook knows nothing of ctx: store then gets a copy of w, which may outlive w.
 func (w *Write) finish(store func(*Write) (runtime.Object, error)) (runtime.Object, error) {
 	if w.endpoint.Converts {
-		own, seat := &Write{Exchange: w.Detached(), endpoint: w.endpoint, ctx: w.ctx, body: bytes.Clone(w.body)}, w.TakeSeat()
+		own, seat := &Write{Exchange: w.Detached(), endpoint: w.endpoint, ctx: w.ctx, body: w.body}, w.TakeSeat()
+		var ended atomic.Bool // store, or the wait for it
+		defer func() {
+			if ended.Swap(true) {
+				w.Seat = seat
+			}
+		}()
 		return finisher.FinishRequest(w.ctx, func() (runtime.Object, error) {
-			defer seat.Release() // limits the writes that wait for webhooks
+			defer func() {
+				if ended.Swap(true) { // until now, the seat limited the writes that wait for webhooks
+					seat.Release()
+				}
+			}()
 			storage.ReserveStack()
 			return store(own)
 		})
