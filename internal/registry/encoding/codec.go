@@ -209,11 +209,10 @@ func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) e
 }
 
 func (c *Codec) decodeStored(data []byte, into runtime.Object, revision int64) error {
-	if c.custom != nil && c.custom.decode(data, into) {
-		return c.SetRevision(into, revision)
-	}
-	if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
-		return err
+	if c.custom == nil || !c.custom.decode(data, into) {
+		if _, _, err := c.Storage.Decode(data, nil, into); err != nil {
+			return err
+		}
 	}
 	return c.SetRevision(into, revision)
 }

@@ -11,6 +11,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	apiserverfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
@@ -139,20 +140,17 @@ func (p *peers) run(ctx context.Context) error {
 			close(p.synced)
 		}
 	})
-	for {
+	if err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := p.RunLocalDiscoveryCacheSync(ctx.Done())
-		if err == nil {
-			close(p.discovered)
-			<-ctx.Done()
-			return nil
+		if err != nil {
+			klog.ErrorS(err, "Cannot discover the resources of this server, will retry")
 		}
-		klog.ErrorS(err, "Cannot discover the resources of this server, will retry")
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return nil
-		}
+		return err == nil, nil
+	}); err == nil {
+		close(p.discovered)
 	}
+	<-ctx.Done()
+	return nil
 }
 
 // await blocks until requests can be proxied.

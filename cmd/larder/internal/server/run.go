@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/capabilities"
@@ -331,18 +332,13 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 // openIfStuck accepts connections if loading makes no progress, for example because a KMS plugin
 // hangs. Probes can then see the state of the start. It returns when ctx ends.
 func (s *Server) openIfStuck(ctx context.Context) {
-	for last := s.parts.registry.Progress(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
-		now := s.parts.registry.Progress()
-		if now == last {
-			s.open()
-			return
-		}
-		last = now
+	last := s.parts.registry.Progress()
+	if err := wait.PollUntilContextCancel(ctx, time.Second, false, func(context.Context) (stuck bool, _ error) {
+		before := last
+		last = s.parts.registry.Progress()
+		return last == before, nil
+	}); err == nil {
+		s.open()
 	}
 }
 
