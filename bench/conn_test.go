@@ -84,13 +84,17 @@ func (p *piecemeal) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
-// TestInvalidFramesAreRejected checks that a frame that is too long or truncated is an error.
+// TestInvalidFramesAreRejected checks that a frame that is too long or truncated is an error. One that is too long, such
+// as JSON, is rejected before the rest of it arrives.
 func TestInvalidFramesAreRejected(t *testing.T) {
 	long := binary.BigEndian.AppendUint32(nil, longestFrame+1)
-	for _, text := range []string{string(long), "\x00\x00\x00\x05abc", "\x00\x00"} {
+	for text, want := range map[string]error{
+		string(long): bufio.ErrTooLong, `{"type":"ADDED"}`: bufio.ErrTooLong,
+		"\x00\x00\x00\x05abc": io.ErrUnexpectedEOF, "\x00\x00": io.ErrUnexpectedEOF,
+	} {
 		s := &stream{events: Events(strings.NewReader(text), Protobuf)}
-		if _, err := s.next(); err == nil || errors.Is(err, io.EOF) {
-			t.Errorf("%q: error %v, want a malformed stream", text, err)
+		if _, err := s.next(); !errors.Is(err, want) {
+			t.Errorf("%q: error %v, want %v", text, err, want)
 		}
 	}
 }

@@ -65,7 +65,11 @@ func splitLine(data []byte, _ bool) (n int, line []byte, err error) {
 func splitPrefixed(data []byte, atEOF bool) (n int, frame []byte, err error) {
 	const prefix = 4
 	if len(data) >= prefix {
-		if n = prefix + int(binary.BigEndian.Uint32(data)); n <= len(data) {
+		size := binary.BigEndian.Uint32(data)
+		if size > longestFrame { // this may be JSON, so do not wait for the rest
+			return 0, nil, bufio.ErrTooLong
+		}
+		if n = prefix + int(size); n <= len(data) {
 			return n, data[prefix:n], nil
 		}
 	}
