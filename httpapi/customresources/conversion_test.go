@@ -414,7 +414,7 @@ func TestWritesLeaveAWebhookThatHangs(t *testing.T) {
 	s.define(t, shelves, c.by)
 	const body = `{"apiVersion":"example.com/v2","kind":"Shelf","metadata":{"name":"NAME"},"spec":{"colour":"blue"}}`
 	for _, write := range []call{
-		{method: http.MethodPost, path: shelvesV2, kind: "application/json", body: strings.Replace(body, "NAME", "new", 1)},
+		{method: http.MethodPost, path: shelvesV2, kind: "application/json", body: strings.Replace(body, `"name":"NAME"`, `"generateName":"new-"`, 1)},
 		{method: http.MethodPut, path: shelvesV2 + "/old", kind: "application/json", body: strings.Replace(body, "NAME", "old", 1)},
 		{method: http.MethodPatch, path: shelvesV2 + "/old", kind: "application/merge-patch+json", body: `{"spec":{"colour":"blue"}}`},
 		{method: http.MethodPatch, path: shelvesV2 + "/old", kind: "application/json-patch+json", body: `[{"op":"replace","path":"/spec/colour","value":"blue"}]`},
