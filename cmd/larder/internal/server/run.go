@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/capabilities"
@@ -332,13 +331,18 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 // openIfStuck accepts connections if loading makes no progress, for example because a KMS plugin
 // hangs. Probes can then see the state of the start. It returns when ctx ends.
 func (s *Server) openIfStuck(ctx context.Context) {
-	last := s.parts.registry.Progress()
-	if err := wait.PollUntilContextCancel(ctx, time.Second, false, func(context.Context) (stuck bool, _ error) {
-		before := last
-		last = s.parts.registry.Progress()
-		return last == before, nil
-	}); err == nil {
-		s.open()
+	for last := s.parts.registry.Progress(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second): // a ticker's next tick comes earlier if this process did not run
+		}
+		now := s.parts.registry.Progress()
+		if now == last {
+			s.open()
+			return
+		}
+		last = now
 	}
 }
 
