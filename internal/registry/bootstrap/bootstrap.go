@@ -25,6 +25,7 @@ import (
 type Bootstrap struct {
 	config   Config
 	hooks    []*Hook
+	repair   sync.RWMutex // locked while the repair of service addresses is paused
 	service  *kubernetesService
 	identity *identity                                    // nil if no Lease is written
 	peers    *peerreconcilers.PeerEndpointLeaseController // nil if this server does not publish its address for peers
@@ -68,7 +69,7 @@ func New(config Config) (*Bootstrap, error) {
 		h := b.add("start-kubernetes-service-cidr-controller", c.keepServiceCIDR)
 		waits, cidr = append(waits, h), h.ready
 	}
-	repair := b.add("start-service-ip-repair-controllers", c.newRepair(cidr))
+	repair := b.add("start-service-ip-repair-controllers", c.newRepair(cidr, &b.repair))
 	service, err := newKubernetesService(c, namespaces.ready, repair.ready)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -204,6 +205,13 @@ func (b *Bootstrap) Stop() {
 		all.Go(b.peers.Stop)
 	}
 	all.Wait()
+}
+
+// PauseRepair makes the loop over service addresses wait until resume is called. Meanwhile Services and IPAddresses may
+// be written in any order. The loop deletes an IPAddress that is older than a minute and has no Service.
+func (b *Bootstrap) PauseRepair() (resume func()) {
+	b.repair.Lock()
+	return b.repair.Unlock
 }
 
 // HandOver ends the renewal of the identity Lease, which the process that has taken over renews.

@@ -69,8 +69,8 @@ func (c *Config) ensureServiceCIDR(ctx context.Context) error {
 // newRepair returns the hook that runs upstream's loops, which compare service addresses and node ports with
 // the services. If cidr is not nil, the hook first waits until it is closed and the default ServiceCIDR
 // exists. An error of the hook ends the server, as in kube-apiserver: a server that cannot read the allocations
-// could allocate an address twice.
-func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
+// could allocate an address twice. The loop over addresses waits while paused is locked.
+func (c *Config) newRepair(cidr <-chan struct{}, paused *sync.RWMutex) func(context.Context, func()) error {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
 	cidrs := networking.ServiceCIDRs().Informer()
 	synced := []clientcache.DoneChecker{
@@ -95,7 +95,7 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		done := func() { first <- struct{}{} }
 		loops.Go(func() {
 			if cidr != nil {
-				c.repairAddresses(ctx, done, stop)
+				c.repairAddresses(ctx, paused, done, stop)
 			} else {
 				c.repairBitmaps(done, stop)
 			}
@@ -120,9 +120,9 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 // repairAddresses runs upstream's loop over addresses until stop is closed, when ctx ends. The loop fails if its first
 // pass finds an address that another server has just allocated and that the informer does not have yet. Then
 // repairAddresses starts it again.
-func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
+func (c *Config) repairAddresses(ctx context.Context, paused *sync.RWMutex, done func(), stop chan struct{}) {
 	core, networking := c.Informers.Core().V1().Services(), c.Informers.Networking().V1()
-	addresses := confirmedAddresses{networking.IPAddresses(), networking.IPAddresses().Lister(), core.Lister(), c.Client, ctx}
+	addresses := confirmedAddresses{networking.IPAddresses(), networking.IPAddresses().Lister(), core.Lister(), c.Client, ctx, paused}
 	services := confirmedServices{core, core.Informer().GetIndexer(), addresses}
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {
 		loop := ipallocatorcontroller.NewRepairIPAddress(
@@ -140,11 +140,13 @@ type confirmedAddresses struct {
 	services corelisters.ServiceLister
 	client   kubernetes.Interface
 	ctx      context.Context
+	paused   *sync.RWMutex // locked while the lister must wait
 }
 
 func (a confirmedAddresses) Lister() networkinglisters.IPAddressLister { return a }
 
 func (a confirmedAddresses) Get(name string) (*networkingv1.IPAddress, error) {
+	a.await()
 	if address, err := a.IPAddressLister.Get(name); err == nil {
 		svc, err := a.services.Services(address.Spec.ParentRef.Namespace).Get(address.Spec.ParentRef.Name)
 		if err == nil && slices.Contains(svc.Spec.ClusterIPs, name) {
@@ -154,9 +156,16 @@ func (a confirmedAddresses) Get(name string) (*networkingv1.IPAddress, error) {
 	return a.client.NetworkingV1().IPAddresses().Get(a.ctx, name, metav1.GetOptions{})
 }
 
-// confirmedServices is an informer whose lister reads a Service that lacks an address from the server. Otherwise
-// upstream's loop would allocate addresses for a deleted Service that the informer still has. The lister reads the
-// Service after the address: if the Service exists, its address is lost and not just released.
+// await blocks while the loop is paused.
+func (a confirmedAddresses) await() {
+	a.paused.RLock()
+	defer a.paused.RUnlock()
+}
+
+// confirmedServices is an informer whose lister reads a Service from the server if the Service lacks an address, or if
+// the informer lacks the Service. Otherwise upstream's loop would allocate addresses for a deleted Service that the
+// informer still has, and release those of a restored Service that it does not have yet. The lister reads the Service
+// after the address: if the Service exists, its address is lost and not just released.
 type confirmedServices struct {
 	coreinformers.ServiceInformer
 	clientcache.Indexer
@@ -167,22 +176,24 @@ func (s confirmedServices) Lister() corelisters.ServiceLister { return coreliste
 
 // GetByKey serves the lister.
 func (s confirmedServices) GetByKey(key string) (any, bool, error) {
+	s.addresses.await()
 	object, found, err := s.Indexer.GetByKey(key)
 	svc, _ := object.(*corev1.Service)
-	if !found || !helper.IsServiceIPSet(svc) || !slices.ContainsFunc(svc.Spec.ClusterIPs, func(ip string) bool {
+	if err != nil || found && (!helper.IsServiceIPSet(svc) || !slices.ContainsFunc(svc.Spec.ClusterIPs, func(ip string) bool {
 		address, err := s.addresses.Get(ip)
 		return err != nil || *address.Spec.ParentRef != networkingv1.ParentReference{Resource: "services", Namespace: svc.Namespace, Name: svc.Name}
-	}) {
+	})) {
 		return object, found, err
 	}
-	live, err := s.addresses.client.CoreV1().Services(svc.Namespace).Get(s.addresses.ctx, svc.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && live.UID != svc.UID {
+	namespace, name, _ := clientcache.SplitMetaNamespaceKey(key) // made by upstream's loop or by the lister
+	live, err := s.addresses.client.CoreV1().Services(namespace).Get(s.addresses.ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && found && live.UID != svc.UID:
 		return nil, false, nil
+	case err != nil && found:
+		return svc, true, nil // upstream's loop does not retry after an error of this lister
 	}
-	if err != nil {
-		live = svc // upstream's loop does not retry after an error of this lister
-	}
-	return live, true, nil
+	return live, err == nil, err
 }
 
 // repairBitmaps runs upstream's loop over the bitmaps of addresses until stop is closed.

@@ -50,19 +50,22 @@ type resets struct {
 	external bool // other servers may use the store
 }
 
-// pauseControllers stops the controllers of this server that delete objects. Its warnings name the
-// controllers of other processes.
+// pauseControllers stops the controllers of this server that delete objects, and the repair of service addresses. Its
+// warnings name the controllers of other processes.
 func (r resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
 	if warnings, err = r.otherControllers(ctx); err != nil {
 		return nil, nil, err
 	}
-	if r.controllers == nil {
-		return func() {}, warnings, nil
+	restart := func() {}
+	if r.controllers != nil {
+		if restart, err = r.controllers.Pause(ctx); err != nil {
+			return nil, warnings, err
+		}
 	}
-	resume, err = r.controllers.Pause(ctx)
-	return resume, warnings, err
+	repair := r.bootstrap.PauseRepair()
+	return func() { repair(); restart() }, warnings, nil
 }
 
 // otherControllers returns warnings about other processes that may delete restored objects.
