@@ -104,8 +104,12 @@ func build(ctx context.Context, dir string) error {
 		}
 	}
 	// The compiler flags are Larder's, so that packages that Larder also links are not compiled again.
-	_, err := command(ctx, dir, "build", "-buildvcs=false", "-ldflags", versionFlags(), "-o", dir+string(filepath.Separator),
-		"k8s.io/kubernetes/cmd/"+ControllerManager, "k8s.io/kubernetes/cmd/"+Scheduler, "sigs.k8s.io/kwok/cmd/"+Kwok)
+	args := []string{"build", "-buildvcs=false", "-ldflags", versionFlags(), "-o", dir + string(filepath.Separator),
+		"k8s.io/kubernetes/cmd/" + ControllerManager, "k8s.io/kubernetes/cmd/" + Scheduler, "sigs.k8s.io/kwok/cmd/" + Kwok}
+	_, err := command(ctx, dir, args...)
+	if err != nil && ctx.Err() == nil { // the go command does not repeat a download that timed out
+		_, err = command(ctx, dir, args...)
+	}
 	if err != nil {
 		return err
 	}
