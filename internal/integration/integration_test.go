@@ -157,7 +157,7 @@ func (r *runner) execute(t *testing.T, binary, where string, out *bytes.Buffer) 
 		if os.Geteuid() != 0 {
 			ran = append(ran, ".*Peer.*") // only root can set a process's host name
 		}
-		args := []string{"-test.v", "-test.timeout=1h", "-test.run", *tests}
+		args := []string{"-test.v", "-test.timeout=40m", "-test.run", *tests}
 		if len(ran) > 0 {
 			args = append(args, "-test.skip", "^("+strings.Join(ran, "|")+")$")
 		}
