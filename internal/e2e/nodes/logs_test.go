@@ -188,6 +188,7 @@ func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 		"a port without a listener":      {[]corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}}, proctest.Port(t), "connection refused"},
 	} {
 		if name == "an IPv6 address" && !hasIPv6() {
+			t.Logf("%s is not tried: this machine has no IPv6 loopback address", name)
 			continue
 		}
 		node, err := c.client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
