@@ -52,9 +52,9 @@
 //
 // # Memory, locks and goroutines
 //
-// Only [Write.finish] starts goroutines, for writes that may call a conversion webhook. They hold the flow control seats
-// of their writes. Nothing waits for them; a call to a webhook ends after 30 s. The package's only lock guards the
-// warnings, which plugins may add from their own goroutines.
+// Only [Write.finish] starts goroutines, for writes that may call a conversion webhook. Nothing waits for one that outlives
+// its write; it keeps the write's flow control seat until it ends, and a call to a webhook ends after 30 s. The package's
+// only lock guards the warnings, which plugins may add from their own goroutines.
 //
 // An object belongs to the write from decode until the storage returns. The storage may return the same object. The
 // response usually consists of the cache's bytes ([storage.Written]). If upstream's encoder must write it, the stored
