@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 )
 
 // replaceable is a store that only counts its replacements.
@@ -17,8 +18,9 @@ type replaceable struct {
 func (c *replaceable) Replacements() uint64 { return c.replacements.Load() }
 
 // TestFreshDoesNotMixHistories replaces the history again and again while readers call Fresh. The owner never applies
-// the last event of a history, so Fresh must never return its revision. Other histories apply as many events as this one
-// has queued. Builds with the tag invariants yield where such a race is most likely.
+// the last event of a history, so Fresh must never return its revision. Other histories, those with an odd number,
+// apply as many events as this one has queued, and have lower revisions. Builds with the tag invariants yield where such
+// a race is most likely.
 func TestFreshDoesNotMixHistories(t *testing.T) {
 	const before, last, small = 90, 100, 2
 	ctx := context.Background()
@@ -30,8 +32,14 @@ func TestFreshDoesNotMixHistories(t *testing.T) {
 	for range 2 {
 		readers.Go(func() {
 			for !over.Load() {
-				if got := sub.Fresh(); got == last {
+				history := store.Replacements()
+				got := sub.Fresh()
+				if got == last {
 					t.Errorf("Fresh = %d, which was never applied", got)
+					return
+				}
+				if history%2 == 1 && got > small && store.Replacements() == history {
+					t.Errorf("Fresh = %d in a history that has reached %d", got, small)
 					return
 				}
 			}
@@ -71,4 +79,48 @@ func TestOldProgressIsIgnored(t *testing.T) {
 			t.Errorf("after progress to 20 and %d: Fresh = %d, want 20; %d more advances, want 0", progress, sub.Fresh(), tail.advances.Load()-advances)
 		}
 	}
+}
+
+// TestLoadsOfAnotherHistoryAreRejected checks that an owner cannot load the state of a replaced store while the Tail
+// still follows the old one, whose events would follow. A caller of Wait waits for the new history, not for the old one.
+func TestLoadsOfAnotherHistoryAreRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := new(replaceable)
+		tail := NewTail(TailConfig{Store: store, Prefix: "/registry"})
+		sub := tail.Subscribe("/registry/pods/")
+		tail.restart(10, 0, position{present: 10})
+		sub.Loaded(10)
+		waited := make(chan error, 1)
+		for _, reload := range []bool{false, true} {
+			if reload {
+				sub.Reload()
+			}
+			history := store.replacements.Add(1)
+			if reload {
+				if _, err := sub.Next(t.Context()); !errors.Is(err, ErrLost) {
+					t.Fatalf("Next: %v, want ErrLost", err)
+				}
+			}
+			go func() { waited <- sub.Wait(t.Context(), 12) }()
+			synctest.Wait()
+			sub.Loaded(11)
+			event := Event{Kind: Create, Key: "/registry/pods/a", Revision: 20}
+			tail.dispatch(WatchResponse{Batches: []Batch{{Revision: 20, Events: []Event{event}}}, Progress: 20})
+			if batches, err := sub.take(); len(batches) > 0 || err != nil || sub.Fresh() != 0 {
+				t.Fatalf("%d batches of the old history, %v; Fresh = %d, want 0", len(batches), err, sub.Fresh())
+			}
+			tail.lose()
+			tail.restart(12, 0, position{present: 12, replacements: history})
+			if fresh := sub.Fresh(); fresh != 0 {
+				t.Fatalf("Fresh = %d before the load, want 0", fresh)
+			}
+			if _, err := sub.Next(t.Context()); !errors.Is(err, ErrLost) {
+				t.Fatalf("Next: %v, want ErrLost", err)
+			}
+			sub.Loaded(12)
+			if err := <-waited; err != nil || sub.Fresh() != 12 {
+				t.Fatalf("Wait: %v; Fresh = %d, want 12", err, sub.Fresh())
+			}
+		}
+	})
 }

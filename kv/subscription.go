@@ -175,13 +175,12 @@ func (s *Subscription) fresh() (fresh int64, loaded bool) {
 		} else {
 			fresh = s.lastFresh.Load()
 		}
-		if s.generation.Load() != generation {
-			continue
-		}
 		if !s.tail.follows() {
 			return 0, loaded // the revision belongs to a history that was replaced
 		}
-		return fresh, loaded
+		if s.generation.Load() == generation { // after follows: the Tail may have begun to follow another history
+			return fresh, loaded
+		}
 	}
 }
 
@@ -296,16 +295,12 @@ func (s *Subscription) push(batch Batch, limit int64) {
 	s.wakeLocked()
 }
 
-// lose drops the queue because the tail lost its position. If replaced is set, the store was replaced, and Fresh must
-// return 0.
-func (s *Subscription) lose(replaced bool) {
+// lose drops the queue because the tail lost its position.
+func (s *Subscription) lose() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unloadLocked()
 	s.lost, s.since = true, unknown
-	if replaced {
-		s.lastFresh.Store(0)
-	}
 }
 
 // Reload makes Next return ErrLost, and Wait wait until the owner has reloaded. It is for an owner that does not trust
@@ -335,8 +330,9 @@ func (s *Subscription) restart(revision int64, history uint64) {
 		s.unloadLocked()
 		s.lost = true
 	}
-	if s.history != history {
+	if s.tail.history.Load() != history {
 		s.lastFresh.Store(0)
+		s.generation.Add(2)
 	}
 	s.since, s.subscribedAt = revision, 0
 	s.changedLocked()

@@ -292,7 +292,6 @@ func (t *Tail) restart(revision, reach int64, from position) {
 	t.started, t.start, t.reach, t.lastChangeFrom = true, revision, reach, 0
 	clear(t.lastChange)
 	t.began.Store(from.present)
-	t.history.Store(from.replacements)
 	if revision < from.present {
 		t.past, t.present = revision, from.present
 	}
@@ -301,6 +300,7 @@ func (t *Tail) restart(revision, reach int64, from position) {
 			s.restart(revision, from.replacements)
 		}
 	}
+	t.history.Store(from.replacements) // after the subscriptions: until then Fresh is 0 in a replaced store
 	t.raiseLocked(revision)
 }
 
@@ -316,14 +316,13 @@ func (t *Tail) loseLocked() {
 		t.losses.Add(1)
 	}
 	t.started, t.past, t.present = false, 0, 0
-	replaced := !t.follows()
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.lose(replaced)
+			s.lose()
 		}
 	}
 	t.seen.Store(0)
-	if replaced {
+	if !t.follows() {
 		t.wakeWaitersLocked(len(t.waiters), ErrReplaced)
 	}
 }
