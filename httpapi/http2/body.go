@@ -57,7 +57,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	kept := int64(0)
 	defer func() { c.freeLocked(size - kept) }()
 	switch {
-	case st == nil && c.goingAway == goAwayDone:
+	case st == nil && f.StreamID > c.lastAllowed:
 		return nil
 	case st == nil:
 		_ = c.framer.WriteRSTStream(f.StreamID, http2.ErrCodeStreamClosed)

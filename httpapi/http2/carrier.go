@@ -162,7 +162,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	bodiless = bodiless || code == http.StatusNoContent || code == http.StatusNotModified
 	block := appendStatus(make([]byte, 0, blockCapacity), code)
 	if x.Closing {
-		r.c.goAway(goAwayDone)
+		r.c.goAway(goAwaySent)
 	}
 	block = r.appendFields(block, x.Header)
 	switch size := x.Size; {
@@ -306,7 +306,7 @@ func (st *stream) appendFields(dst []byte, header []exchange.Field) []byte {
 		switch key := http.CanonicalHeaderKey(f.Name); key {
 		case "Connection":
 			if strings.EqualFold(f.Value, "close") {
-				st.c.goAway(goAwayDone)
+				st.c.goAway(goAwaySent)
 			}
 			continue
 		case "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade":

@@ -85,6 +85,7 @@ type Conn struct {
 
 	mu            sync.Mutex
 	last          uint32               // guarded by mu: the latest stream
+	lastAllowed   uint32               // guarded by mu: the latest stream that the client may open; fewer after a GOAWAY
 	streams       map[uint32]*stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
 	responding    int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the response
@@ -106,9 +107,10 @@ type Conn struct {
 type goAwayState uint8
 
 const (
-	goAwayNone goAwayState = iota
-	goAwaySent             // GOAWAY was sent; the server still accepts requests that were sent before the client reads it
-	goAwayDone             // the client has acknowledged, or must not open streams: new ones are refused
+	goAwayNone   goAwayState = iota
+	goAwaySent               // GOAWAY was sent; the server still accepts requests that were sent before the client reads it
+	goAwayPinged             // and a ping, whose acknowledgement shows that the client has read both
+	goAwayDone               // the client has acknowledged, or has sent a GOAWAY: new streams are refused
 )
 
 var (
@@ -120,7 +122,8 @@ var (
 func (s *Server) NewConn(raw net.Conn) *Conn {
 	c := &Conn{
 		s: s, conn: raw, began: time.Now(), streams: make(map[uint32]*stream),
-		window: initialWindow, initial: initialWindow, memory: newMemoryUsage(&s.config), idleSince: time.Now(),
+		lastAllowed: maxWindow, window: initialWindow, initial: initialWindow,
+		memory: newMemoryUsage(&s.config), idleSince: time.Now(),
 		flood: flowcontrol.NewTokenBucketPassiveRateLimiter(floodRate, floodBurst),
 	}
 	if invariants.Enabled {
@@ -257,11 +260,12 @@ func (c *Conn) next() (http2.Frame, error) {
 // goAwayWait limits the time in which a client must leave after a GOAWAY, and the time to send the last one.
 const goAwayWait = time.Second
 
-// closeWith ends all streams and closes the connection. A client that broke the protocol gets a
-// GOAWAY with the code of err.
+// closeWith ends all streams and closes the connection. A client that broke the protocol gets a GOAWAY with the code of
+// err. An idle one gets NO_ERROR, so that it repeats a request that is on its way.
 func (c *Conn) closeWith(err error) {
 	c.endStreams(errClosed)
-	if code, ok := errors.AsType[http2.ConnectionError](err); ok {
+	code, broke := errors.AsType[http2.ConnectionError](err)
+	if broke || errors.Is(err, errIdle) && c.headerUntil.IsZero() {
 		c.sendLastGoAway(http2.ErrCode(code))
 	}
 	(*frameReader)(c).close()
@@ -274,9 +278,7 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.Release()
 	}
-	if c.conn.SetDeadline(time.Now().Add(goAwayWait)) != nil {
-		return
-	}
+	_ = c.conn.SetDeadline(time.Now().Add(goAwayWait)) // if conn is closed, the write fails
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
@@ -310,10 +312,10 @@ func (c *Conn) endStreams(why error) {
 func (c *Conn) broken() { socket.CloseSocket(c.conn) }
 
 // GoAway asks the client to send no more requests on this connection. The server serves requests that were already
-// sent, and then ends the connection.
-func (c *Conn) GoAway() { c.goAway(goAwaySent) }
+// sent, but not more than Config.MaxStreams, and then ends the connection.
+func (c *Conn) GoAway() { c.goAway(goAwayPinged) }
 
-// goAwayMark is the data of the ping after a GOAWAY. Its acknowledgement shows that the client has read both.
+// goAwayMark is the data of the ping after a GOAWAY.
 var goAwayMark = [8]byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', '.'}
 
 func (c *Conn) goAway(how goAwayState) {
@@ -322,13 +324,18 @@ func (c *Conn) goAway(how goAwayState) {
 		c.mu.Unlock()
 		return
 	}
-	c.goingAway = how
-	if how == goAwaySent {
+	if c.goingAway == goAwayNone && how != goAwayDone {
+		c.lastAllowed = uint32(min(int64(c.last)+2*int64(c.s.config.MaxStreams), maxWindow)) // the ids of a client are odd
 		_ = c.framer.WriteGoAway(maxWindow, http2.ErrCodeNo, nil)
+	}
+	switch how {
+	case goAwayPinged:
 		_ = c.framer.WritePing(false, goAwayMark)
-	} else {
+	case goAwayDone:
+		c.lastAllowed = c.last
 		_ = c.framer.WriteGoAway(c.last, http2.ErrCodeNo, nil)
 	}
+	c.goingAway = how
 	c.markIdleLocked()
 	c.mu.Unlock()
 	c.flushControl()

@@ -1,6 +1,8 @@
 package http2
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -139,6 +141,52 @@ func TestHeaderBombsAreRejected(t *testing.T) {
 		p.must(p.get(101, "/"))
 		if fields, _, _ := p.ended(101); fields[":status"] != "200" || handled != 2 {
 			t.Errorf("got header %v after %d calls of the handler, want status 200 after 2", fields, handled)
+		}
+	})
+}
+
+// TestGoAwayAllowsRequestsOnTheWay checks that the server responds to requests that the client sent before it received
+// GOAWAY, and refuses those of a client that ignores GOAWAY.
+func TestGoAwayAllowsRequestsOnTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t, Config{MaxStreams: 3}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := echo(c, received)
+			x.Set("Connection", "close")
+			return x
+		})
+		p.must(p.get(1, "/"))
+		p.ended(1)
+		for id := uint32(3); id <= 9; id += 2 {
+			want := http2.ErrCode(0)
+			if id == 9 {
+				want = http2.ErrCodeRefusedStream
+			}
+			p.must(p.get(id, "/"))
+			if _, _, reset := p.ended(id); reset != want {
+				t.Errorf("stream %d: got reset %v, want %v", id, reset, want)
+			}
+		}
+		began := time.Now()
+		p.await("the end", func(h receivedFrame) bool { return h.over })
+		if took := time.Since(began); took > goAwayWait {
+			t.Errorf("the connection ended after %v, want at most %v", took, goAwayWait)
+		}
+		if slices.ContainsFunc(p.frames, func(h receivedFrame) bool { return h.kind == http2.FramePing }) {
+			t.Error("the server sent a ping, which clients take for the acknowledgement of theirs")
+		}
+	})
+}
+
+// TestGoAwayAllowsAnyNumberOfStreams checks that the largest Config.MaxStreams allows requests after GOAWAY, too.
+func TestGoAwayAllowsAnyNumberOfStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t, Config{MaxStreams: math.MaxInt32}, echo)
+		p.must(p.get(3, "/"))
+		p.ended(3)
+		p.server.GoAway()
+		p.must(p.get(5, "/"))
+		if _, body, reset := p.ended(5); body != "/" {
+			t.Errorf("got body %q and reset %v, want /", body, reset)
 		}
 	})
 }

@@ -117,7 +117,7 @@ func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 // unknownStreamLocked returns the error for a frame of a stream that is not open: nil if it was open
 // before, or if new streams are ignored after GOAWAY.
 func (c *Conn) unknownStreamLocked(id uint32) error {
-	if id > c.last && c.goingAway != goAwayDone {
+	if id > c.last && id <= c.lastAllowed {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	return nil

@@ -405,6 +405,25 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	})
 }
 
+// TestIdleConnectionsNameTheirLastStream checks that the client learns which of its requests an idle connection served
+// before it ended. The client can then repeat the others, also if it has not acknowledged an earlier GOAWAY.
+func TestIdleConnectionsNameTheirLastStream(t *testing.T) {
+	for _, closing := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+				x := echo(c, received)
+				x.Closing = closing
+				return x
+			})
+			p.must(p.get(1, "/"))
+			p.await("the last stream", func(h receivedFrame) bool {
+				return h.kind == http2.FrameGoAway && h.code == http2.ErrCodeNo && h.data == "1"
+			})
+			p.await("the end", func(h receivedFrame) bool { return h.over })
+		})
+	}
+}
+
 // TestRetireEndsIdleConnections checks that Retire ends a connection that is idle, once its client has acknowledged GOAWAY.
 func TestRetireEndsIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
