@@ -311,8 +311,7 @@ func (x *Exchange) FailIn(err error, codecs runtime.NegotiatedSerializer, versio
 	x.SendCompressed(code, contentType, body)
 }
 
-// FailEncoding sends the Status of err, which is why a response could not be encoded, in the media type of that response.
-// Like upstream, it logs err, and adds nothing to the audit record (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
+// FailEncoding logs err, which is why a response could not be encoded, and sends its Status. It adds nothing to the audit record.
 func (x *Exchange) FailEncoding(err error, mediaType string) {
 	utilruntime.HandleError(fmt.Errorf("apiserver was unable to write a JSON response: %w", err)) // in any media type
 	status := responsewriters.ErrorToAPIStatus(err)
@@ -320,26 +319,27 @@ func (x *Exchange) FailEncoding(err error, mediaType string) {
 	x.Send(int(status.Code), contentType, body)
 }
 
-// encodeStatus encodes status in a media type of accept, or as indented JSON if the server has none of
-// them (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
+// encodeStatus encodes status in a media type of accept, or as indented JSON if the server has none of them. If that
+// fails, it encodes the error's Status (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
 func encodeStatus(status *metav1.Status, accept string, pretty bool, codecs runtime.NegotiatedSerializer, version schema.GroupVersion) (contentType string, body []byte) {
 	media, ok := negotiation.NegotiateMediaTypeOptions(accept, codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions)
 	if !ok {
-		body, err := json.MarshalIndent(status, "", "  ")
-		if err != nil {
-			return "text/plain; charset=utf-8", []byte(err.Error() + "\n")
-		}
+		body, _ := json.MarshalIndent(status, "", "  ") // of plain strings: cannot fail
 		return "application/json", body
 	}
 	serializer := media.Accepted.Serializer
 	if (media.Pretty || pretty) && media.Accepted.PrettySerializer != nil {
 		serializer = media.Accepted.PrettySerializer
 	}
-	body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), status)
-	if err != nil {
-		return "text/plain", fmt.Appendf(nil, "%s: %s", status.Reason, status.Message)
+	for range 2 {
+		body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), status)
+		if err == nil {
+			return media.Accepted.MediaType, body
+		}
+		utilruntime.HandleError(fmt.Errorf("apiserver was unable to write a JSON response: %w", err)) // in any media type
+		status = responsewriters.ErrorToAPIStatus(err)
 	}
-	return media.Accepted.MediaType, body
+	return "text/plain", fmt.Appendf(nil, "%s: %s", status.Reason, status.Message)
 }
 
 // Deny is Fail with the header fields that upstream's filters add.
