@@ -39,8 +39,9 @@ type Page struct {
 	Scanned int
 	// OutsideShard is the number of scanned objects that are not in the Shard.
 	OutsideShard int
-	// Index names the index used, "" if the range was scanned.
-	Index string
+	// Index names the index used, "" if the range was scanned. Learnt says that it was not declared.
+	Index  string
+	Learnt bool
 }
 
 // List appends the matching objects to dst, in key order. It allocates nothing per object. A corrupt object within
@@ -151,6 +152,7 @@ func (l *lister) chooseIndex(start *Object) (*index, string) {
 	l.page.Index = best.index.Name()
 	if best.index.learnt != nil {
 		best.index.learnt.uses.Add(1)
+		l.page.Learnt = true
 	}
 	return best.index, best.value
 }
@@ -190,16 +192,13 @@ func (p pinnedIndex) count(start *Object, prefix string, limit int) (n int) {
 
 // pinned returns the one value that the selectors allow for the index's field or label.
 func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bool) {
-	if ix.Field != "" {
-		if field == nil {
-			return "", false
-		}
+	switch {
+	case ix.Field != "" && field != nil:
 		return field.RequiresExactMatch(ix.Field)
+	case ix.Field == "" && label != nil:
+		return label.RequiresExactMatch(ix.Label)
 	}
-	if label == nil {
-		return "", false
-	}
-	return label.RequiresExactMatch(ix.Label)
+	return "", false
 }
 
 // checkCorrupt finds the corrupt object that a scan of the same range would have found. A search in an index can miss

@@ -82,7 +82,7 @@ func (r *Resource) listAt(ctx context.Context, read checkedList, dst []*cache.Ob
 			return r.listStoredCounted(ctx, read, dst)
 		}
 		if err == nil {
-			r.reads.list(r.GroupResource, indexLabel(listing.Index, read.q), listing.Scanned, len(listing.Objects)-len(dst))
+			r.reads.list(r.GroupResource, listing.Index, listing.Scanned, len(listing.Objects)-len(dst))
 			addSpanEvent(ctx, "Listed items from cache", attribute.Int("count", listing.Scanned))
 			addSpanEvent(ctx, "Filtered items", attribute.Int("count", len(listing.Objects)-len(dst)))
 		}
@@ -94,16 +94,16 @@ func (r *Resource) listAt(ctx context.Context, read checkedList, dst []*cache.Ob
 	}
 }
 
-// indexLabel returns upstream's name in metrics of the index that narrowed q: of a field, or of a label
-// (apiserver pkg/storage/selection_predicate.go).
-func indexLabel(index string, q ListRequest) string {
-	if index == "" {
+// indexLabel returns upstream's name in metrics of the declared index that narrowed q: of a field, or of a label
+// (apiserver pkg/storage/selection_predicate.go). It is "" for a learnt index, because clients choose the label.
+func indexLabel(page *cache.Page, q *ListRequest) string {
+	if page.Index == "" || page.Learnt {
 		return ""
 	}
-	if _, ok := q.Field.RequiresExactMatch(index); ok {
-		return storage.FieldIndex(index)
+	if _, ok := q.Field.RequiresExactMatch(page.Index); ok {
+		return storage.FieldIndex(page.Index)
 	}
-	return storage.LabelIndex(index)
+	return storage.LabelIndex(page.Index)
 }
 
 // listStoredCounted is listStored, counted.
@@ -202,7 +202,7 @@ func (r *Resource) listCached(read checkedList, snapshot cache.Snapshot, dst []*
 	if err != nil {
 		return Listing{}, listError(err)
 	}
-	out := Listing{Objects: page.Objects, Index: page.Index, Scanned: page.Scanned}
+	out := Listing{Objects: page.Objects, Index: indexLabel(&page, &q), Scanned: page.Scanned}
 	out.Meta.Revision = revision
 	if page.Next == "" {
 		return out, nil
@@ -269,7 +269,7 @@ type Listing struct {
 	Objects []*cache.Object
 	Meta    wire.ListMeta
 
-	Index   string // that was used, "" if none
+	Index   string // that was used, as metrics name it
 	Scanned int    // objects examined
 
 	corrupt corruptList // corrupt objects that a read of the store has found
