@@ -158,11 +158,8 @@ func (a *rangeAllocator) Has(offset int) bool {
 	return a.bitmap.Has(offset)
 }
 
-// Free counts the free numbers in this process's copy of the bitmap.
-func (a *rangeAllocator) Free() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.bitmap.Free()
-}
+// Free counts the free numbers in this process's copy of the bitmap, which has its own lock. It does not wait for a
+// write: upstream calls it twice for each allocation and release, to set gauges.
+func (a *rangeAllocator) Free() int { return a.bitmap.Free() }
 
 func (a *rangeAllocator) Destroy() {}

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/kv"
@@ -217,5 +219,37 @@ func TestRangeModel(t *testing.T) {
 				}
 			},
 		})
+	})
+}
+
+// TestFreeDoesNotWaitForWrites counts the free numbers while another number is being allocated.
+func TestFreeDoesNotWaitForWrites(t *testing.T) {
+	store := kvtest.NewMemory()
+	a := newRange(t, store)
+	createRecord(t, a)
+	writing, written := make(chan struct{}), make(chan struct{})
+	store.SetHook(func(op, _ string) error {
+		if op == "put" {
+			close(writing)
+			<-written
+		}
+		return nil
+	})
+	var allocating sync.WaitGroup
+	defer allocating.Wait()
+	defer close(written)
+	allocating.Go(func() {
+		if ok, err := a.Allocate(1); !ok || err != nil {
+			t.Errorf("Allocate: got %v and error %v, want true", ok, err)
+		}
+	})
+	<-writing
+	counted := make(chan int, 1)
+	allocating.Go(func() { counted <- a.Free() })
+	proctest.Eventually(t, "the free numbers are counted", func() error {
+		if len(counted) == 0 {
+			return errors.New("Free has not returned")
+		}
+		return nil
 	})
 }
