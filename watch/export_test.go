@@ -33,3 +33,14 @@ func (h *Hub) Examined(e *cache.Event) (groups int) {
 	h.router.visitCandidates(e, func(*group) { groups++ })
 	return groups
 }
+
+// Routes returns the number of keys and shards by which the Hub finds groups.
+func (h *Hub) Routes() int {
+	n := len(h.router.groups) + len(h.router.triggers)
+	for _, t := range h.router.shards {
+		if t != nil {
+			n++
+		}
+	}
+	return n
+}

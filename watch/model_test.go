@@ -19,6 +19,7 @@ type model struct {
 	*fixture
 	keys     []string
 	watchers []*client
+	began    int64 // revision at which the epoch began
 }
 
 // client is a watcher with its checker.
@@ -57,6 +58,8 @@ var (
 		{label: "app in (x,y),tier"},
 		{label: "!app"},
 		{namespace: "a", label: "app=y"},
+		{namespace: "a", name: "p", label: "app=x"},
+		{name: "p", field: "phase=up"},
 		{field: "spec.nodeName=n1"},
 		{field: "spec.nodeName=n2"},
 		{field: "spec.nodeName="},
@@ -186,6 +189,9 @@ func (m *model) bookmark(t *rapid.T, c *client) {
 	if d.Revision > m.cache.Snapshot().Revision() && d.Revision > c.checker.Resume() {
 		t.Fatalf("bookmark of %d, the cache is at %d", d.Revision, m.cache.Snapshot().Revision())
 	}
+	if c.epoch != m.cache.Snapshot().Epoch() && d.Revision >= m.began && d.Revision > c.checker.Resume() {
+		t.Fatalf("bookmark of %d from a watcher whose epoch has ended before %d", d.Revision, m.began)
+	}
 	if broken := c.checker.Observe(reportOf(d)); broken != nil {
 		t.Fatalf("%+v: %v", c.filter, broken)
 	}
@@ -229,6 +235,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"reset": func(t *rapid.T) {
 			if rapid.IntRange(0, 9).Draw(t, "reset") == 0 {
 				m.reset()
+				m.began = m.last
 			}
 		},
 	}
@@ -247,8 +254,8 @@ func (m *model) finish(t *rapid.T) {
 		m.verify(t, c, m.last)
 		m.remove(c)
 	}
-	if s := m.hub.Stats(); s.Watchers != 0 || s.Groups != 0 {
-		t.Fatalf("watchers or groups were leaked: %+v", s)
+	if s, routes := m.hub.Stats(), m.hub.Routes(); s.Watchers != 0 || s.Groups != 0 || routes != 0 {
+		t.Fatalf("watchers, groups or %d routes were leaked: %+v", routes, s)
 	}
 }
 
