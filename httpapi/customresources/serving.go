@@ -260,10 +260,10 @@ func (e *Extensions) AwaitServed(ctx context.Context, name string, revision int6
 	return nil
 }
 
-// lacks reports whether the informer has seen revision, and no CRD of that name.
+// lacks reports whether the informer's store has reached revision, and has no CRD of that name.
 func (e *Extensions) lacks(name string, revision int64) bool {
 	informer := e.CRDs()
-	seen, err := strconv.ParseInt(informer.Informer().LastSyncResourceVersion(), 10, 64)
+	seen, err := strconv.ParseInt(informer.Informer().GetStore().LastStoreSyncResourceVersion(), 10, 64)
 	if err != nil || seen < revision {
 		return false
 	}

@@ -128,9 +128,11 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 		follow(t, p, "kept", runtime.ContentTypeProtobuf, false),
 	}
 	for round := range 3 {
+		var added strings.Builder
 		for i := range 20 {
-			k.must(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: new-%d, finalizers: [x.io/stuck]}}", i), "create", "-f", "-")
+			fmt.Fprintf(&added, "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: new-%d, finalizers: [x.io/stuck]}}\n", i)
 		}
+		k.must(t, added.String(), "create", "-f", "-")
 		k.must(t, "", "delete", "configmap", "new-0", "--wait=false")
 		k.must(t, "", "-n", "kept", "patch", "configmap", "kept", "-p", `{"data":{"a":"c"}}`)
 		k.must(t, "", "delete", "box", "kept")

@@ -120,7 +120,7 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 		}
 		informer := r.informers.InformerFor(object, nil) // exists, so no constructor is needed
 		for name, w := range r.lastWrites(kinds[0].GroupKind(), writes) {
-			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) && loopback.Handled(informer, name) }); err != nil {
+			if err := awaitWrite(ctx, w, func() bool { return seen(informer.GetStore(), name, w) && loopback.Handled(informer, name) }); err != nil {
 				return err
 			}
 		}
@@ -132,7 +132,7 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 	}
 	for name, w := range r.lastWrites(schema.GroupKind{Group: apiregistrationv1.GroupName, Kind: "APIService"}, writes) {
 		if err := awaitWrite(ctx, w, func() bool {
-			return seen(r.aggregator.APIServices(), name, w) && r.aggregator.Routes(name)
+			return seen(r.aggregator.APIServices().GetStore(), name, w) && r.aggregator.Routes(name)
 		}); err != nil {
 			return err
 		}
@@ -149,9 +149,10 @@ func awaitWrite(ctx context.Context, w checkpoint.Write, done func() bool) error
 	return nil
 }
 
-// seen reports whether an informer has the named object as w wrote it, or a later state.
-func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) bool {
-	object, exists, err := informer.GetStore().GetByKey(name)
+// seen reports whether the store of an informer has the named object as w wrote it, or a later state. The informer's own
+// LastSyncResourceVersion would not do: it is ahead of the store.
+func seen(store cache.Store, name string, w checkpoint.Write) bool {
+	object, exists, err := store.GetByKey(name)
 	switch {
 	case err != nil:
 		return false
@@ -159,11 +160,11 @@ func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) b
 		revision := revisionOf(object.(metav1.Object).GetResourceVersion())
 		return revision > w.Revision || !w.Deleted && revision == w.Revision
 	default: // deleted by w, or later
-		return w.Deleted || revisionOf(informer.LastSyncResourceVersion()) >= w.Revision
+		return w.Deleted || revisionOf(store.LastStoreSyncResourceVersion()) >= w.Revision
 	}
 }
 
-// revisionOf returns the revision of an informer's resourceVersion, 0 before its first list.
+// revisionOf returns the revision of a resourceVersion, 0 for that of an informer's store before its first list.
 func revisionOf(resourceVersion string) int64 {
 	revision, _ := strconv.ParseInt(resourceVersion, 10, 64)
 	return revision
