@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flags := []string{"-tags", "invariants"} // the server checks its invariants
-	if race {
+	if proctest.RaceDetector {
 		flags = append(flags, "-race")
 	}
 	remove, err := e2etest.Build(larder, flags...)

@@ -1,5 +1,0 @@
-//go:build race
-
-package security
-
-const race = true
