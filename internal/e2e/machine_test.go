@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -63,6 +64,29 @@ func TestServerStartsWithoutANetwork(t *testing.T) {
 			}
 			if logged := endpointError.FindAllString(p.Output(), -1); len(logged) > 0 {
 				t.Errorf("the server logged errors about endpoints: %q", logged)
+			}
+		})
+	}
+}
+
+// TestServersRunInFIPSMode checks that servers need no cryptography that FIPS 140-3 forbids. With fips140=only, where
+// such an algorithm fails, etcd cannot be embedded: it makes the IDs of its members with SHA-1.
+func TestServersRunInFIPSMode(t *testing.T) {
+	for mode, args := range map[string][]string{
+		"on": {"--unsafe-no-fsync"}, "only": {"--etcd-servers", serveEtcd(t)},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			p := newProcess(t, args...)
+			p.Process = proctest.New(t, "the server", func() *exec.Cmd {
+				cmd := p.cmd()
+				cmd.Env = append(os.Environ(), "GODEBUG=fips140="+mode)
+				return cmd
+			})
+			p.start()
+			p.awaitReady()
+			put(t, p.client(), "default", "a")
+			if err := p.Terminate(t); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ var differences = []struct {
 		"kube-apiserver lists the resources of CRDs in random order, Larder sorted by name",
 	},
 	{
-		regexp.MustCompile(`^(POST|PUT) /apis/diff\.example\.com/.* type="application/vnd\.kubernetes\.protobuf"`), regexp.MustCompile(`stock .*(EOF|INTERNAL_ERROR).*, larder <nil>`), false,
+		regexp.MustCompile(`^(POST|PUT) /apis/diff\.example\.com/.* type="application/vnd\.kubernetes\.protobuf"`), regexp.MustCompile(`kube-apiserver .*(EOF|INTERNAL_ERROR).*, larder <nil>`), false,
 		"kube-apiserver panics if asked for a custom resource in protobuf, and closes the connection; Larder responds with 415",
 	},
 	{
