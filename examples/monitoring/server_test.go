@@ -32,14 +32,15 @@ type server struct {
 	client *http.Client
 }
 
-// serve builds Larder, runs it until the test ends, and waits until it is ready.
+// serve builds Larder, runs it until the test ends, and waits until it is ready. Unlike go build, go run keeps the linked
+// program in the build cache.
 func serve(t *testing.T) *server {
 	t.Helper()
 	program, dir := filepath.Join(t.TempDir(), "larder"), filepath.Join(t.TempDir(), "data")
-	build := exec.Command("go", "build", "-o", program, "./cmd/larder")
+	build := exec.Command("go", "run", "-exec", "cp", "./cmd/larder", program)
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+		t.Fatalf("go run: %v\n%s", err, out)
 	}
 	port := freePort(t)
 	cmd := exec.Command(program, "dev", "--data-dir", dir, "--secure-port", strconv.Itoa(port), "--unsafe-no-fsync", "--consistency-check-interval=500ms")

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	if run := flag.Lookup("test.run"); testing.Short() && run.Value.String() == "" {
 		run.Value.Set(smoke)
 	}
-	// Three parallel tests wait a minute or two for servers to poll KMS plugins. Other parallel tests run meanwhile.
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	// Parallel tests mostly wait, some for a minute or two until servers poll KMS plugins.
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	os.Exit(runTests(m))

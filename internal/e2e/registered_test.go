@@ -74,7 +74,7 @@ func registered(t *testing.T, stock bool) (names []string, served map[string]*dt
 	p.stock = *stockRegisters
 	if !stock {
 		p.larder = filepath.Join(t.TempDir(), "larder.test")
-		if out, err := exec.Command("go", "test", "-c", "-o", p.larder, program).CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-w", "-o", p.larder, program).CombinedOutput(); err != nil {
 			t.Fatalf("build: %v\n%s", err, out)
 		}
 	}

@@ -36,7 +36,7 @@ import (
 func buildClient(t *testing.T, module, program string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), filepath.Base(program))
-	build := exec.Command("go", "build", "-o", binary, program)
+	build := exec.Command("go", "build", "-ldflags=-w", "-o", binary, program)
 	build.Dir = filepath.Join("testdata", "clients", module)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", program, err, out)

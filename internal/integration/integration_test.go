@@ -106,7 +106,7 @@ func (r *runner) startEtcd(t *testing.T) string {
 // run runs the tests of one package.
 func (r *runner) run(t *testing.T, name string) {
 	binary := filepath.Join(r.dir, strings.ReplaceAll(name, "/", "_")+".test")
-	build := exec.Command("go", "test", "-c", "-vet=off", "-mod=mod", "-modfile", filepath.Join(r.dir, "go.mod"),
+	build := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-w", "-mod=mod", "-modfile", filepath.Join(r.dir, "go.mod"),
 		"-overlay", r.overlay, "-o", binary, home+"/test/integration/"+name)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -202,19 +202,19 @@ func (p *Process) Eventually(t testing.TB, what string, check func() error) {
 	})
 }
 
-// Eventually calls check until it returns nil.
+// Eventually calls check until it returns nil. In a long wait it pauses longer, so that checks leave time to the servers.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	pace := time.NewTicker(10 * time.Millisecond)
-	defer pace.Stop()
-	for deadline := time.Now().Add(Patience); ; <-pace.C {
+	for began := time.Now(); ; {
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		waited := time.Since(began)
+		if waited > Patience {
 			t.Fatalf("%s: never: %v", what, err)
 		}
+		<-time.After(min(max(waited/20, 10*time.Millisecond), 100*time.Millisecond))
 	}
 }
 

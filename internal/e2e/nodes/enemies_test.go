@@ -67,6 +67,7 @@ func (c *cluster) open(t *testing.T, q question) net.Conn {
 // TestStalledKubeletsCostLittle checks that kubelets and pods that stop responding at any point do not affect other
 // requests. Once the client has disconnected, they cost the server nothing.
 func TestStalledKubeletsCostLittle(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	serving := &tls.Config{Certificates: []tls.Certificate{c.serving(t)}}
 	for name, stalled := range map[string]struct {
@@ -107,6 +108,7 @@ func TestStalledKubeletsCostLittle(t *testing.T) {
 
 // TestEndlessHeadersAreGivenUp checks that the server stops reading an endless header before it takes much memory.
 func TestEndlessHeadersAreGivenUp(t *testing.T) {
+	t.Parallel()
 	// The peak of the resident memory is 330 to 410 MiB, which includes the garbage of all these responses. A response
 	// that was read without a limit would take gigabytes.
 	const most = 640 << 20
@@ -161,6 +163,7 @@ func (s *server) memory(t *testing.T, field string) int64 {
 // TestRedirectsAreNotFollowed checks that the server does not follow a backend's redirect: the client receives the
 // redirect, or an error.
 func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	elsewhere := &script{says: "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"}
 	elsewhere.serve(t, &tls.Config{Certificates: []tls.Certificate{c.serving(t)}})

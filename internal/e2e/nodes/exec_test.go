@@ -89,6 +89,7 @@ func (s *server) exec(t testing.TB, ctx context.Context, transport, pod string, 
 
 // TestExec runs commands in pods with each protocol, on kubelets that serve WebSockets and on others.
 func TestExec(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	c.terminalPod(t, "declares", func(k *kubelet) { k.declares = true })
@@ -179,6 +180,7 @@ func noise(n int64) io.Reader {
 
 // TestLargeDataArrivesWhole checks that input and output arrive complete and in order.
 func TestLargeDataArrivesWhole(t *testing.T) {
+	t.Parallel()
 	const size = 50 << 20
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
@@ -202,6 +204,7 @@ func TestLargeDataArrivesWhole(t *testing.T) {
 
 // TestConcurrentExecsKeepTheirInput runs two hundred commands concurrently. Each must receive its own input.
 func TestConcurrentExecsKeepTheirInput(t *testing.T) {
+	t.Parallel()
 	const many = 200
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -242,6 +245,7 @@ func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 
 // TestDisconnectEndsStreams checks that the streams of a client that disconnects end, also at the kubelet.
 func TestDisconnectEndsStreams(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	before := c.goroutines(t)
@@ -263,6 +267,7 @@ func TestDisconnectEndsStreams(t *testing.T) {
 
 // TestShutdownEndsStreams checks that a stopping server does not wait for open terminals.
 func TestShutdownEndsStreams(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	var streams sync.WaitGroup
@@ -287,6 +292,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 
 // TestUnknownExecProtocolsAreRejected checks that unknown versions of the protocol are rejected.
 func TestUnknownExecProtocolsAreRejected(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	for _, transport := range []string{"SPDY v9", "WebSocket v9"} {

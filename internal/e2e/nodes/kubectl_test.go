@@ -52,6 +52,7 @@ var protocols = map[string][]string{
 
 // TestKubectl checks exec, cp, port-forward, attach, logs and get --raw of kubectl, over WebSockets and SPDY.
 func TestKubectl(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	k := c.terminalPod(t, "declares", func(k *kubelet) { k.declares = true })

@@ -20,6 +20,7 @@ import (
 
 // TestLogs checks the parameters of logs, and that logs are followed.
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	const key = "default/p/c"
@@ -110,6 +111,7 @@ func (k *kubelet) over(key string) error {
 
 // TestLargeLogIsStreamed checks that a log of any length is sent while it arrives.
 func TestLargeLogIsStreamed(t *testing.T) {
+	t.Parallel()
 	const lines = 2_000_000
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -132,6 +134,7 @@ func TestLargeLogIsStreamed(t *testing.T) {
 
 // TestKubeletsAreVerifiedByCertificate checks that kubelets and the server verify each other's certificates.
 func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	right := c.terminalPod(t, "p", nil)
 	foreign := newPKI(t)
@@ -164,6 +167,7 @@ func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 // TestPreferredKubeletAddressIsUsed checks that requests go to the node's address of the most preferred type, at the
 // node's port or --kubelet-port.
 func TestPreferredKubeletAddressIsUsed(t *testing.T) {
+	t.Parallel()
 	var port int
 	var c *cluster
 	p := newPKI(t)
@@ -218,6 +222,7 @@ func hasIPv6() bool {
 // TestClientCertificateIsReplaced checks that new connections to kubelets use a client certificate that was replaced on
 // disk.
 func TestClientCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	c.node(t, "out", needOutward(t), k.port)

@@ -37,6 +37,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs kubelets for minutes")
 		return
 	}
+	// Tests mostly wait, so more of them than processors can run at once.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	remove, err := e2etest.Build(larder, "-tags", "invariants") // the server checks its invariants
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -16,6 +16,7 @@ import (
 
 // TestKubectlThroughRelay checks that kubectl works with a relay that serves the cluster below a path prefix.
 func TestKubectlThroughRelay(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	kubeconfig := filepath.Join(c.dir, "west.kubeconfig")

@@ -421,6 +421,7 @@ const goldenFile = "testdata/responses.txt"
 
 // TestRequestsToNodesMatchKubeAPIServer compares Larder's responses with those of kube-apiserver.
 func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var stock *server
 	if *stockBinary != "" {

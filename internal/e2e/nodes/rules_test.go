@@ -34,6 +34,7 @@ import (
 // TestGates checks that WebSockets are forwarded to the kubelet unchanged if the feature gates of their translation are
 // off, or if the kubelet declares that it serves WebSockets.
 func TestGates(t *testing.T) {
+	t.Parallel()
 	for gates, want := range map[string]map[string]string{
 		"":                                {"p": "spdy/3.1", "declares": "websocket"},
 		"ExtendWebSocketsToKubelet=false": {"p": "spdy/3.1", "declares": "spdy/3.1"},
@@ -64,6 +65,7 @@ func TestGates(t *testing.T) {
 
 // TestConnectIsAdmitted checks that a webhook reviews a command before the kubelet receives it.
 func TestConnectIsAdmitted(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	var mu sync.Mutex
@@ -127,6 +129,7 @@ func TestConnectIsAdmitted(t *testing.T) {
 // TestStreamsAreRecorded checks that audit events have the user and the stream, and the response that switched
 // protocols.
 func TestStreamsAreRecorded(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	policy, record := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
 	write(t, policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n  resources: [{group: \"\", resources: [pods/exec, pods/log, pods/attach]}]\n- level: None\n")
@@ -179,6 +182,7 @@ func TestStreamsAreRecorded(t *testing.T) {
 // TestStreamsHoldNoSeats checks that the request timeout does not end streams, and that streams hold no seats of flow
 // control. The requests are a user's who is not exempt from flow control.
 func TestStreamsHoldNoSeats(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
 	k := c.terminalPod(t, "p", nil)
 	c.grant(t, "reader", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "pods/log", "pods/exec"}, Verbs: []string{"*"}})
@@ -244,6 +248,7 @@ func (c *cluster) holdStreams(t *testing.T, k *kubelet, timeout time.Duration) e
 
 // TestLargeBodiesAreProxied checks that bodies are forwarded completely in both directions, while they arrive.
 func TestLargeBodiesAreProxied(t *testing.T) {
+	t.Parallel()
 	const size = 50 << 20
 	address := needOutward(t)
 	p := newPKI(t)
@@ -296,6 +301,7 @@ func TestLargeBodiesAreProxied(t *testing.T) {
 // TestKubeletsBeyondAProxy checks that requests to kubelets, also upgrades, use the proxy in
 // --egress-selector-config-file.
 func TestKubeletsBeyondAProxy(t *testing.T) {
+	t.Parallel()
 	p := newPKI(t)
 	k := newKubelet(t, p, nil)
 	socket := filepath.Join(t.TempDir(), "konnectivity")

@@ -41,6 +41,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs it behind relays")
 		return
 	}
+	// Tests mostly wait, so more of them than processors can run at once.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	remove, err := e2etest.Build(larder)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
