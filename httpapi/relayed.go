@@ -17,7 +17,7 @@ const ageHeader = "Larder-Upstream-Age"
 
 // unavailable returns the error for a request that the upstream could not authenticate or authorize.
 func unavailable() error {
-	err := apierrors.NewServiceUnavailable("the upstream API server does not answer")
+	err := apierrors.NewServiceUnavailable("the upstream API server does not respond")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	return err
 }

@@ -199,7 +199,8 @@ func wireCases() []wireCase {
 	}
 }
 
-// TestMalformedRequestsMatchKubeAPIServer checks that each conversation has the outcome that kube-apiserver has, except where the case has its own.
+// TestMalformedRequestsMatchKubeAPIServer checks that each conversation ends as with kube-apiserver, unless the case
+// names another end.
 func TestMalformedRequestsMatchKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	address := *stockAddress

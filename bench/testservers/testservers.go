@@ -349,9 +349,9 @@ func (t *Trials) Sayf(format string, args ...any) {
 	}
 }
 
-// Each calls do for each server in each round, counted from 1, until one fails. It returns all
-// results, with their Round if there are several, and an error that names the server. Every second round runs the servers in reverse order, so that a change
-// in the machine's speed favours none.
+// Each calls do for each server in each round, counted from 1, until one fails. It returns all results, with their Round
+// if there are several, and an error that names the server. Every second round runs the servers in reverse order, so
+// that a change in the machine's speed favours none.
 func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
 	for round := range t.Rounds {
 		order := slices.Clone(t.Servers)

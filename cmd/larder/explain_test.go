@@ -22,7 +22,7 @@ func TestErrorsNameTheirFlag(t *testing.T) {
 		{"--tls-cipher-suites=A,FOO", "Cipher suite FOO not supported", "--tls-cipher-suites: Cipher suite FOO not supported"},
 		{"--runtime-config=foo/v1=true", "unknown api groups foo/v1", "--runtime-config: unknown api groups foo/v1"},
 		{"--runtime-config=foo/v1=true", "is it true that nothing works", "is it true that nothing works"},
-		{"--secure-port=6443", "etcd at 127.0.0.1:6443 does not answer", "etcd at 127.0.0.1:6443 does not answer"},
+		{"--secure-port=6443", "etcd at 127.0.0.1:6443 does not respond", "etcd at 127.0.0.1:6443 does not respond"},
 		{"--etcd-cafile=ca.crt --client-ca-file=/x/ca.crt", "open /x/ca.crt: no such file", "--client-ca-file: open /x/ca.crt: no such file"},
 	} {
 		fs := upstreamFlags()

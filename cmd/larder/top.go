@@ -148,14 +148,14 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 		case <-resized:
 		case <-due.C:
 			_, height := size(screen)
-			asked, err := t.request(ctx, max(height, 1))
+			current, err := t.request(ctx, max(height, 1))
 			switch {
 			case err != nil && ctx.Err() != nil:
 				return nil
 			case err != nil && d == nil:
 				return err
 			case err == nil:
-				d = asked
+				d = current
 			}
 			if err := draw(screen, d, err); err != nil {
 				return err

@@ -60,12 +60,12 @@ func (v *versionFlag) Set(value string) error {
 	case value == versionRaw:
 	case strings.HasPrefix(value, "v"):
 		built := server.Version().GitVersion
-		asked, err := utilversion.ParseSemantic(value)
+		wanted, err := utilversion.ParseSemantic(value)
 		if err != nil {
 			return err
 		}
 		is, err := utilversion.ParseSemantic(built)
-		if err != nil || asked.Major() != is.Major() || asked.Minor() != is.Minor() || asked.Patch() != is.Patch() {
+		if err != nil || wanted.Major() != is.Major() || wanted.Minor() != is.Minor() || wanted.Patch() != is.Patch() {
 			return fmt.Errorf("version %q must match major/minor/patch of default version %q", value, built)
 		}
 	case value == "true" || value == "false":

@@ -79,7 +79,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 
 // ask asks the authenticator, and records and counts its response.
 func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Response, error) {
-	asked := time.Now()
+	began := time.Now()
 	bound, cancel := x.PrepareContext()
 	defer cancel()
 	ctx := warning.WithWarningRecorder(x.Audit.Context(bound), warner)
@@ -90,9 +90,9 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	if err == nil && ok && !Acceptable(a.Audiences, resp.Audiences) {
 		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.Audiences)
 	}
-	x.Decided(time.Since(asked))
-	x.Audit.Authenticated(time.Since(asked))
-	a.Access.Authenticated(resp, ok, err, time.Since(asked))
+	x.Decided(time.Since(began))
+	x.Audit.Authenticated(time.Since(began))
+	a.Access.Authenticated(resp, ok, err, time.Since(began))
 	switch {
 	case err != nil && bound.Err() != nil:
 		return nil, ErrTimeout

@@ -286,7 +286,7 @@ var errNotAccepted = errors.New("the upstream API server does not accept the rel
 // fail responds to a request that the upstream did not respond to. Clients retry a request if the response has
 // Retry-After. So the response to a write that the upstream may have executed does not have it.
 func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
-	status := apierrors.NewServiceUnavailable("the upstream API server does not answer")
+	status := apierrors.NewServiceUnavailable("the upstream API server does not respond")
 	if err == errNotAccepted { // it has done nothing
 		status = apierrors.NewServiceUnavailable(err.Error())
 	}

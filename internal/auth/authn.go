@@ -220,7 +220,7 @@ func cachedTokens(next authenticator.Request, success, failure time.Duration) au
 	if next == nil {
 		return nil
 	}
-	asked := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	uncached := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		req := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
 		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
 		if err != nil && err.Error() == refusedToken {
@@ -231,7 +231,7 @@ func cachedTokens(next authenticator.Request, success, failure time.Duration) au
 		}
 		return resp, ok, err
 	})
-	cached := tokencache.New(asked, true, success, failure)
+	cached := tokencache.New(uncached, true, success, failure)
 	return union.New(bearertoken.New(cached), websocket.NewProtocolAuthenticator(cached))
 }
 

@@ -279,7 +279,7 @@ func (c *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes
 		close(started)
 		<-done
 	}
-	asked, kind := time.Now(), 1
+	began, kind := time.Now(), 1
 	switch info.Verb {
 	case "get", "list", "watch":
 		kind = 0
@@ -295,7 +295,7 @@ func (c *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes
 	})
 	select {
 	case <-started:
-		*seat = Seat{done: done, ended: ended, Waited: time.Since(asked)}
+		*seat = Seat{done: done, ended: ended, Waited: time.Since(began)}
 		return class, true
 	case <-ended:
 		if panicked != nil {

@@ -62,7 +62,7 @@ func (d *decisionFallback) authenticator(next authenticator.Request) authenticat
 		}
 		ctx, cancel := last.limit(req.Context())
 		defer cancel()
-		asked := time.Now()
+		requested := time.Now()
 		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
 		if auth.IsUnreachable(err) {
 			d.fail(req.Context())
@@ -74,7 +74,7 @@ func (d *decisionFallback) authenticator(next authenticator.Request) authenticat
 		if errors.Is(err, context.Canceled) {
 			return resp, ok, err // the client has disconnected
 		}
-		now := &pastDecision{asked: asked}
+		now := &pastDecision{requested: requested}
 		if ok && err == nil {
 			now.response = resp
 		}
@@ -96,11 +96,11 @@ func (d *decisionFallback) authorizer(next authorizer.Authorizer) authorizer.Aut
 		}
 		limited, cancel := last.limit(ctx)
 		defer cancel()
-		asked := time.Now()
+		requested := time.Now()
 		decision, reason, err := next.Authorize(limited, a)
 		switch {
 		case err == nil || decision != authorizer.DecisionNoOpinion:
-			d.decisions.add(key, &pastDecision{asked: asked, decision: decision, reason: reason})
+			d.decisions.add(key, &pastDecision{requested: requested, decision: decision, reason: reason})
 		case utilerrors.FilterOut(err, apierrors.IsForbidden) == nil && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
 			return decision, reason, utilerrors.NewAggregate([]error{relay.ErrNoReviews, err})
 		case auth.IsUnreachable(err):
@@ -158,7 +158,7 @@ type digest = [sha256.Size]byte
 
 // pastDecision is a decision, with the time of its request. It is immutable.
 type pastDecision struct {
-	asked time.Time
+	requested time.Time
 
 	response *authenticator.Response // nil is a refusal
 	decision authorizer.Decision
@@ -192,11 +192,11 @@ func (d *decisionCache) get(key digest) *pastDecision {
 func (d *decisionCache) add(key digest, r *pastDecision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if last := d.get(key); last != nil && last.asked.After(r.asked) || len(r.reason) > maxDecisionSize {
+	if last := d.get(key); last != nil && last.requested.After(r.requested) || len(r.reason) > maxDecisionSize {
 		return
 	}
 	if r.response != nil && len(fmt.Sprint(r.response.User)) > maxDecisionSize {
 		return
 	}
-	d.entries.Add(key, r, d.bound-time.Since(r.asked))
+	d.entries.Add(key, r, d.bound-time.Since(r.requested))
 }

@@ -14,9 +14,9 @@ type Health struct {
 	ask     func(context.Context) error
 	timeout time.Duration // of ask
 
-	mu    *semaphore.Weighted // guards the fields below; a semaphore, because waiting must be cancelable
-	asked time.Time           // when ask returned err
-	err   error
+	mu      *semaphore.Weighted // guards the fields below; a semaphore, because waiting must be cancelable
+	checked time.Time           // when ask returned err
+	err     error
 }
 
 // healthInterval is how long checks reuse a result.
@@ -34,13 +34,13 @@ func (h *Health) check(ctx context.Context) error {
 		return err
 	}
 	defer h.mu.Release(1)
-	if time.Since(h.asked) < healthInterval {
+	if time.Since(h.checked) < healthInterval {
 		return h.err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.timeout)
 	defer cancel()
 	h.err = h.ask(ctx)
-	h.asked = time.Now()
+	h.checked = time.Now()
 	return h.err
 }
 

@@ -45,9 +45,9 @@ type source struct {
 	Source
 	id string // upstream's number of the store
 
-	mu    sync.Mutex
-	last  int64     // size, guarded by mu
-	asked time.Time // guarded by mu: time of the last reading
+	mu   sync.Mutex
+	last int64     // size, guarded by mu
+	read time.Time // guarded by mu: when last was read
 }
 
 var requestLabels = []string{"operation", "group", "resource"}
@@ -187,20 +187,20 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	asking.Wait()
 }
 
-// size returns the size of the database. It asks the store if the last size is older than every.
+// size returns the size of the database. It reads it again if the last size is older than every.
 func (s *source) size(ctx context.Context, every time.Duration) (int64, bool) {
 	if every <= 0 {
 		return 0, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.asked.IsZero() && time.Since(s.asked) < every {
+	if !s.read.IsZero() && time.Since(s.read) < every {
 		return s.last, true
 	}
 	size, err := s.Store.Size(ctx)
 	if err != nil {
 		return 0, false
 	}
-	s.last, s.asked = size, time.Now()
+	s.last, s.read = size, time.Now()
 	return size, true
 }
