@@ -194,9 +194,10 @@ type follower struct {
 	delivered int64 // everything up to this revision was delivered
 	out       chan<- WatchResponse
 
-	pending []*mvccpb.Event // of the stream, until the rest of their revision arrives
-	allKeys bool            // the stream watches the whole key space
-	trusted atomic.Bool     // the progress reports of the stream's member can be trusted
+	pending   []*mvccpb.Event // of the stream, until the rest of their revision arrives
+	allKeys   bool            // the stream watches the whole key space
+	confirmed bool            // etcd has confirmed the stream's watch
+	trusted   atomic.Bool     // the progress reports of the stream's member can be trusted
 
 	confirmTimeout time.Duration // how long the next stream may take until its watch is confirmed
 	skips          int           // streams abandoned since the last confirmation
@@ -248,7 +249,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	members := connection.members
 	f.allKeys = !f.watch.internal && (members == nil || members.allKeys.Load())
 	f.trusted.Store(members == nil)
-	f.pending = nil
+	f.pending, f.confirmed = nil, false
 	member := memberOf(stream)
 	if f.skips < maxSkips && f.etcd.watches.isLastHung(member) {
 		f.skips++
@@ -265,7 +266,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 		}
 		if resp.Created {
 			unconfirmed.Stop()
-			f.confirmTimeout, f.skips = confirmFirst, 0
+			f.confirmed, f.confirmTimeout, f.skips = true, confirmFirst, 0
 			if members != nil && !f.watch.internal {
 				identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
 			}
@@ -368,7 +369,9 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 		}
 		return WatchResponse{Batches: batchesOf(f.underPrefix(events), f.delivered), Progress: last}, nil
 	}
-	if !resp.Created && !resp.Fragment && f.trusted.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
+	// etcd holds events back until it has confirmed the watch, but not progress (etcd
+	// server/etcdserver/api/v3rpc/watch.go, sendLoop).
+	if f.confirmed && !resp.Created && !resp.Fragment && f.trusted.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
 	}
 	return WatchResponse{}, nil // untrusted progress, or of a member that lags behind

@@ -20,10 +20,12 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// fakeCluster has an event at every revision up to the last. Its first streams reach a member that hangs.
+// fakeCluster has an event at every revision up to the last. Its first streams reach a member that hangs. If early is
+// set, it reports progress before it confirms a watch.
 type fakeCluster struct {
 	last    int64
 	hanging int
+	early   bool
 }
 
 // Watch opens a stream.
@@ -44,6 +46,7 @@ type fakeStream struct {
 	hangs  bool
 	from   chan int64
 	next   int64
+	early  bool // progress was reported
 }
 
 // Context returns a context that has the address of the member.
@@ -60,6 +63,10 @@ func (s *fakeStream) Send(request *etcdserverpb.WatchRequest) error {
 // Recv returns the next response.
 func (s *fakeStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	header := &etcdserverpb.ResponseHeader{MemberId: 1, Revision: s.member.last}
+	if s.member.early && !s.early {
+		s.early = true
+		return &etcdserverpb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID}, nil
+	}
 	if s.next == 0 && !s.hangs {
 		s.next = <-s.from
 		return &etcdserverpb.WatchResponse{Header: header, Created: true}, nil
@@ -123,6 +130,24 @@ func TestStalledWatchNamesTheMember(t *testing.T) {
 		response := <-responses
 		if err := response.Err; !errors.Is(err, errStalled) || !strings.Contains(err.Error(), "192.0.2.2:2379") {
 			t.Errorf("got %+v, want errStalled with the address of the member", response)
+		}
+	})
+}
+
+// TestProgressBeforeConfirmationIsIgnored checks that no event is lost if etcd reports progress before it confirms the
+// watch. It then sends the events after the confirmation.
+func TestProgressBeforeConfirmationIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		responses := openFake(&fakeCluster{last: 3, early: true}, io.Discard).Watch(ctx, "/registry/", 0)
+		for want := int64(1); want <= 3; want++ {
+			response := <-responses
+			if len(response.Batches) != 1 || response.Batches[0].Revision != want || response.Progress != want {
+				t.Fatalf("got %+v, want one batch of revision %d", response, want)
+			}
+		}
+		cancel()
+		for range responses { // it ends
 		}
 	})
 }
