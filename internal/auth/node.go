@@ -38,7 +38,7 @@ import (
 // the fields that the graph reads are decoded. The graph keeps a digest of them. The informers of other
 // kinds keep a few names of each object.
 //
-// The fields belong to the goroutine that calls follow, except graph, which has a lock.
+// The fields belong to the goroutine that calls follow, except graph, which has a lock, and atomics.
 type graph struct {
 	graph  *node.Graph
 	losses losses
@@ -51,6 +51,8 @@ type graph struct {
 	seed       maphash.Seed
 	known      map[string]podOnNode // pods on nodes, by key
 	scratch    []byte
+
+	reached atomic.Int64 // the graph has all changes of pods up to this revision
 }
 
 // podOnNode is the state of a pod in the graph.
@@ -80,6 +82,11 @@ func (a *Auth) WaitNodes(ctx context.Context) error {
 	case <-ctx.Done():
 		return ErrNotSynced
 	}
+}
+
+// FollowsPods reports whether the Node authorizer, if there is one, decides by the pods as they were written at revision.
+func (a *Auth) FollowsPods(revision int64) bool {
+	return a.graph == nil || a.graph.reached.Load() >= revision
 }
 
 // SkipNodeSync ends the Node authorizer's wait for its first sync, because the informer of a resource that is not
@@ -158,6 +165,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced 
 	}
 	defer watcher.Close()
 	g.replace(now)
+	g.reached.Store(now.Revision())
 	synced()
 	deliveries := make([]watch.Delivery, 0, 64)
 	for {
@@ -171,6 +179,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced 
 			} else {
 				g.update(d.Object)
 			}
+			g.reached.Store(d.Revision)
 		}
 	}
 }

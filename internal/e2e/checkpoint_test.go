@@ -259,3 +259,49 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 		}
 	}
 }
+
+// TestResetRestoresNodesAccess checks that after a reset a node may read what its restored pods need.
+func TestResetRestoresNodesAccess(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("node,system:node:a,1,system:nodes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens, "--authorization-mode=Node,RBAC")
+	k, config := newKubectl(t, p.kubeconfig(), "default"), rest.AnonymousClientConfig(p.config())
+	config.BearerToken, config.QPS = "node", -1
+	node := kubernetes.NewForConfigOrDie(config)
+	k.must(t, `
+{apiVersion: v1, kind: Secret, metadata: {name: a}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: default}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: a, volumes: [{name: a, secret: {secretName: a}}], containers: [{name: a, image: a}]}}
+`, "create", "-f", "-")
+	read := func() error {
+		_, err := node.CoreV1().Secrets("default").Get(t.Context(), "a", metav1.GetOptions{})
+		return err
+	}
+	proctest.Eventually(t, "the node may read the secret", read)
+	post := func(path string) {
+		t.Helper()
+		if err := p.client().Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/" + path).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	post("clean")
+	for range 50 {
+		if err := p.client().CoreV1().Pods("default").Delete(t.Context(), "a", *metav1.NewDeleteOptions(0)); err != nil {
+			t.Fatal(err)
+		}
+		proctest.Eventually(t, "the node may not read the secret", func() error {
+			if err := read(); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("get: error %v", err)
+			}
+			return nil
+		})
+		post("clean/reset")
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

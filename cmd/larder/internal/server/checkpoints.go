@@ -107,8 +107,8 @@ func (r resets) otherControllers(ctx context.Context) (warnings []string, err er
 	return warnings, nil
 }
 
-// awaitInformed waits until the server's own informers have seen writes, and admission the webhooks. Policies may follow
-// a second later, because upstream polls them. An informer whose watch has ended takes a second or two to list again.
+// awaitInformed waits until the server's own informers have seen writes, admission the webhooks, and the Node authorizer
+// the pods. Policies may follow a second later, because upstream polls them. An informer whose watch has ended takes a second or two to list again.
 func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
@@ -123,6 +123,11 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 			if err := awaitWrite(ctx, w, func() bool { return seen(informer.GetStore(), name, w) && loopback.Handled(informer, name) }); err != nil {
 				return err
 			}
+		}
+	}
+	for _, w := range r.lastWrites(schema.GroupKind{Kind: "Pod"}, writes) {
+		if err := awaitWrite(ctx, w, func() bool { return r.auth.FollowsPods(w.Revision) }); err != nil {
+			return err
 		}
 	}
 	for name, w := range r.lastWrites(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
