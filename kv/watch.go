@@ -192,6 +192,7 @@ type follower struct {
 	watch     *watch
 	prefix    string
 	delivered int64 // everything up to this revision was delivered
+	lastEvent int64 // revision of the stream's last event, at first that after which it was opened
 	out       chan<- WatchResponse
 
 	pending   []*mvccpb.Event // of the stream, until the rest of their revision arrives
@@ -249,7 +250,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	members := connection.members
 	f.allKeys = !f.watch.internal && (members == nil || members.allKeys.Load())
 	f.trusted.Store(members == nil)
-	f.pending, f.confirmed = nil, false
+	f.pending, f.confirmed, f.lastEvent = nil, false, f.delivered
 	member := memberOf(stream)
 	if f.skips < maxSkips && f.etcd.watches.isLastHung(member) {
 		f.skips++
@@ -363,10 +364,14 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 		return WatchResponse{}, ErrReplaced
 	}
 	if events := f.completeRevisions(resp); len(events) > 0 {
-		last := events[len(events)-1].Kv.ModRevision
-		if last <= f.delivered {
+		first, last := events[0].Kv.ModRevision, events[len(events)-1].Kv.ModRevision
+		switch {
+		case first > f.lastEvent && first <= f.delivered:
+			return WatchResponse{}, errMisreported
+		case last <= f.delivered:
 			return WatchResponse{}, nil // already delivered
 		}
+		f.lastEvent = last
 		return WatchResponse{Batches: batchesOf(f.underPrefix(events), f.delivered), Progress: last}, nil
 	}
 	// etcd holds events back until it has confirmed the watch, but not progress (etcd
@@ -407,6 +412,10 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 	}
 	return slices.DeleteFunc(slices.Clone(events), outside) // the memory may be etcd's
 }
+
+// errMisreported ends a watch whose progress was ahead of its events. The reader must load the state again, as after a
+// compaction.
+var errMisreported = fmt.Errorf("%w: etcd reported progress before events of that revision", rpctypes.ErrCompacted)
 
 // errWatchEnded is the error of a watch that etcd ended without a reason.
 var errWatchEnded = errors.New("etcd ended the watch")

@@ -20,12 +20,13 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// fakeCluster has an event at every revision up to the last. Its first streams reach a member that hangs. If early is
-// set, it reports progress before it confirms a watch.
+// fakeCluster has an event at every revision up to the last. Its first streams reach a member that hangs. It may report
+// progress to the last revision before it confirms a watch, or before it sends an event.
 type fakeCluster struct {
 	last    int64
 	hanging int
 	early   bool
+	ahead   int64 // the revision of that event, 0 for none
 }
 
 // Watch opens a stream.
@@ -46,7 +47,8 @@ type fakeStream struct {
 	hangs  bool
 	from   chan int64
 	next   int64
-	early  bool // progress was reported
+	early  bool // progress was reported before the watch was confirmed
+	ahead  bool // progress was reported before the event
 }
 
 // Context returns a context that has the address of the member.
@@ -74,6 +76,10 @@ func (s *fakeStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	if s.hangs || s.next > s.member.last {
 		<-s.ctx.Done()
 		return nil, s.ctx.Err()
+	}
+	if s.next == s.member.ahead && !s.ahead {
+		s.ahead = true
+		return &etcdserverpb.WatchResponse{Header: header}, nil
 	}
 	event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/%d", s.next), ModRevision: s.next}}
 	s.next++
@@ -148,6 +154,22 @@ func TestProgressBeforeConfirmationIsIgnored(t *testing.T) {
 		}
 		cancel()
 		for range responses { // it ends
+		}
+	})
+}
+
+// TestMisreportedProgressEndsTheWatch checks that a reader learns that it has missed events if etcd sends them after
+// progress to a later revision.
+func TestMisreportedProgressEndsTheWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		responses := openFake(&fakeCluster{last: 3, ahead: 2}, io.Discard).Watch(t.Context(), "/registry/", 0)
+		for _, want := range []int64{1, 3} {
+			if response := <-responses; response.Progress != want {
+				t.Fatalf("got %+v, want progress to %d", response, want)
+			}
+		}
+		if response := <-responses; !errors.Is(response.Err, ErrCompacted) {
+			t.Errorf("got %+v, want ErrCompacted", response)
 		}
 	})
 }
