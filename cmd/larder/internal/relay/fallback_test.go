@@ -211,7 +211,7 @@ func TestDecisionsAreOfOneRequest(t *testing.T) {
 // TestLaterDecisionsCount checks that a late decision does not replace the decision of a later review.
 func TestLaterDecisionsCount(t *testing.T) {
 	m, now := newDecisionFallback(time.Hour).users, time.Now()
-	refusal, approval := &pastDecision{asked: now}, &pastDecision{asked: now.Add(-time.Minute), response: new(authenticator.Response)}
+	refusal, approval := &pastDecision{requested: now}, &pastDecision{requested: now.Add(-time.Minute), response: new(authenticator.Response)}
 	m.add(digest{}, refusal)
 	m.add(digest{}, approval)
 	if m.get(digest{}) != refusal {
@@ -224,7 +224,7 @@ func TestLargeDecisionsAreNotRemembered(t *testing.T) {
 	s := newDecisionFallback(time.Hour)
 	many := &user.DefaultInfo{Name: "ann", Groups: make([]string, 2*maxDecisionSize)}
 	for name, large := range map[string]*pastDecision{"user": {response: &authenticator.Response{User: many}}, "reason": {reason: strings.Repeat("x", 2*maxDecisionSize)}} {
-		large.asked = time.Now()
+		large.requested = time.Now()
 		s.users.add(digest{}, large)
 		if s.users.get(digest{}) != nil {
 			t.Error(name)
