@@ -43,7 +43,7 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrCompacted:
-		return errors.Is(e.Err, rpctypes.ErrCompacted)
+		return errors.Is(e.Err, rpctypes.ErrCompacted) || errors.Is(e.Err, errMisreported)
 	case ErrFutureRevision:
 		return errors.Is(e.Err, rpctypes.ErrFutureRev)
 	}

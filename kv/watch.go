@@ -413,9 +413,9 @@ func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 	return slices.DeleteFunc(slices.Clone(events), outside) // the memory may be etcd's
 }
 
-// errMisreported ends a watch whose progress was ahead of its events. The reader must load the state again, as after a
-// compaction.
-var errMisreported = fmt.Errorf("%w: etcd reported progress before events of that revision", rpctypes.ErrCompacted)
+// errMisreported ends a watch whose progress was ahead of its events. [Error] reports it as ErrCompacted, because the
+// reader must load the state again.
+var errMisreported = errors.New("etcd reported progress before events of that revision")
 
 // errWatchEnded is the error of a watch that etcd ended without a reason.
 var errWatchEnded = errors.New("etcd ended the watch")

@@ -47,8 +47,8 @@ type fakeStream struct {
 	hangs  bool
 	from   chan int64
 	next   int64
-	early  bool // progress was reported before the watch was confirmed
-	ahead  bool // progress was reported before the event
+
+	reported bool // the early progress
 }
 
 // Context returns a context that has the address of the member.
@@ -65,8 +65,8 @@ func (s *fakeStream) Send(request *etcdserverpb.WatchRequest) error {
 // Recv returns the next response.
 func (s *fakeStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	header := &etcdserverpb.ResponseHeader{MemberId: 1, Revision: s.member.last}
-	if s.member.early && !s.early {
-		s.early = true
+	if s.member.early && !s.reported {
+		s.reported = true
 		return &etcdserverpb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID}, nil
 	}
 	if s.next == 0 && !s.hangs {
@@ -77,8 +77,8 @@ func (s *fakeStream) Recv() (*etcdserverpb.WatchResponse, error) {
 		<-s.ctx.Done()
 		return nil, s.ctx.Err()
 	}
-	if s.next == s.member.ahead && !s.ahead {
-		s.ahead = true
+	if s.next == s.member.ahead && !s.reported {
+		s.reported = true
 		return &etcdserverpb.WatchResponse{Header: header}, nil
 	}
 	event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/%d", s.next), ModRevision: s.next}}
