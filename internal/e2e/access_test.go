@@ -23,7 +23,10 @@ import (
 func tokens(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(file, []byte("alice-token,alice,u1,devs\nroot-token,root,u2,system:masters\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Join([]string{
+		"alice-token,alice,u1,devs", "root-token,root,u2,system:masters",
+		"n1-token,system:node:n1,u3,system:nodes", "n2-token,system:node:n2,u4,system:nodes",
+	}, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file

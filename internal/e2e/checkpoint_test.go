@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/internal/proctest"
@@ -79,6 +76,14 @@ func saved(t *testing.T, p *process, save func()) (state map[string]string) {
 	return state
 }
 
+// checkpoint sends a POST request to an endpoint of checkpoints.
+func (p *process) checkpoint(path string) {
+	p.t.Helper()
+	if err := p.client().Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/" + path).Do(p.t.Context()).Error(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // definition returns a CRD and one of its objects, in YAML.
 func definition(plural, kind string) string {
 	return fmt.Sprintf(`
@@ -100,11 +105,7 @@ spec:
 // TestResetRestoresACheckpoint changes a server's state in many ways and resets it, several times. All objects must be
 // as before, and informers must get each change without a relist.
 func TestResetRestoresACheckpoint(t *testing.T) {
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens(t))
 	k := newKubectl(t, p.kubeconfig(), "default")
 	run := func(args ...string) string { return larder(t, append(args, "--kubeconfig", p.kubeconfig())...) }
 	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")
@@ -167,7 +168,7 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 			}
 		}
 	}
-	if status, err := p.status("/larder/checkpoints", "somebody"); status != 403 {
+	if status, err := p.status("/larder/checkpoints", "alice-token"); status != 403 {
 		t.Errorf("a list of checkpoints without the right to it: status %d, error %v, want 403", status, err)
 	}
 	for _, test := range []struct{ args, want string }{
@@ -195,26 +196,13 @@ func TestCheckpointsAreOffByDefault(t *testing.T) {
 // TestResetRestoresAccessDecisions checks that after a reset the restored objects decide: webhooks that a test has
 // added are not called, and roles that it has deleted apply.
 func TestResetRestoresAccessDecisions(t *testing.T) {
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
-	admin, config := p.client(), rest.AnonymousClientConfig(p.config())
-	config.BearerToken, config.QPS = "somebody", -1
-	somebody := kubernetes.NewForConfigOrDie(config)
-	ctx := t.Context()
-	post := func(path string) {
-		t.Helper()
-		if err := admin.Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/" + path).Do(ctx).Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "somebody"}, Rules: []rbacv1.PolicyRule{
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens(t))
+	admin, alice, ctx := p.client(), p.as("alice-token"), t.Context()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "alice"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}},
 	}}
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: role.ObjectMeta,
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "somebody"}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "alice"}},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}}
 	if _, err := admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -224,7 +212,7 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 	}
 	create := func() error {
 		made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}}
-		_, err := somebody.CoreV1().ConfigMaps("default").Create(ctx, made, metav1.CreateOptions{})
+		_, err := alice.CoreV1().ConfigMaps("default").Create(ctx, made, metav1.CreateOptions{})
 		return err
 	}
 	nowhere, none := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone
@@ -232,8 +220,8 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 		Name: "unreachable.x.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
 		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{"CREATE"}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
 	}}}
-	proctest.Eventually(t, "somebody may create", create)
-	post("clean")
+	proctest.Eventually(t, "alice may create", create)
+	p.checkpoint("clean")
 	for range 20 {
 		if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, unreachable, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -247,13 +235,13 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 		if err := admin.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		proctest.Eventually(t, "somebody may not create", func() error {
+		proctest.Eventually(t, "alice may not create", func() error {
 			if err := create(); !apierrors.IsForbidden(err) {
 				return fmt.Errorf("create: error %v", err)
 			}
 			return nil
 		})
-		post("clean/reset")
+		p.checkpoint("clean/reset")
 		if err := create(); err != nil {
 			t.Fatal(err)
 		}
@@ -262,33 +250,21 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 
 // TestResetRestoresNodesAccess checks that after a reset a node may read what its restored pods need.
 func TestResetRestoresNodesAccess(t *testing.T) {
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("node,system:node:a,1,system:nodes\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens, "--authorization-mode=Node,RBAC")
-	k, config := newKubectl(t, p.kubeconfig(), "default"), rest.AnonymousClientConfig(p.config())
-	config.BearerToken, config.QPS = "node", -1
-	node := kubernetes.NewForConfigOrDie(config)
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens(t), "--authorization-mode=Node,RBAC")
+	k, node := newKubectl(t, p.kubeconfig(), "default"), p.as("n1-token")
 	k.must(t, `
 {apiVersion: v1, kind: Secret, metadata: {name: a}}
 ---
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: default}}
 ---
-{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: a, volumes: [{name: a, secret: {secretName: a}}], containers: [{name: a, image: a}]}}
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, volumes: [{name: a, secret: {secretName: a}}], containers: [{name: a, image: a}]}}
 `, "create", "-f", "-")
 	read := func() error {
 		_, err := node.CoreV1().Secrets("default").Get(t.Context(), "a", metav1.GetOptions{})
 		return err
 	}
 	proctest.Eventually(t, "the node may read the secret", read)
-	post := func(path string) {
-		t.Helper()
-		if err := p.client().Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/" + path).Do(t.Context()).Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	post("clean")
+	p.checkpoint("clean")
 	for range 50 {
 		if err := p.client().CoreV1().Pods("default").Delete(t.Context(), "a", *metav1.NewDeleteOptions(0)); err != nil {
 			t.Fatal(err)
@@ -299,7 +275,7 @@ func TestResetRestoresNodesAccess(t *testing.T) {
 			}
 			return nil
 		})
-		post("clean/reset")
+		p.checkpoint("clean/reset")
 		if err := read(); err != nil {
 			t.Fatal(err)
 		}

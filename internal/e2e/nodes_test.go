@@ -17,11 +17,7 @@ import (
 // TestKubeletReadsWhatItsPodsNeed checks that a kubelet can read its own pods, and the objects that they need while
 // they are on its node. The pods may have been created before the server started.
 func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(file, []byte("n1-token,system:node:n1,u1,system:nodes\nn2-token,system:node:n2,u2,system:nodes\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=Node,RBAC", "--token-auth-file", file)
+	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=Node,RBAC", "--token-auth-file", tokens(t))
 	ctx, core := t.Context(), p.client().CoreV1()
 	for _, name := range []string{"needed", "other"} {
 		if _, err := core.Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {

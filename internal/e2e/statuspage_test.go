@@ -27,16 +27,6 @@ import (
 
 var screenshots = flag.String("screenshots", "", "directory for screenshots of the status page")
 
-// known writes a token file and returns its path: "root" has all rights, "somebody" has none.
-func known(t *testing.T) string {
-	t.Helper()
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("root,root,1,\"system:masters\"\nsomebody,somebody,2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return tokens
-}
-
 // fetch sends a request with a token to p and returns the response. The caller closes its body.
 func fetch(t *testing.T, p *process, method, path, token string) *http.Response {
 	t.Helper()
@@ -58,16 +48,16 @@ func fetch(t *testing.T, p *process, method, path, token string) *http.Response 
 // TestStatusPageDataNeedsTheRight checks that every client can load the page, which contains no data, and that only
 // users with the right can get the data.
 func TestStatusPageDataNeedsTheRight(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t))
+	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens(t))
 	for _, test := range []struct {
 		method, path, token string
 		want                int
 	}{
-		{"GET", "/larder", "", 301}, {"GET", "/larder/", "", 200}, {"HEAD", "/larder/", "", 200}, {"GET", "/larder/", "somebody", 200},
-		{"GET", "/larder/app.js", "", 403}, {"GET", "/larder/app.js", "root", 404}, {"POST", "/larder/", "", 403}, {"POST", "/larder/", "root", 405}, {"GET", "/larder/", "wrong", 401},
-		{"GET", "/larder/status", "", 403}, {"GET", "/larder/status?watch=1", "", 403}, {"GET", "/larder/status", "somebody", 403},
-		{"GET", "/larder/status", "wrong", 401}, {"GET", "/larder/status", "root", 200}, {"DELETE", "/larder/status", "root", 405},
-		{"GET", "/larder/status?sort=x", "root", 400}, {"GET", "/larder/index.html", "", 403}, {"GET", "/larder/../larder/status", "", 403},
+		{"GET", "/larder", "", 301}, {"GET", "/larder/", "", 200}, {"HEAD", "/larder/", "", 200}, {"GET", "/larder/", "alice-token", 200},
+		{"GET", "/larder/app.js", "", 403}, {"GET", "/larder/app.js", "root-token", 404}, {"POST", "/larder/", "", 403}, {"POST", "/larder/", "root-token", 405}, {"GET", "/larder/", "wrong", 401},
+		{"GET", "/larder/status", "", 403}, {"GET", "/larder/status?watch=1", "", 403}, {"GET", "/larder/status", "alice-token", 403},
+		{"GET", "/larder/status", "wrong", 401}, {"GET", "/larder/status", "root-token", 200}, {"DELETE", "/larder/status", "root-token", 405},
+		{"GET", "/larder/status?sort=x", "root-token", 400}, {"GET", "/larder/index.html", "", 403}, {"GET", "/larder/../larder/status", "", 403},
 	} {
 		resp := fetch(t, p, test.method, test.path, test.token)
 		body, err := io.ReadAll(resp.Body)
@@ -83,7 +73,7 @@ func TestStatusPageDataNeedsTheRight(t *testing.T) {
 			}
 		}
 	}
-	resp := fetch(t, p, "GET", "/larder/status?watch=1", "root")
+	resp := fetch(t, p, "GET", "/larder/status?watch=1", "root-token")
 	defer resp.Body.Close()
 	in, last := bufio.NewReader(resp.Body), ""
 	for range 3 {
@@ -101,11 +91,11 @@ func TestStatusPageDataNeedsTheRight(t *testing.T) {
 
 // TestStatusPageCanBeDisabled checks --status-page=false.
 func TestStatusPageCanBeDisabled(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t), "--status-page=false")
+	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens(t), "--status-page=false")
 	for _, test := range []struct {
 		path, token string
 		want        int
-	}{{"/larder/", "", 403}, {"/larder/", "root", 404}, {"/larder/status", "root", 404}} {
+	}{{"/larder/", "", 403}, {"/larder/", "root-token", 404}, {"/larder/status", "root-token", 404}} {
 		resp := fetch(t, p, "GET", test.path, test.token)
 		resp.Body.Close()
 		if resp.StatusCode != test.want {
@@ -118,7 +108,7 @@ func TestStatusPageCanBeDisabled(t *testing.T) {
 // client's name.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
-	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t))
+	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens(t))
 	const hostile = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>`
 	config := rest.CopyConfig(p.config())
 	config.UserAgent = hostile
@@ -138,15 +128,15 @@ func TestStatusPageInBrowser(t *testing.T) {
 	page.until(`performance.getEntriesByType("resource").every((e) => e.name.startsWith("data:") || new URL(e.name).pathname == "/larder/status")`)
 	signIn("wrong")
 	page.until(`document.getElementById("refusal").textContent == "Unauthorized"`)
-	signIn("somebody")
+	signIn("alice-token")
 	page.until(`document.getElementById("refusal").textContent.includes("cannot get path")`)
-	signIn("root")
+	signIn("root-token")
 	page.until(`document.getElementById("state").textContent == "Live" && document.getElementById("login").hidden`)
 	page.until(`document.querySelectorAll("#checks .bad").length == 0 && document.getElementById("health-sum").textContent.startsWith("all ")`)
 	page.until(`(document.getElementById("by").value = "agent", document.getElementById("by").dispatchEvent(new Event("change")), true)`)
 	page.until(`document.getElementById("clients").textContent.includes("onerror=\"document.title='taken'\"><script>")`)
 	page.until(`document.title == "Larder status" && document.querySelectorAll("main img, main script").length == 0`)
-	page.until(`location.href.endsWith("/larder/") && document.cookie == "" && sessionStorage.getItem("larder-token") == "root"`)
+	page.until(`location.href.endsWith("/larder/") && document.cookie == "" && sessionStorage.getItem("larder-token") == "root-token"`)
 	objects := func(n int) string {
 		return fmt.Sprintf(`[...document.querySelectorAll("#resources tr")].some((r) => r.cells[0].textContent == "secrets" && r.cells[1].textContent == "%d")`, n)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,11 +22,7 @@ import (
 // TestTopShowsRequests checks that the command shows clients and their requests to users with the right, as a table, as
 // JSON and on a terminal.
 func TestTopShowsRequests(t *testing.T) {
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens)
+	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens(t))
 	config := rest.CopyConfig(p.config())
 	config.UserAgent = "evil\u009b31m\u202e/1" // would change a terminal's color, and its direction
 	client := kubernetes.NewForConfigOrDie(config)
@@ -77,7 +72,7 @@ func TestTopShowsRequests(t *testing.T) {
 			t.Errorf("%s: %s", args, out)
 		}
 	}
-	if status, err := p.status("/larder/costs", "somebody"); status != 403 {
+	if status, err := p.status("/larder/costs", "alice-token"); status != 403 {
 		t.Errorf("costs without the right: status %d, error %v, want 403", status, err)
 	}
 	t.Run("terminal", func(t *testing.T) { topOnTerminal(t, p) })

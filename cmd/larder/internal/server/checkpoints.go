@@ -108,7 +108,8 @@ func (r resets) otherControllers(ctx context.Context) (warnings []string, err er
 }
 
 // awaitInformed waits until the server's own informers have seen writes, admission the webhooks, and the Node authorizer
-// the pods. Policies may follow a second later, because upstream polls them. An informer whose watch has ended takes a second or two to list again.
+// the pods. Policies may follow a second later, because upstream polls them. An informer whose watch has ended takes a
+// second or two to list again.
 func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
