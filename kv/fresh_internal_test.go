@@ -124,3 +124,40 @@ func TestLoadsOfAnotherHistoryAreRejected(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitsEndWithTheirHistory checks that Wait returns ErrReplaced once the Tail follows another history than at the
+// call, also if the Tail had lost its position before. A Wait for the new history continues.
+func TestWaitsEndWithTheirHistory(t *testing.T) {
+	for _, noticed := range []bool{false, true} { // before the Tail finds its position
+		synctest.Test(t, func(t *testing.T) {
+			store := new(replaceable)
+			tail := NewTail(TailConfig{Store: store, Prefix: "/registry"})
+			waitFor := func(revision int64) <-chan error {
+				waited := make(chan error, 1)
+				go func() { waited <- tail.Wait(t.Context(), revision) }()
+				synctest.Wait()
+				return waited
+			}
+			tail.restart(10, 0, position{present: 10})
+			before := waitFor(100)
+			tail.lose() // the store was compacted
+			history := store.replacements.Add(1)
+			after := waitFor(12)
+			if noticed {
+				tail.lose()
+			}
+			tail.restart(11, 0, position{present: 11, replacements: history})
+			synctest.Wait()
+			if len(before) == 0 {
+				t.Fatal("Wait in the old history does not return")
+			}
+			if err := <-before; !errors.Is(err, ErrReplaced) {
+				t.Errorf("Wait in the old history: got error %v, want ErrReplaced", err)
+			}
+			tail.dispatch(WatchResponse{Progress: 12})
+			if err := <-after; err != nil {
+				t.Errorf("Wait in the new history: %v", err)
+			}
+		})
+	}
+}

@@ -301,6 +301,7 @@ func (t *Tail) restart(revision, reach int64, from position) {
 		}
 	}
 	t.history.Store(from.replacements) // after the subscriptions: until then Fresh is 0 in a replaced store
+	t.endWaitsLocked()
 	t.raiseLocked(revision)
 }
 
@@ -322,9 +323,7 @@ func (t *Tail) loseLocked() {
 		}
 	}
 	t.seen.Store(0)
-	if !t.follows() {
-		t.wakeWaitersLocked(len(t.waiters), ErrReplaced)
-	}
+	t.endWaitsLocked()
 }
 
 // follows reports whether the store is still the one whose history is followed.
@@ -400,7 +399,7 @@ func (t *Tail) subscribedLocked(key string) []*Subscription {
 // raiseLocked sets seen and wakes the goroutines that waited for it.
 func (t *Tail) raiseLocked(revision int64) {
 	t.seen.Store(revision)
-	t.wakeWaitersLocked(t.waitersUntilLocked(revision), nil)
+	t.wakeWaitersLocked(revision)
 }
 
 func (t *Tail) waiting() bool {

@@ -49,12 +49,13 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	if t.seen.Load() >= revision {
 		return nil, nil
 	}
-	w := &waiter{revision: revision, done: make(chan struct{})}
+	w := &waiter{history: history, revision: revision, done: make(chan struct{})}
 	t.waiters = slices.Insert(t.waiters, t.waitersUntilLocked(revision), w)
 	return w, nil
 }
 
 type waiter struct {
+	history  uint64 // Store.Replacements at the revision
 	revision int64
 	done     chan struct{}
 	err      error // set before done is closed
@@ -65,10 +66,24 @@ func (t *Tail) waitersUntilLocked(revision int64) int {
 	return sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
 }
 
-func (t *Tail) wakeWaitersLocked(n int, err error) {
+// wakeWaitersLocked wakes the waiters for a revision that the Tail has reached.
+func (t *Tail) wakeWaitersLocked(revision int64) {
+	n := t.waitersUntilLocked(revision)
 	for _, w := range t.waiters[:n] {
-		w.err = err
 		close(w.done)
 	}
 	t.waiters = slices.Delete(t.waiters, 0, n)
+}
+
+// endWaitsLocked wakes the waiters for revisions of replaced histories.
+func (t *Tail) endWaitsLocked() {
+	history := t.config.Store.Replacements()
+	t.waiters = slices.DeleteFunc(t.waiters, func(w *waiter) bool {
+		if w.history == history {
+			return false
+		}
+		w.err = ErrReplaced
+		close(w.done)
+		return true
+	})
 }
