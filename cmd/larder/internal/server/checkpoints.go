@@ -165,8 +165,8 @@ func seen(store cache.Store, name string, w checkpoint.Write) bool {
 	case exists:
 		revision := revisionOf(object.(metav1.Object).GetResourceVersion())
 		return revision > w.Revision || !w.Deleted && revision == w.Revision
-	default: // deleted by w, or later
-		return w.Deleted || revisionOf(store.LastStoreSyncResourceVersion()) >= w.Revision
+	default: // deleted by w or later, or not created yet
+		return revisionOf(store.LastStoreSyncResourceVersion()) >= w.Revision
 	}
 }
 

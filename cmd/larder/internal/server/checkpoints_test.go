@@ -21,12 +21,13 @@ func TestSeenFollowsTheStore(t *testing.T) {
 		change           func() error
 		created, deleted bool // whether a write at revision 5 that creates or deletes the object was seen
 	}{
-		{"before the list", func() error { return nil }, false, true},
-		{"list without the object", func() error { return store.Replace(nil, "4") }, false, true},
+		{"before the list", func() error { return nil }, false, false},
+		{"before the object was created", func() error { return store.Replace(nil, "3") }, false, false},
 		{"older object", func() error { return store.Add(at("4")) }, false, false},
 		{"object", func() error { return store.Update(at("5")) }, true, false},
 		{"later object", func() error { return store.Update(at("6")) }, true, true},
 		{"later deletion", func() error { return store.Delete(at("7")) }, true, true},
+		{"list without the object", func() error { return store.Replace(nil, "5") }, true, true},
 	} {
 		if err := step.change(); err != nil {
 			t.Fatal(err)
