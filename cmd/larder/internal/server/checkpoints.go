@@ -166,7 +166,8 @@ func seen(store cache.Store, name string, w checkpoint.Write) bool {
 		revision := revisionOf(object.(metav1.Object).GetResourceVersion())
 		return revision > w.Revision || !w.Deleted && revision == w.Revision
 	default: // deleted by w or later, or not created yet
-		return revisionOf(store.LastStoreSyncResourceVersion()) >= w.Revision
+		revision := store.LastStoreSyncResourceVersion() // empty before the first list, and without client-go's gate AtomicFIFO
+		return revision == "" && w.Deleted || revisionOf(revision) >= w.Revision
 	}
 }
 

@@ -21,7 +21,7 @@ func TestSeenFollowsTheStore(t *testing.T) {
 		change           func() error
 		created, deleted bool // whether a write at revision 5 that creates or deletes the object was seen
 	}{
-		{"before the list", func() error { return nil }, false, false},
+		{"before the list", func() error { return nil }, false, true},
 		{"before the object was created", func() error { return store.Replace(nil, "3") }, false, false},
 		{"older object", func() error { return store.Add(at("4")) }, false, false},
 		{"object", func() error { return store.Update(at("5")) }, true, false},
