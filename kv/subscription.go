@@ -175,6 +175,9 @@ func (s *Subscription) fresh() (fresh int64, loaded bool) {
 		} else {
 			fresh = s.lastFresh.Load()
 		}
+		if invariants.Enabled {
+			runtime.Gosched() // as in appliedRevision
+		}
 		if !s.tail.follows() {
 			return 0, loaded // the revision belongs to a history that was replaced
 		}

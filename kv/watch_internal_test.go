@@ -17,7 +17,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 )
 
 // fakeCluster has an event at every revision up to the last. Its first streams reach a member that hangs. It may report
@@ -27,6 +29,8 @@ type fakeCluster struct {
 	hanging int
 	early   bool
 	ahead   int64 // the revision of that event, 0 for none
+	breaks  int64 // the revision of the event after which a stream breaks, 0 for none
+	repeats bool  // sends each event twice
 }
 
 // Watch opens a stream.
@@ -49,6 +53,7 @@ type fakeStream struct {
 	next   int64
 
 	reported bool // the early progress
+	repeated bool // the last event
 }
 
 // Context returns a context that has the address of the member.
@@ -81,8 +86,14 @@ func (s *fakeStream) Recv() (*etcdserverpb.WatchResponse, error) {
 		s.reported = true
 		return &etcdserverpb.WatchResponse{Header: header}, nil
 	}
+	if s.member.breaks > 0 && s.next > s.member.breaks {
+		s.member.breaks = 0
+		return nil, status.Error(codes.Unavailable, "broken")
+	}
 	event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/%d", s.next), ModRevision: s.next}}
-	s.next++
+	if s.repeated = s.member.repeats && !s.repeated; !s.repeated {
+		s.next++
+	}
 	return &etcdserverpb.WatchResponse{Header: header, Events: []*mvccpb.Event{event}}, nil
 }
 
@@ -140,22 +151,24 @@ func TestStalledWatchNamesTheMember(t *testing.T) {
 	})
 }
 
-// TestProgressBeforeConfirmationIsIgnored checks that no event is lost if etcd reports progress before it confirms the
-// watch. It then sends the events after the confirmation.
-func TestProgressBeforeConfirmationIsIgnored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		responses := openFake(&fakeCluster{last: 3, early: true}, io.Discard).Watch(ctx, "/registry/", 0)
-		for want := int64(1); want <= 3; want++ {
-			response := <-responses
-			if len(response.Batches) != 1 || response.Batches[0].Revision != want || response.Progress != want {
-				t.Fatalf("got %+v, want one batch of revision %d", response, want)
+// TestWatchDeliversEachEventOnce checks that no event is lost if etcd reports progress before it confirms the watch of a
+// stream, and sends the events after the confirmation. An event that etcd repeats is delivered once.
+func TestWatchDeliversEachEventOnce(t *testing.T) {
+	for _, cluster := range []fakeCluster{{last: 3, early: true, breaks: 1}, {last: 3, repeats: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			responses := openFake(&cluster, io.Discard).Watch(ctx, "/registry/", 0)
+			for want := int64(1); want <= 3; want++ {
+				response := <-responses
+				if len(response.Batches) != 1 || response.Batches[0].Revision != want || response.Progress != want {
+					t.Fatalf("got %+v, want one batch of revision %d", response, want)
+				}
 			}
-		}
-		cancel()
-		for range responses { // it ends
-		}
-	})
+			cancel()
+			for range responses { // it ends
+			}
+		})
+	}
 }
 
 // TestMisreportedProgressEndsTheWatch checks that a reader learns that it has missed events if etcd sends them after
