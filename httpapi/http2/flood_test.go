@@ -190,3 +190,44 @@ func TestGoAwayAllowsAnyNumberOfStreams(t *testing.T) {
 		}
 	})
 }
+
+// TestFramesOfUnknownStreams checks that frames of a stream that was never open end the connection, unless the server
+// refuses the stream after GOAWAY, and so ignores its frames.
+func TestFramesOfUnknownStreams(t *testing.T) {
+	const maxStreams, last = 3, 1
+	frames := map[string]func(p *peer, id uint32) error{
+		"DATA":          func(p *peer, id uint32) error { return p.framer.WriteData(id, true, []byte("a")) },
+		"RST_STREAM":    func(p *peer, id uint32) error { return p.framer.WriteRSTStream(id, http2.ErrCodeCancel) },
+		"WINDOW_UPDATE": func(p *peer, id uint32) error { return p.framer.WriteWindowUpdate(id, 1) },
+	}
+	for name, write := range frames {
+		for _, test := range []struct {
+			goAway  goAwayState
+			id      uint32
+			ignored bool
+		}{
+			{goAwayNone, last + 2, false},
+			{goAwaySent, last + 2*maxStreams, false},
+			{goAwaySent, last + 2 + 2*maxStreams, true},
+			{goAwayDone, last + 2, true},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(t, Config{MaxStreams: maxStreams}, echo)
+				p.must(p.get(last, "/"))
+				p.ended(last)
+				p.server.goAway(test.goAway)
+				_ = write(p, test.id)
+				if !test.ignored {
+					p.awaitGoAway(http2.ErrCodeProtocol)
+					return
+				}
+				p.must(p.framer.WritePing(false, [8]byte{1}))
+				p.await(name+" is ignored", func(h receivedFrame) bool { return h.kind == http2.FramePing && h.end })
+				synctest.Wait()
+				if slices.ContainsFunc(p.frames, func(h receivedFrame) bool { return h.id == test.id }) {
+					t.Errorf("%s on stream %d after GOAWAY: got %+v, want no frame of the stream", name, test.id, p.frames)
+				}
+			})
+		}
+	}
+}

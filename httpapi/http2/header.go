@@ -211,7 +211,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	c.mu.Lock()
-	open, late := c.streams[id], id > max(c.last, c.lastAllowed)
+	open, late := c.streams[id], id > c.lastAllowed
 	fresh := id > c.last && !late
 	if fresh {
 		c.last = id
