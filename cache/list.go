@@ -39,7 +39,8 @@ type Page struct {
 	Scanned int
 	// OutsideShard is the number of scanned objects that are not in the Shard.
 	OutsideShard int
-	// Index names the index used, "" if the range was scanned. Learnt says that it was not declared.
+	// Index names the index used, "" if the range was scanned. Learnt says that the cache
+	// has built it by itself, because clients often select by that label.
 	Index  string
 	Learnt bool
 }

@@ -82,7 +82,8 @@ func TestOldProgressIsIgnored(t *testing.T) {
 }
 
 // TestLoadsOfAnotherHistoryAreRejected checks that an owner cannot load the state of a replaced store while the Tail
-// still follows the old one, whose events would follow. A caller of Wait waits for the new history, not for the old one.
+// still follows the old one: events of the old store would be applied to that state. A caller of Wait waits for the new
+// history, not for the old one.
 func TestLoadsOfAnotherHistoryAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := new(replaceable)

@@ -55,7 +55,7 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 }
 
 type waiter struct {
-	history  uint64 // Store.Replacements at the revision
+	history  uint64 // Store.Replacements of the revision's history
 	revision int64
 	done     chan struct{}
 	err      error // set before done is closed

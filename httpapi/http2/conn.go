@@ -85,7 +85,7 @@ type Conn struct {
 
 	mu            sync.Mutex
 	last          uint32               // guarded by mu: the latest stream
-	lastAllowed   uint32               // guarded by mu: the latest stream that the client may open; fewer after a GOAWAY
+	lastAllowed   uint32               // guarded by mu: the highest ID of a stream that the client may open; GOAWAY lowers it
 	streams       map[uint32]*stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
 	responding    int                  // guarded by mu: streams, open or reset, whose goroutines have not ended the response
