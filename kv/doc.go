@@ -105,7 +105,7 @@
 // is older or does not respond, the store watches the whole key space: each revision has an event in it, so the events
 // alone prove progress. For that, the etcd user must be allowed to read all keys. Before a member confirms a watch, it may
 // report progress although it sends the past events later, so the store ignores such reports. If an event still follows
-// progress to its revision, the watch ends, and the Tail's owners load again.
+// progress to its revision, the watch ends, and the owners of the Tail's subscriptions load again.
 //
 // Other implementations of etcd's API, such as kine, work within their limits: transactions write one key, and a watch
 // that begins in the future or at the compacted revision ends with an error. Such a server may compact by itself, or

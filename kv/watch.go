@@ -192,7 +192,7 @@ type follower struct {
 	watch     *watch
 	prefix    string
 	delivered int64 // everything up to this revision was delivered
-	lastEvent int64 // revision of the stream's last event, at first that after which it was opened
+	lastEvent int64 // revision of the stream's last event, at first the one after which the stream begins
 	out       chan<- WatchResponse
 
 	pending   []*mvccpb.Event // of the stream, until the rest of their revision arrives

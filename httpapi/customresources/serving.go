@@ -252,7 +252,7 @@ func (e *Extensions) AwaitServed(ctx context.Context, name string, revision int6
 		case s != nil:
 			return s.revision() >= revision
 		default:
-			return deleted || e.lacks(name, revision)
+			return e.lacks(name, revision, deleted)
 		}
 	}) {
 		return fmt.Errorf("customresources: CRD %s at %d is not served yet: %w", name, revision, context.Cause(ctx))
@@ -260,13 +260,17 @@ func (e *Extensions) AwaitServed(ctx context.Context, name string, revision int6
 	return nil
 }
 
-// lacks reports whether the informer's store has reached revision, and has no CRD of that name.
-func (e *Extensions) lacks(name string, revision int64) bool {
+// lacks reports whether the informer's store has reached revision, and has no CRD of that name. A store that does not tell
+// its revision counts as one that has reached the revision of a deletion.
+func (e *Extensions) lacks(name string, revision int64, deleted bool) bool {
 	informer := e.CRDs()
-	seen, err := strconv.ParseInt(informer.Informer().GetStore().LastStoreSyncResourceVersion(), 10, 64)
-	if err != nil || seen < revision {
+	last := informer.Informer().GetStore().LastStoreSyncResourceVersion()
+	if last == "" { // before the first list, or without client-go's gate AtomicFIFO
+		return deleted
+	}
+	if seen, err := strconv.ParseInt(last, 10, 64); err != nil || seen < revision {
 		return false
 	}
-	_, err = informer.Lister().Get(name)
+	_, err := informer.Lister().Get(name)
 	return apierrors.IsNotFound(err)
 }

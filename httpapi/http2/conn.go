@@ -109,7 +109,7 @@ type goAwayState uint8
 const (
 	goAwayNone   goAwayState = iota
 	goAwaySent               // GOAWAY was sent; the server still accepts requests that were sent before the client reads it
-	goAwayPinged             // and a ping, whose acknowledgement shows that the client has read both
+	goAwayPinged             // a ping was also sent, whose acknowledgement shows that the client has read both
 	goAwayDone               // the client has acknowledged, or has sent a GOAWAY: new streams are refused
 )
 

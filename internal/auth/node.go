@@ -38,7 +38,7 @@ import (
 // the fields that the graph reads are decoded. The graph keeps a digest of them. The informers of other
 // kinds keep a few names of each object.
 //
-// The fields belong to the goroutine that calls follow, except graph, which has a lock, and atomics.
+// Only the goroutine that calls follow uses the fields, except graph, which has a lock, and reached.
 type graph struct {
 	graph  *node.Graph
 	losses losses
@@ -166,6 +166,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced 
 	defer watcher.Close()
 	g.replace(now)
 	g.reached.Store(now.Revision())
+	defer g.reached.Store(0) // the next snapshot may be of a replaced store, whose revisions are lower
 	synced()
 	deliveries := make([]watch.Delivery, 0, 64)
 	for {

@@ -227,6 +227,7 @@ func TestFreeDoesNotWaitForWrites(t *testing.T) {
 	store := kvtest.NewMemory()
 	a := newRange(t, store)
 	createRecord(t, a)
+	all := a.Free()
 	writing, written := make(chan struct{}), make(chan struct{})
 	store.SetHook(func(op, _ string) error {
 		if op == "put" {
@@ -252,4 +253,7 @@ func TestFreeDoesNotWaitForWrites(t *testing.T) {
 		}
 		return nil
 	})
+	if got := <-counted; got != all-1 {
+		t.Errorf("Free: got %d numbers while one of %d is being allocated, want %d", got, all, all-1)
+	}
 }

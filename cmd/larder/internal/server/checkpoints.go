@@ -107,9 +107,9 @@ func (r resets) otherControllers(ctx context.Context) (warnings []string, err er
 	return warnings, nil
 }
 
-// awaitInformed waits until the server's own informers have seen writes, admission the webhooks, and the Node authorizer
-// the pods. Policies may follow a second later, because upstream polls them. An informer whose watch has ended takes a
-// second or two to list again.
+// awaitInformed waits until the server's own informers have seen writes, admission has the webhooks, and the Node
+// authorizer has the pods. Policies may follow a second later, because upstream polls them. An informer whose watch has
+// ended takes a second or two to list again.
 func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
