@@ -127,7 +127,8 @@ func TestLoadsOfAnotherHistoryAreRejected(t *testing.T) {
 }
 
 // TestWaitsEndWithTheirHistory checks that Wait returns ErrReplaced once the Tail follows another history than at the
-// call, also if the Tail had lost its position before. A Wait for the new history continues.
+// call, also if the Tail had lost its position before. A Wait for the new history continues, whatever revision the old
+// one reaches.
 func TestWaitsEndWithTheirHistory(t *testing.T) {
 	for _, noticed := range []bool{false, true} { // before the Tail finds its position
 		synctest.Test(t, func(t *testing.T) {
@@ -141,11 +142,18 @@ func TestWaitsEndWithTheirHistory(t *testing.T) {
 			}
 			tail.restart(10, 0, position{present: 10})
 			before := waitFor(100)
-			tail.lose() // the store was compacted
+			if noticed {
+				tail.lose() // the store was compacted
+			}
 			history := store.replacements.Add(1)
 			after := waitFor(12)
+			tail.dispatch(WatchResponse{Progress: 12}) // of the old history
 			if noticed {
 				tail.lose()
+			}
+			synctest.Wait()
+			if len(after) > 0 {
+				t.Fatalf("Wait in the new history returned in the old one: error %v", <-after)
 			}
 			tail.restart(11, 0, position{present: 11, replacements: history})
 			synctest.Wait()

@@ -46,7 +46,7 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	if t.config.Store.Replacements() != history { // a later replacement wakes the waiter
 		return nil, fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
 	}
-	if t.seen.Load() >= revision {
+	if t.follows() && t.seen.Load() >= revision {
 		return nil, nil
 	}
 	w := &waiter{history: history, revision: revision, done: make(chan struct{})}
@@ -66,8 +66,12 @@ func (t *Tail) waitersUntilLocked(revision int64) int {
 	return sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
 }
 
-// wakeWaitersLocked wakes the waiters for a revision that the Tail has reached.
+// wakeWaitersLocked wakes the waiters for a revision that the Tail has reached. In a replaced history it wakes none,
+// because the waiters may be for the new one. They wait until the Tail follows it.
 func (t *Tail) wakeWaitersLocked(revision int64) {
+	if !t.follows() {
+		return
+	}
 	n := t.waitersUntilLocked(revision)
 	for _, w := range t.waiters[:n] {
 		close(w.done)
