@@ -193,7 +193,7 @@ func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote rou
 		if path == "/openapi/v3" {
 			listed = append(listed, "/openapi/v3/")
 		}
-		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") && !strings.HasPrefix(path, "/larder/") {
+		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") && !strings.HasPrefix(path, "/larder") {
 			listed = append(listed, path)
 		}
 	}
