@@ -240,24 +240,18 @@ func (c *changeSignal) until(ctx context.Context, done func() bool) bool {
 	}
 }
 
-// AwaitServed blocks until requests are served by the CRD of that name as of revision, or of a later
-// write. deleted says that it was deleted at revision.
-func (e *Extensions) AwaitServed(ctx context.Context, name string, revision int64, deleted bool) error {
+// Serves reports whether requests are served by the CRD of that name as of revision, or of a later write. deleted says
+// that it was deleted at revision.
+func (e *Extensions) Serves(name string, revision int64, deleted bool) bool {
 	plural, groupName, _ := strings.Cut(name, ".")
-	gr := schema.GroupResource{Group: groupName, Resource: plural}
-	if !e.changes.until(ctx, func() bool {
-		switch s := e.servings.Load().of(gr); {
-		case s != nil && deleted:
-			return s.revision() > revision
-		case s != nil:
-			return s.revision() >= revision
-		default:
-			return e.lacks(name, revision, deleted)
-		}
-	}) {
-		return fmt.Errorf("customresources: CRD %s at %d is not served yet: %w", name, revision, context.Cause(ctx))
+	switch s := e.servings.Load().of(schema.GroupResource{Group: groupName, Resource: plural}); {
+	case s != nil && deleted:
+		return s.revision() > revision
+	case s != nil:
+		return s.revision() >= revision
+	default:
+		return e.lacks(name, revision, deleted)
 	}
-	return nil
 }
 
 // lacks reports whether the informer's store has reached revision, and has no CRD of that name. A store that does not tell

@@ -132,7 +132,7 @@ func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 		}
 	}
 	for name, w := range r.lastWrites(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
-		if err := r.extensions.AwaitServed(ctx, name, w.Revision, w.Deleted); err != nil {
+		if err := awaitWrite(ctx, w, func() bool { return r.extensions.Serves(name, w.Revision, w.Deleted) }); err != nil {
 			return err
 		}
 	}
