@@ -190,7 +190,7 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	}
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(config.Client.Discovery()))
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
-	client := lazyClient{config.Client, noMutatingPolicies(config)}
+	client := lazyClient{config.Client, noMutatingPolicies(config), config.InformersEnd}
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())

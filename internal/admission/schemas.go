@@ -14,16 +14,18 @@ import (
 type lazyClient struct {
 	kubernetes.Interface
 	idle func() bool // no mutating policy is bound
+	end  <-chan struct{}
 }
 
 // Discovery implements kubernetes.Interface.
 func (c lazyClient) Discovery() discovery.DiscoveryInterface {
-	return lazyDiscovery{c.Interface.Discovery(), c.idle}
+	return lazyDiscovery{c.Interface.Discovery(), c.idle, c.end}
 }
 
 type lazyDiscovery struct {
 	discovery.DiscoveryInterface
 	idle func() bool
+	end  <-chan struct{}
 }
 
 // OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
@@ -32,8 +34,18 @@ func (d lazyDiscovery) OpenAPIV3() openapi.Client { return schemas(d) }
 // schemas lists the schemas of all group versions, and fetches each when it is needed.
 type schemas lazyDiscovery
 
-// Paths implements openapi.Client.
+// Paths implements openapi.Client. Once the server stops it hides errors, because the plugin would log them.
 func (s schemas) Paths() (map[string]openapi.GroupVersion, error) {
+	paths, err := s.list()
+	select {
+	case <-s.end:
+		return paths, nil
+	default:
+		return paths, err
+	}
+}
+
+func (s schemas) list() (map[string]openapi.GroupVersion, error) {
 	real := s.DiscoveryInterface.OpenAPIV3()
 	if !s.idle() {
 		return real.Paths()
