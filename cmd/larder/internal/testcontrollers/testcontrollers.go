@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -24,8 +25,6 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
-
-	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
 )
 
 const (
@@ -169,11 +168,11 @@ func (c *Controllers) Pause(ctx context.Context) (resume func(), err error) {
 func (c *Controllers) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	named := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(loopback.Trim))
-	authorities := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(loopback.Trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	named := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(trim))
+	authorities := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
 	}))
-	everything := monitors{metadatainformer.NewSharedInformerFactoryWithOptions(c.metadata, 0, metadatainformer.WithTransform(loopback.Trim))}
+	everything := monitors{metadatainformer.NewSharedInformerFactoryWithOptions(c.metadata, 0, metadatainformer.WithTransform(trim))}
 
 	namespaces, accounts := named.Core().V1().Namespaces(), named.Core().V1().ServiceAccounts()
 	emptier := namespace.NewNamespaceController(ctx, c.client, c.metadata, c.client.Discovery().ServerPreferredNamespacedResources,
@@ -213,6 +212,13 @@ func (c *Controllers) run(ctx context.Context) error {
 	authorities.Shutdown()
 	everything.Shutdown()
 	return nil
+}
+
+func trim(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
 }
 
 // awaitAccount closes c.ready once the namespace default has its service account.

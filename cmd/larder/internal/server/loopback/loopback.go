@@ -75,11 +75,10 @@ func NewInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	resync := informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{
 		&corev1.Service{}: bootstrap.RepairInterval, &networkingv1.IPAddress{}: bootstrap.RepairInterval,
 	})
-	return recordingFactory{informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim), resync)}
+	return recordingFactory{informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), resync)}
 }
 
-// Trim removes the managedFields of an object. It is a transform of informers whose handlers do not need them.
-func Trim(object any) (any, error) {
+func trim(object any) (any, error) {
 	if m, err := meta.Accessor(object); err == nil {
 		m.SetManagedFields(nil)
 	}
